@@ -11,6 +11,7 @@ from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compare_places import compare_places
+from tilewave.passes.compare_with_steps import compare_with_steps
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -75,6 +76,7 @@ PASSES = {
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
     "compare_places": lambda text: compare_places,
+    "compare_with_steps": lambda text: compare_with_steps,
     "compute_at_launch": lambda text: compute_at_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "dissolve_loops": lambda text: dissolve_loops,

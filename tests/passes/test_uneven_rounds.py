@@ -13,6 +13,7 @@ from lane_runs import ORDERS
 from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.analysis.schedule import checked_schedule
+from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.bench.ablation import changed as built_by
 from tilewave.bench.ablation import having
 from tilewave.compile import compile_with
@@ -26,6 +27,7 @@ from tilewave.mapping import Grid, even_rounds, parse
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.sim import simulate
 
+EXAMPLE = run_path(str(Path(__file__).parents[2] / "examples" / "attention.py"))
 ASKED = {
     "causal": {"causal": True},
     "window": {"causal": True, "window": 30},
@@ -99,9 +101,20 @@ def test_a_result_leaves_while_the_next_tile_is_computed():
     assert not any(isinstance(op, AwaitAsyncOut) for op in walk(producer.body))
 
 
+@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
+@pytest.mark.parametrize("head, queries", [(64, 192), pytest.param(128, 128, marks=pytest.mark.slow)])
+def test_lanes_have_registers_for_what_stays_from_tile_to_tile(head, queries):
+    blocks = {EXAMPLE["BLOCK_M"]: queries, EXAMPLE["BLOCK_K2"]: 128, EXAMPLE["K1"]: head, EXAMPLE["N"]: head}
+    rounds = built_by(having("make_persistent", uneven="folded"))
+    causal = EXAMPLE["attention"](head, is_causal=True)
+    assembled = assemble_ptx(
+        compile_with(WaveCompileOptions(subs=blocks, target="sm_90a"), causal, rounds).asm, "sm_90a"
+    )
+    assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
+
+
 # -- one order, whoever looks ------------------------------------------------------------------------------------------
 
-EXAMPLE = run_path(str(Path(__file__).parents[2] / "examples" / "attention.py"))
 BLOCKS = {EXAMPLE["BLOCK_M"]: 32, EXAMPLE["BLOCK_K2"]: 16, EXAMPLE["K1"]: 64, EXAMPLE["N"]: 64}
 
 

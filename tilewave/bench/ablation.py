@@ -105,6 +105,7 @@ NEEDED = (
     "distribute_lanes",
     "load_in_parts",
     "skip_whole_masks",
+    "compare_with_steps",
     "skip_unit_factors",
     "keep_maximum",
     "lag_products",

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tilewave.analysis.ranges import divisor_of
+from tilewave.analysis.ranges import divisor_of, last_workgroups
 from tilewave.analysis.rounds import hands_over
 from tilewave.analysis.splits import tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile
@@ -79,6 +79,8 @@ class _Rounds:
         self.builder = Builder(names(kernel), locate=lambda: self.first.loc)
         self.own = Number(self.builder, self.builder.emit(Workgroup, type=INDEX_SCALAR, name="own"))
         self.tiles = tiles_of(kernel, self.builder)
+        self.same: dict[Value, Value] = {}
+        """What else takes the place of a value."""
 
     def in_order(self) -> Kernel:
         return self.dealt(self.at_once, lambda turn: self.own + turn * self.at_once)
@@ -96,12 +98,22 @@ class _Rounds:
             return None
         fixed = isinstance(self.tiles, int)
         deal = Deal(self.tiles, staying) if fixed else OpenDeal(OpenGrid(self.tiles, 1), staying)
+        last = self.last()
 
         def number(turn: Number) -> Any:
             found = folded().dealt(turn, self.own, deal)
-            return found.smaller(self.tiles - 1).larger(0)  # which it is, but whoever follows does not know it
+            return found.larger(0).smaller(last)  # which it is, but whoever follows does not know it
 
         return self.dealt(staying, number)
+
+    def last(self) -> Any:
+        """The number of the last tile; what was that of the last workgroup, where a launch tells it, is this from now
+        on."""
+        if isinstance(self.tiles, int):
+            return self.tiles - 1
+        last = (self.tiles - 1).larger(0)
+        self.same = dict.fromkeys(last_workgroups(self.old), last.value)
+        return last
 
     def period(self, uneven: Loop) -> Any:
         """After how many tiles the same numbers of steps come again: an int, or a number of the launch; None where it
@@ -137,7 +149,7 @@ class _Rounds:
         """What the kernel did, for the round's own number in place of the workgroup's."""
         numbers = {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
         _, rest = launch_and_rest(self.old.body)
-        inner = substitute_block(rest, numbers)
+        inner = substitute_block(rest, {**self.same, **numbers})
         ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
         return Block((turn,), (*self.builder.ops, *ops, Yield((), loc=ops[-1].loc)))
 
