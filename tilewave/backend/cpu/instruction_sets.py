@@ -43,6 +43,7 @@ class InstructionSet:
     by_lane: bool
     """Whether a vector can be multiplied by one lane of another at no cost."""
     integers: PanelFormat
+    vector_registers: int = 32
     matrix_unit: Amx | None = None
     fuses: bool = True
     """Whether it multiplies and adds with one rounding."""
@@ -190,7 +191,15 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             **X86,
         ),
         InstructionSet(
-            "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=6, cols=16, **X86
+            "avx2",
+            cpu="haswell",
+            features="",
+            needs=("avx2", "fma", "f16c"),
+            vector_bytes=32,
+            vector_registers=16,
+            rows=6,
+            cols=16,
+            **X86,
         ),
         InstructionSet(
             "x86-64",
@@ -198,6 +207,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="",
             needs=("sse2",),
             vector_bytes=16,
+            vector_registers=16,
             rows=6,
             cols=8,
             fuses=False,

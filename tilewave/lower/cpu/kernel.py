@@ -399,10 +399,9 @@ def uses_matrix_unit(kernel: Kernel) -> bool:
 
 
 def fits_registers(kernel: Kernel) -> bool:
-    """Whether every tile is small enough for registers; operands read from panels never are in them at once, and
-    memories of a workgroup's own never are."""
-    if any(isinstance(op, ir.Allocate) for op in walk(kernel.body)):
-        return False
+    """Whether every tile is small enough for registers, and every product is one of panels, which never are in them at
+    once."""
     panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
+    factors = {v for op in walk(kernel.body) if isinstance(op, ir.Mma) for v in (op.a, op.b)}
     made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)
-    return all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)
+    return factors <= panels and all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)

@@ -42,6 +42,9 @@ class CpuTarget(Protocol):
     def vector_bytes(self) -> int: ...
 
     @property
+    def vector_registers(self) -> int: ...
+
+    @property
     def fuses(self) -> bool:
         """Whether it has an instruction that multiplies and adds with one rounding."""
         ...
