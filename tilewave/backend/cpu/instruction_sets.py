@@ -130,9 +130,6 @@ class InstructionSet:
             return f.value(f"add {kind} {both}, {acc}")
         return f.call(kind, f"llvm.fmuladd.{suffix(kind)}", [(kind, a), (kind, b), (kind, acc)])
 
-    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
-        return cast(f, x, old, new, 1)
-
     @property
     def machine(self) -> LlvmMachine:
         return LlvmMachine(self.triple, self.cpu, self.features, gives="object")

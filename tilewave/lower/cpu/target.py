@@ -67,7 +67,3 @@ class CpuTarget(Protocol):
     def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
         """a · b + acc on vectors of type `kind`."""
         ...
-
-    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
-        """One number in another dtype."""
-        ...
