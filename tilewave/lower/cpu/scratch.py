@@ -178,7 +178,8 @@ class ScratchTiles:
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
             parts = [part(x, index, lanes, sums) for x in others]
-            return elementwise(f, op, parts, like.dtype, lanes, known)
+            with f.at(op.loc):  # not of the op that it is computed for
+                return elementwise(f, op, parts, like.dtype, lanes, known)
 
         if product is not None:
             each = product.each
@@ -375,7 +376,23 @@ class ScratchTiles:
             return self.multiply_panels(a, b, acc)
         rows, columns = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
         left, right = self.in_rows(rows), self.turned(columns)
-        return ProductTile(acc.type, lambda put: multiply_tiles(self.f, self.target, left, right, acc, put))
+        return ProductTile(acc.type, self.each_product(left, right, acc))
+
+    def each_product(self, a: ScratchTile, turned: ScratchTile, acc: HeldTile) -> Callable[[Put], None]:
+        """The products are written for the line that is written for now, and what is made of them for another."""
+        f, loc = self.f, self.f.loc
+
+        def each(put: Put) -> None:
+            later = f.loc
+
+            def put_later(index: Sequence[str], x: str, lanes: int) -> None:
+                with f.at(later):
+                    put(index, x, lanes)
+
+            with f.at(loc):
+                multiply_tiles(f, self.target, a, turned, acc, put_later)
+
+        return each
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
         """Its elements in another dtype, lying as they did."""
