@@ -194,7 +194,8 @@ class ScratchTiles:
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
             parts = [part(x, index, lanes, sums) for x in others]
-            return elementwise(f, op, parts, like.dtype, lanes, known)
+            with f.at(op.loc):  # not of the op that it is computed for
+                return elementwise(f, op, parts, like.dtype, lanes, known)
 
         if product is not None:
             each = product.each
@@ -449,9 +450,25 @@ class ScratchTiles:
         left, right = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
         if runs_along_depth(target, acc.type, right.is_turned):
             rows, columns = self.in_rows(left), self.in_rows(right)
-            return ProductTile(acc.type, lambda put: multiply_along_depth(f, target, rows, columns, acc, put))
+            return self.product(acc.type, lambda put: multiply_along_depth(f, target, rows, columns, acc, put))
         turned = self.turned(right)
-        return ProductTile(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
+        return self.product(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
+
+    def product(self, kind: Tile, multiply: Callable[[Put], None]) -> ProductTile:
+        """The products are written for the line that is written for now, and what is made of them for another."""
+        f, loc = self.f, self.f.loc
+
+        def each(put: Put) -> None:
+            later = f.loc
+
+            def put_later(index: Sequence[str], x: str, lanes: int) -> None:
+                with f.at(later):
+                    put(index, x, lanes)
+
+            with f.at(loc):
+                multiply(put_later)
+
+        return ProductTile(kind, each)
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
         """Its elements in another dtype, lying as they did."""
