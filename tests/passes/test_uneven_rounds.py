@@ -20,7 +20,7 @@ from tilewave.compile import compile_with
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Arrive, Await, AwaitAsyncOut, CopyAsyncOut, GroupProduct, Loop, Role
+from tilewave.ir.ops import Arrive, Await, AwaitAsyncOut, Const, CopyAsyncOut, FloorDiv, GroupProduct, Loop, Mod, Role
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, Heads
 from tilewave.mapping import Grid, even_rounds, parse
@@ -111,6 +111,14 @@ def test_lanes_have_registers_for_what_stays_from_tile_to_tile(head, queries):
         compile_with(WaveCompileOptions(subs=blocks, target="sm_90a"), causal, rounds).asm, "sm_90a"
     )
     assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
+
+
+def test_open_sizes_are_divided_by_reciprocals():
+    """Numbers of tiles are known to lie below the last one, and to fit into 32 bits."""
+    lanes = attention_of(3, 2, causal=True).build.lanes
+    constants = {op.result for op in ops(lanes, Const)}
+    inside = [inner for op in lanes.body.ops if isinstance(op, Role) for inner in walk(op.body)]
+    assert not [op for op in inside if isinstance(op, (FloorDiv, Mod)) and op.b not in constants]
 
 
 # -- one order, whoever looks ------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class _Rounds:
         on."""
         if isinstance(self.tiles, int):
             return self.tiles - 1
-        last = (self.tiles - 1).larger(0)
+        last = self.tiles.larger(1) - 1
         self.same = dict.fromkeys(last_workgroups(self.old), last.value)
         return last
 
