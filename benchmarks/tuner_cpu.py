@@ -35,6 +35,8 @@ SHAPES = (
 )
 BEFORE = {BLOCK_M: 56, BLOCK_N: 128, BLOCK_K: 64}
 SECONDS = 0.02
+SPINNING = 0.2
+"""Seconds for which OpenBLAS's threads still turn after a product, in the way of whoever comes next."""
 
 
 def parsed(text):
@@ -77,6 +79,8 @@ def measured(text, rounds):
     for _ in range(rounds):
         for name, run in runs.items():
             samples[name].append(seconds(run))
+            if name == "numpy":
+                time.sleep(SPINNING)
     times = {name: statistics.median(found) for name, found in samples.items()}
     return choices, times
 

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from tilewave.explore.choice import ExplorerChoice
@@ -22,6 +23,7 @@ from tilewave.view.save import save
 from tilewave.view.svg import sheet
 
 PICTURES = Path(__file__).parent / "pictures"
+GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 GROUPED = "xcd_contiguous(8) >> grouped(2)"
 FLAGS = (
     "--headless",
@@ -113,7 +115,20 @@ def _figures() -> dict[str, str]:
         "launch-order.svg": sheet([[order, grouped_order]]),
         "xcd-map.svg": sheet([[xcds, grouped_xcds]]),
         "reads.svg": sheet([[reads, grouped_reads]]),
+        **_gallery(),
     }
+
+
+def _gallery() -> dict[str, str]:
+    """The launch order of every kernel of the gallery."""
+    sys.path.insert(0, str(GALLERY))
+    try:
+        presented = import_module("presented")
+        cases = presented.cases()
+    finally:
+        sys.path.remove(str(GALLERY))
+    drawn = {name: figures(*presented.picture_of(case).placements)[0] for name, case in cases.items()}
+    return {f"gallery-{name}.svg": sheet([[replace(figure, title=name)]]) for name, figure in drawn.items()}
 
 
 def _placement(mapping: str) -> Placement:

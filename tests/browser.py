@@ -61,6 +61,14 @@ class Browser:
         """What a piece of JavaScript returns."""
         return self.driver.execute_script(script)
 
+    @contextmanager
+    def of_width(self, width: int) -> Iterator[None]:
+        """A window so many pixels wide, as a telephone has them, or a desk."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        yield
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
     def wait_for_frames(self, count: int) -> None:
         """Come back when the page has been drawn so many times more."""
         self.driver.execute_async_script(

@@ -13,7 +13,7 @@ from inspect import isfunction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tilewave.analysis.every_size import EverySize, every_size
+from tilewave.analysis.every_size import EverySize, every_size, is_right_unseen
 from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
@@ -712,7 +712,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)
-    if not is_open(final) and not order_depends_on(final):
+    if not is_open(final) and not order_depends_on(final) and not is_right_unseen(traced.ir, traced.order.doubt):
         verdicts.first({s.name: 1 for s in given})
     if options.batch_invariant:
         final = replace(final, sums=ONE_ORDER)

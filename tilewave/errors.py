@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ BETWEEN = ("tilewave", "functools", "contextlib", "torch")
 """Modules that stand between an author's line and ours: functools calls a cached property, torch an operator."""
 COMMANDS = ("typer", "click")
 """Modules that call our commands: behind them stands no author."""
+NOTEBOOK = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
+"""What Jupyter calls the code of a cell."""
 
 E = TypeVar("E", bound="TilewaveError")
 
@@ -167,9 +170,11 @@ def text_error(what: str, text: str, start: int, stop: int, remedy: str = "") ->
 
 
 def short_path(file: str) -> str:
-    """Relative to the current directory where that is shorter."""
+    """Relative to the current directory where that is shorter; cells of Jupyter's have no name that authors know."""
     if file.startswith("<"):
         return file
+    if NOTEBOOK.search(file):
+        return "notebook cell"
     try:
         relative = os.path.relpath(file)
     except ValueError:  # another drive

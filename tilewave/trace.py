@@ -7,6 +7,7 @@ module knows dimensions and symbols only as keys.
 from __future__ import annotations
 
 import linecache
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -197,10 +198,11 @@ def current(op: str) -> Trace:
     """The kernel being traced; an error that names `op` where there is none."""
     trace = _TRACE.get()
     if trace is None:
+        of_a_number = f";\nof a Python number, write math.{op}(…)" if hasattr(math, op) else ""
         raise TraceError(
             f"{op} is called outside a kernel",
             loc=here(),
-            remedy="kernels run when they are compiled: put it into a function under @wave(constraints)",
+            remedy=f"kernels run when they are compiled: put it into a function under @wave(constraints){of_a_number}",
         )
     return trace
 

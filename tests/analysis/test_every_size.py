@@ -134,12 +134,29 @@ def test_the_symbols_of_a_named_mapping_and_of_the_launch_may_be_anything_from_1
     assert not holds_at([(65, 33)], [1], 1 << 31)
 
 
+FIXED = {M: 40, N: 24, K: 6}
+
+
 def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
-    kernel = compiled(gemm(), {M: 40, N: 24, K: 6})
-    assert str(kernel.proof) == "checked when it was compiled, because its sizes are fixed"
-    assert not kernel.proof.holds and kernel.verdicts.looked_at == 1
-    runs(kernel, (40, 24, 6))
-    assert kernel.verdicts.looked_at == 1
+    formula = WorkgroupMapping(from_function(lambda w, grid: (w // grid.cols, w % grid.cols)))
+    for extra, times in (((), 0), ((WorkgroupMapping("grouped(2)"), GridConstraint(4)), 0), ((formula,), 1)):
+        kernel = compiled(gemm(*extra), FIXED)
+        assert str(kernel.proof) == "checked when it was compiled, because its sizes are fixed"
+        assert not kernel.proof.holds and kernel.verdicts.looked_at == times, "only a formula is followed tile by tile"
+        runs(kernel, (40, 24, 6))
+        assert kernel.verdicts.looked_at <= max(times, 1), "and whatever numpy runs, once"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([gemm(), gemm(WorkgroupMapping("grouped(3)")), gemm(GridConstraint(7)), in_place, step_by_step]),
+    st.data(),
+)
+def test_what_is_right_unseen_is_what_looking_at_every_tile_finds(kernel, data):
+    sizes = {size: data.draw(st.integers(1, 70)) for size in (M, N, K)}
+    found = compiled(kernel, sizes)
+    assert found.verdicts.looked_at == 0
+    assert found.schedule == judged_schedule(found.kernel, {})
 
 
 # why it is not proved -----------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,3 +142,22 @@ def test_explore_writes_a_page_and_says_so(said: Any) -> None:
     found = said("explore", "--shape", "512x512x64", "--html", "explorer.html")
     assert (found.code, found.out, found.err) == (0, "wrote explorer.html\n", "")
     assert Path("explorer.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@samples
+def test_a_pipe_that_is_read_no_further_ends_a_command_quietly(said: Any, sample: str) -> None:
+    """`tilewave … | head`: what is left is not printed, and nothing is said of it."""
+    with nobody_reading():
+        found = said(*SAMPLES[sample])
+    assert (found.out, found.err) == ("", "")
+    assert found.code in (0, 1)  # 0 where all of it had been written before
+
+
+@contextmanager
+def nobody_reading() -> Iterator[None]:
+    """Standard output is a pipe whose reader is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.MonkeyPatch.context() as patch, suppress(BrokenPipeError), open(writer, "w", encoding="utf-8") as pipe:
+        patch.setattr(sys, "stdout", pipe)
+        yield

@@ -93,16 +93,17 @@ def test_passes_are_those_of_diff(of_file, said):
     assert [{**step, "seconds": 0} for step in found["steps"]] == [{**step, "seconds": 0} for step in wanted]
 
 
-def test_assembly_names_the_authors_lines(of_file):
-    found = of_file.answer("code", ExplorerChoice(target="gfx942"))
+@pytest.mark.parametrize(("target", "multiplies"), [("gfx942", "v_mfma"), ("cpu", "fm")])
+def test_assembly_names_the_authors_lines(of_file, target, multiplies):
+    found = of_file.answer("code", ExplorerChoice(target=target))
     by_line = {}
     for text, line in found["lines"]:
         by_line.setdefault(line, []).append(text)
     source = found["source"]
     product = next(int(number) for number, text in source.items() if "tkw.mma(" in text)
-    assert any("v_mfma" in text for text in by_line[product])
+    assert any(multiplies in text for text in by_line[product])
     assert found["file"].endswith("gemm.py")
-    assert found["loop"]["matrix_instructions"] > 0
+    assert (target == "cpu") == (found["loop"] == {})
 
 
 def test_a_kernel_can_be_given_another_order(of_file):

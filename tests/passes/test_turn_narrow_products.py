@@ -1,5 +1,6 @@
 """Few rows: the weights become the rows of the matrix unit, and a long ring keeps memory busy."""
 
+import numpy as np
 import pytest
 from hopper_kernels import biased, check_biased
 from kernels import G, K, M, N, check_product, gemm, poisoned, sizes
@@ -123,6 +124,27 @@ def test_a_loop_that_looks_at_its_sums_stays():
 
     kernel = wave_compile(WaveCompileOptions(subs={M: 16, N: 64, K: 64}, target="numpy"), capped).kernel
     assert TURN(kernel).body == kernel.body
+
+
+@pytest.mark.parametrize("with_product", [False, True])
+def test_what_a_loop_only_hands_on_stays_as_it_is(with_product):
+    """It may have one axis, and none to change places with."""
+
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+    def handed_on(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32], d: Memory[M, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0), Register[M, f32](2.0)])
+        def both(sum, row):
+            return mma(read(a), read(b), sum) if with_product else sum, row
+
+        write(both[0], c)
+        write(both[1], d)
+
+    made = wave_compile(WaveCompileOptions(subs={M: 16, N: 64, K: 64}, target="sm_90a"), handed_on)
+    a, b = operands((16, 64, 64))
+    c, d = poisoned((16, 64), f32), poisoned((16,), f32)
+    made.interpret(a, b, c, d, level="lane")
+    check_product(c, a if with_product else 0 * a, b)
+    np.testing.assert_array_equal(d, 2)
 
 
 def test_zeros_stay_a_constant_and_the_sums_are_transposed_behind_the_loop():

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from tilewave.mapping import Grid, Index
+from tilewave.sim import Gemm
+from tilewave.sim.simulate import run
 from tilewave.view import show
 from tilewave.view.drawn import Drawn
+from tilewave.view.traffic_page import traffic_page
 
 GROUPED = "xcd_contiguous(8) >> grouped(2)"
 
@@ -118,7 +121,7 @@ def test_highlighted_blocks_take_the_colour_of_the_xcd(browser: Any, page: Path)
 def test_pointer_on_a_tile_tells_what_it_is(browser: Any, page: Path) -> None:
     browser.open(page)
     _point_at(browser, ".xcds .tile[data-turn='11']")
-    said = "tile (3, 4)\nworkgroup 11 · XCD 3 · round 0\nreads 8 blocks of A in row 3\nreads 8 blocks of B in column 4"
+    said = "tile (3, 4)\nworkgroup 11 · XCD 3 · round 1\nreads 8 blocks of A in row 3\nreads 8 blocks of B in column 4"
     _soon(lambda: browser.text("#hint"), said)
     _point_at(browser, "h1")
     _soon(lambda: browser.count("#hint:not([hidden])"), 0)
@@ -138,7 +141,7 @@ def test_tiles_can_be_walked_with_the_keyboard(browser: Any, page: Path) -> None
     for _ in range(3):
         keys = keys.send_keys("\ue014")  # right
     keys.send_keys("\ue015").perform()  # down
-    _soon(lambda: browser.text("#said").splitlines()[:2], ["tile (1, 3)", "workgroup 56 · XCD 0 · round 0"])
+    _soon(lambda: browser.text("#said").splitlines()[:2], ["tile (1, 3)", "workgroup 56 · XCD 0 · round 1"])
 
 
 def test_space_plays_when_nothing_has_the_focus(browser: Any, page: Path) -> None:
@@ -169,9 +172,9 @@ def test_theme_switches_and_text_stays_legible(browser: Any, page: Path) -> None
 def test_persistent_launch_tells_its_rounds(browser: Any, tmp_path: Path) -> None:
     show("xcd_contiguous(8) >> grouped(2)", "6x8", workgroups=20).save(tmp_path / "map.html")
     browser.open(tmp_path / "map.html", "#turn=41")
-    assert browser.text("#now") == "41 of 48 tiles launched, round 2"
+    assert browser.text("#now") == "41 of 48 tiles launched, round 3 of 3"
     _point_at(browser, ".xcds .tile[data-turn='40']")
-    _soon(lambda: "workgroup 0 · XCD 0 · round 2" in browser.text("#hint"), True)
+    _soon(lambda: "workgroup 0 · XCD 0 · round 3" in browser.text("#hint"), True)
 
 
 def test_large_grid_is_walked_in_cells(browser: Any, tmp_path: Path) -> None:
@@ -225,6 +228,34 @@ def test_texts_of_a_figure_do_not_overlap(browser: Any, tmp_path: Path, grid: st
     browser.open(tmp_path / "map.html")
     assert browser.run(OVERLAPPING) == []
 
+
+@pytest.mark.parametrize("width", [400, 1280, 1920])
+def test_pages_fit_the_screen_and_their_captions_can_be_read(browser: Any, tmp_path: Path, width: int) -> None:
+    show(GROUPED, "8x8", compare=["linear()"]).save(tmp_path / "map.html")
+    runs = tuple(run(Gemm(1024, 2048, 256, (128, 128, 64)), "MI300X", order) for order in (GROUPED, "linear()"))
+    (tmp_path / "sim.html").write_text(traffic_page(runs), encoding="utf-8")
+    for page in ("map.html", "sim.html"):
+        with browser.of_width(width):
+            browser.open(tmp_path / page)
+            assert browser.run(STICKING_OUT) == []
+            assert browser.run(SMALLEST_TEXT) >= 7.5
+            columns = browser.run(FIGURES_BEGIN)
+            assert len(columns) == {400: 1, 1280: 2, 1920: 4}[width]
+
+
+STICKING_OUT = """
+const wide = document.documentElement.clientWidth;
+const all = document.querySelectorAll('header, section, article, article > *, article p, figure');
+return [...all].filter(e => e.getBoundingClientRect().right > wide + 1).map(e => e.outerHTML.slice(0, 80));
+"""
+FIGURES_BEGIN = """
+const figures = [...document.querySelectorAll('article figure')];
+return [...new Set(figures.map(f => Math.round(f.getBoundingClientRect().left)))];
+"""
+SMALLEST_TEXT = """
+const drawings = [...document.querySelectorAll('figure svg')];
+return 12 * Math.min(...drawings.map(s => s.getBoundingClientRect().width / s.getAttribute('width')));
+"""
 
 OVERHANGING = """
 const found = [];

@@ -87,6 +87,17 @@ def every_size(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) 
     """What is known of a traced kernel; `order` are the words for its order of tiles, `doubt` those against it."""
     if not any(v.type == INDEX_SCALAR for v in traced.body.args):
         return EverySize()
+    return _looked_at(traced, order, doubt, positive)
+
+
+def is_right_unseen(traced: Kernel, doubt: str) -> bool:
+    """Whether a kernel whose sizes are known is right by the same argument: none of its tiles need be looked at."""
+    found = _looked_at(traced, "", doubt, ())
+    shapes = {v.name: v.type.shape for v in traced.body.args if isinstance(v.type, Memory)}
+    return found.holds_at([shapes[written.array] for written in found.windows], (), traced.workgroup_count)
+
+
+def _looked_at(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) -> EverySize:
     found = _Look(traced)
     found.look()
     has_tiles = any(isinstance(op, TileOf) for op in walk(traced.body))

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tilewave.analysis.visits import visits
+from tilewave.analysis.visits import CHUNK, IndexRun, Visit
+from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import CopyAsyncSignal, Loop, Workgroup, Yield
 from tilewave.ir.rewrite import walk
+
+MOST_TURNS = 256
+"""In which workgroups are compared: what they share, they share from the first turns on."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +45,51 @@ def compare(
     ops: tuple[Op, ...] = (*inside, probe)
     if turns is not None:
         ops = (Loop(turns.trips, (), Block(turns.body.args[:1], (*ops, Yield((), loc=loc))), loc=loc),)
-    body = Block(kernel.body.args, (*before, *ops))
-    both = agree = 0
-    uneven = backwards = False
-    for visit in visits(Kernel(kernel.name, body, kernel.workgroup_count), {}, (CopyAsyncSignal,)):
-        here = np.zeros(kernel.workgroup_count + kernel.workgroup_count % 2, bool)
-        here[visit.workgroups] = True
-        one, other = here[0::2], here[1::2]
-        uneven, backwards = uneven or bool((one & ~other).any()), backwards or bool((other & ~one).any())
-        same = one & other
-        both += int(same.sum())
-        for positions in visit.at:
-            whole = np.zeros(len(here), np.int64)
-            whole[visit.workgroups] = positions
-            same = same & (whole[0::2] == whole[1::2])
-        agree += int(same.sum())
-    return Pairs(both, agree, uneven, backwards)
+    body, count = Block(kernel.body.args, (*before, *ops)), kernel.workgroup_count
+    run = _FirstTurns(Kernel(kernel.name, body, count))
+    last = count if turns is not None else min(count, CHUNK)  # without turns, all have one
+    found = [run.pairs(np.arange(start, min(start + CHUNK, last))) for start in range(0, last, CHUNK)]
+    uneven = any(p.uneven for p in found) or (turns is None and count % 2 == 1)
+    return Pairs(sum(p.both for p in found), sum(p.agree for p in found), uneven, any(p.backwards for p in found))
+
+
+class _FirstTurns(IndexRun):
+    """Looks at the first workgroups in their first turns, and at how many turns each of the others has."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel, {}, lambda op: isinstance(op, CopyAsyncSignal))
+        self.turns = np.zeros(0, np.int64)
+
+    def loop(self, op: Loop, env: dict[Value, Any], w: Array) -> None:
+        self.turns = np.broadcast_to(np.asarray(env[op.trips]), w.shape)
+        few = np.minimum(self.turns, 0 if w[0] else MOST_TURNS)
+        super().loop(op, {**env, op.trips: few}, w)
+
+    def pairs(self, workgroups: Array) -> Pairs:
+        self.turns = np.ones(len(workgroups), np.int64)
+        looked_at = [_compared(visit, workgroups) for visit in self.chunk(workgroups)]
+        one, other = _in_pairs(self.turns)
+        both, agree = (sum(counts) for counts in zip((0, 0), *looked_at, strict=True))
+        return Pairs(both, agree, bool((one > other).any()), bool((one < other).any()))
+
+
+def _compared(visit: Visit, workgroups: Array) -> tuple[int, int]:
+    """Of the pairs that both have this turn, how many there are, and how many agree."""
+    here = np.zeros(len(workgroups), np.int64)
+    here[visit.workgroups - workgroups[0]] = 1
+    one, other = _in_pairs(here)
+    same = both = (one & other).astype(bool)
+    for positions in visit.at:
+        here[visit.workgroups - workgroups[0]] = positions
+        one, other = _in_pairs(here)
+        same = same & (one == other)
+    return int(both.sum()), int(same.sum())
+
+
+def _in_pairs(numbers: Array) -> tuple[Array, Array]:
+    """The numbers of the first of each pair, and of the second, which is 0 where there is none."""
+    whole = np.append(numbers, np.zeros(len(numbers) % 2, numbers.dtype))
+    return whole[0::2], whole[1::2]
 
 
 def following(kernel: Kernel) -> set[Value]:

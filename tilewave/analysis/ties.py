@@ -11,7 +11,8 @@ the ops between them:
     }
 
 What a loop carries is held in one way inside it and behind it. Where ties pull a tile in two directions the first one
-wins, and what comes from the other is converted (`layouts_needed.py`).
+wins, and what comes from the other is converted (`layouts_needed.py`). What was converted, within waves or through
+shared memory, can be had in any layout again, and is tied to nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
     Const,
+    Convert,
     Elementwise,
     Iota,
     Loop,
@@ -121,8 +123,7 @@ class Ties:
 
     def is_met(self, op: Reduce) -> bool:
         """Whether it takes what waves left in shared memory, which can be had in any layout."""
-        maker = self.makers.get(op.x)
-        return isinstance(maker, Read) and lies_in(maker.memory, "shared")
+        return _is_exchanged(self.makers.get(op.x))
 
     def hold(self, v: Value, spread: TileLayouts) -> None:
         """`v` and what is tied to it; what was decided before stays."""
@@ -211,7 +212,9 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 def _bound(ops: Sequence[Op]) -> dict[Value, None]:
     """Sums, what loops carry, what is reduced, and all that is computed from them, in the program's order."""
     makers = {v: op for op in ops for v in op.results}
-    reduced = {v for op in ops if isinstance(op, Reduce) for v in _made_of(op.x, makers)}
+    reductions = [op for op in ops if isinstance(op, Reduce)]
+    reduced = {v for op in reductions for v in _made_of(op.x, makers)}
+    reduced |= {op.x for op in reductions if _is_exchanged(makers.get(op.x))}
     found: dict[Value, None] = {}
     for op in ops:
         found.update(dict.fromkeys(v for v in op.results if v in reduced))
@@ -235,10 +238,16 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
 def _made_of(v: Value, makers: Mapping[Value, Op]) -> Iterator[Value]:
     """A tile and those that it is computed from one by one, so that none of them is read or made twice."""
     op = makers.get(v)
-    if isinstance(op, (Elementwise, Permute)):
+    if isinstance(op, (Elementwise, Permute, Convert)):
         for x in op.operands:
             if isinstance(x.type, Tile):
                 yield from _made_of(x, makers)
+        if not isinstance(op, Convert):  # which gives it in any layout
+            yield v
+    elif not isinstance(op, (Broadcast, Const, Iota)) and not _is_exchanged(op):
         yield v
-    elif not isinstance(op, (Broadcast, Const, Iota)):
-        yield v
+
+
+def _is_exchanged(op: Op | None) -> bool:
+    """Whether it reads what lanes left for each other, each in the layout that it needs."""
+    return isinstance(op, Read) and lies_in(op.memory, "shared")

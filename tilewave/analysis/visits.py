@@ -24,7 +24,6 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
-    WriteThrough,
     Yield,
 )
 from tilewave.ir.rewrite import walk
@@ -87,7 +86,7 @@ class IndexRun:
         self.symbols = {v: symbols[v.name] for v in numbers if v in self.needed or v.name in symbols}
         self.bounds: dict[Value, tuple[int, int]] = {}
         self.out: list[Visit] = []
-        tiles = sum(_tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
+        tiles = sum(tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
         self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
 
     def all(self) -> Iterator[Visit]:
@@ -208,46 +207,6 @@ class IndexRun:
         return tuple(_merge(active, n, o) for n, o in zip(new, old, strict=True))
 
 
-def written_again(kernel: Kernel) -> set[Value]:
-    """The memories of which a workgroup may write some place more than once.
-
-    Where symbols are known at the call only, a loop is taken to write elsewhere in each round if anything made in it
-    says where.
-    """
-    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
-    found = {op.memory for op in writes if isinstance(op, Scatter)}
-    found |= {op.memory for i, op in enumerate(writes) if any(op.memory == other.memory for other in writes[:i])}
-    looped = {op for op in writes if isinstance(op, Write) and op not in kernel.body.ops and op.memory not in found}
-    if not looped:
-        return found
-    if not needed_values(kernel.body, _writes).isdisjoint(kernel.body.args):
-        outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
-        return found | {op.memory for op in looped if outside.issuperset(op.at)}
-    return found | _met_again(kernel, looped)
-
-
-def _writes(op: Op) -> bool:
-    return isinstance(op, Write)
-
-
-def _met_again(kernel: Kernel, writes: set[Write]) -> set[Value]:
-    """The memories whose tiles, each where a tile of its grid begins, some workgroup comes to twice."""
-    places: dict[Write, list[Array]] = {}
-    found: set[Value] = set()
-    for visit in visits(kernel, {}, (Write,)):
-        op = visit.op
-        if isinstance(op, Write) and op in writes:
-            along = dict(zip(op.axes, op.tile.type.shape, strict=True))
-            extents = np.array([along.get(axis, 1) for axis in range(len(op.at))])
-            at = np.stack(visit.at, axis=1)
-            found |= {op.memory} if (at % extents).any() else set()
-            places.setdefault(op, []).append(np.concatenate([visit.workgroups[:, None], at], axis=1))
-    for op, there in places.items():
-        rows = np.concatenate(there)
-        found |= {op.memory} if len(np.unique(rows, axis=0)) < len(rows) else set()
-    return found
-
-
 class WholeRun(IndexRun):
     """Asks a formula for all elements of a tile at once, for so many workgroups at a time."""
 
@@ -281,9 +240,15 @@ def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
     return shape
 
 
-def _tile_count(op: Write) -> int:
-    tile = dict(zip(op.axes, op.tile.type.shape, strict=True))
-    return prod(-(-extent // tile.get(axis, 1)) for axis, extent in enumerate(op.memory.type.shape))
+def window(op: Write) -> tuple[int, ...]:
+    """How much a write stores along each axis of its memory."""
+    along = dict(zip(op.axes, op.within or op.tile.type.shape, strict=True))
+    return tuple(along.get(axis, 1) for axis in range(op.memory.type.rank))
+
+
+def tile_count(op: Write) -> int:
+    """Of the memory that it writes."""
+    return prod(-(-extent // size) for extent, size in zip(op.memory.type.shape, window(op), strict=True))
 
 
 def _merge(active: Array, new: Any, old: Any) -> Any:

@@ -52,6 +52,8 @@ def compile_command(
     found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
+    if stats:
+        _refuse_uncounted(found)
     loops = {name: {"loop": loop_json(c)} for name, c in found.items()} if stats else {}
     records = {name: {**compiled_json(c), **loops.get(name, {})} for name, c in found.items()}
     for name, c in found.items():
@@ -66,6 +68,18 @@ def compile_command(
             print(f"{why}\n")
         if stats:
             Console().print(statistics_table(c.loop_statistics))
+
+
+def _refuse_uncounted(found: dict[str, Compiled]) -> None:
+    """In the words of this command: `loop_json` would speak of `target=`."""
+    for name, c in found.items():
+        if c.build.emulated is None:
+            able = " or ".join(f"--target {target.name}" for target in TARGETS.values() if target.is_emulated)
+            instead = f"or leave --stats out: --out DIRECTORY writes what was made for {c.target}"
+            raise TilewaveError(
+                f"--stats: {name} was compiled for {c.target}, whose K loop is not counted",
+                remedy=f"write {able},\n{instead}",
+            )
 
 
 def _schedule(text: str) -> SchedulingType:

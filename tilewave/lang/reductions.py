@@ -5,6 +5,8 @@ Elements past the end of a dim never count, whatever was computed from them.
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -129,8 +131,8 @@ def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
 def _want_tile(how: str, x: object) -> None:
     if not isinstance(x, Reducible) or not x.dims:
         found = "a list of numbers" if isinstance(x, (list, tuple)) else repr(x)
-        ours = isinstance(x, Reducible) or how not in ("sum", "max", "min", "any", "all")
-        python = "" if ours else f"; Python's own {how} is builtins.{how}"
+        home = next((home.__name__ for home in (builtins, math) if hasattr(home, how)), "")
+        python = f"; Python's own {how} is {home}.{how}" if home and not isinstance(x, Reducible) else ""
         raise TraceError(
             f"{how} reduces a tile, not {found}", loc=here(), remedy=f"give it a tile, such as read(a){python}"
         )

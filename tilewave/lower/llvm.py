@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from tilewave.errors import NOWHERE, Loc
 
 Typed = tuple[str, str]
 """An LLVM type and the name of a value of it."""
@@ -40,8 +43,17 @@ class LlvmFunction:
         self.lines: list[str] = []
         self.count = 0
         self.label = ".entry"
+        self.loc = NOWHERE
+        """The author's line that what comes next is written for."""
         self.beginning: dict[str, str] = {}
         """What stands in front of all else, each line once."""
+
+    @contextmanager
+    def at(self, loc: Loc) -> Iterator[None]:
+        """What is written meanwhile is written for that line."""
+        before, self.loc = self.loc, loc
+        yield
+        self.loc = before
 
     def fresh(self, hint: str = "t") -> str:
         self.count += 1

@@ -17,7 +17,7 @@ from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
-from tilewave.analysis.visits import written_again
+from tilewave.analysis.rewritten import written_again
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value

@@ -42,8 +42,9 @@ class TurnNarrowProducts:
         def turn(op: Op) -> Sequence[Op] | None:
             if not isinstance(op, Loop) or not only_adds_up(op):
                 return None
-            products = [inner for inner in op.body.ops if isinstance(inner, Mma)]
-            if not all(map(self.pays, products)):
+            products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
+            adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # what it only hands on stays as it is
+            if not adds_to_all or not all(map(self.pays, products.values())):
                 return None
             return _turned(op, constants, builder)
 

@@ -81,14 +81,10 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
     )
 
 
-def cpu_in_place(rows: int, cols: int) -> tuple[Pass, ...]:
-    """The same, where operands are read where they lie: to pack them costs more than small products do."""
-    return (
-        add_up_parts,
-        WalkReductions(4 * cols, 8),
-        SplitTiles(rows, cols),
-        simplify,
-    )
+def cpu_in_place(cols: int) -> tuple[Pass, ...]:
+    """The same, where operands are read where they lie: to pack them costs more than small products do. Tiles stay
+    whole, and what a step turns of them is turned once for all of its rows."""
+    return (add_up_parts, dissolve_loops, WalkReductions(4 * cols, 8), simplify)
 
 
 def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -34,6 +34,9 @@ class TileMachine(TileValues, Protocol):
 
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
+    def program_of(self, cut: CutWork) -> Hashable | None:
+        """Equal for points that come to the same program; None where each has its own."""
+
     def predict(self, cut: CutWork) -> Prediction: ...
 
 
@@ -161,7 +164,9 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedPoi
 
 def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMachine) -> RankedPoints:
     found: list[tuple[float, int, int, Predicted]] = []
+    repeated: list[tuple[float, int, int, Predicted]] = []
     illegal: Counter[str] = Counter()
+    programs: set[Hashable] = set()
     tiles: dict[tuple[int, ...], tuple[CutWork, str]] = {}
     for number, point in enumerate(points):
         tile = _key(point)
@@ -171,10 +176,15 @@ def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMac
         cut = work.with_knobs(point)
         if why := refused or machine.refused(cut):
             illegal[why] += 1
-        elif not machine.is_repeated(cut):
-            prediction = machine.predict(cut)
-            found.append((prediction.seconds, cut.tasks, number, Predicted(point, prediction)))
-    return RankedPoints(tuple(one[-1] for one in sorted(found, key=lambda one: one[:3])), dict(illegal))
+            continue
+        program = machine.program_of(cut)
+        again = machine.is_repeated(cut) or program in programs
+        programs |= {program} - {None}
+        prediction = machine.predict(cut)
+        told = prediction.seconds, cut.tasks, number, Predicted(point, prediction)
+        (repeated if again else found).append(told)
+    ranked = sorted(found or repeated, key=lambda one: one[:3])  # the author may have asked for these alone
+    return RankedPoints(tuple(one[-1] for one in ranked), dict(illegal))
 
 
 def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tuple[CutWork, str]:

@@ -75,7 +75,8 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     dtypes = {p.dtype.name for p in work.products}
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
-    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST, not s.matrix_unit)
+    facts = s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST
+    return HostTiles(*facts, reads_in_place=not s.matrix_unit, vector_registers=s.vector_registers)
 
 
 @dataclass(frozen=True)

@@ -140,14 +140,14 @@ class HostTiming:
     clock_hz: float = 2.5e9
     call: float = 5e-6
     """A call without work."""
-    task: float = 0.5e-6
+    task: float = 0.25e-6
     """To take a tile and begin it."""
-    pack_bytes_per_second: float = 3e9
+    pack_bytes_per_second: float = 20e9
     """Of one thread, that lays operands out in panels."""
-    in_place_bytes_per_second: float = 5e9
-    """Of one thread, that reads operands where they lie."""
-    cache_bytes_per_second: float = 40e9
-    """Of one thread, that reads panels which lie beyond its own cache."""
+    cache_bytes_per_second: float = 150e9
+    """Of one thread, that reads tiles again and again."""
+    memory_bytes_per_second: float = 20e9
+    """Of one thread, that reads or writes what is in none of its own caches."""
     elements_per_second: float = 400e6
     """Of one thread, that reads or writes them and computes a little on the way."""
     error: float = 0.4

@@ -14,7 +14,7 @@ from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, Matri
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
-from tilewave.tune.space import UNSAID
+from tilewave.tune.space import NO_COVERING, UNSAID, Covering
 
 EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
@@ -120,6 +120,9 @@ class GpuRoom:
         """Groups of waves multiply 64 rows at once; narrow tiles are not all brought by the engine, or repacked."""
         return GROUP_ROWS if self.chip.copy_engine and role in ("rows", "cols") else 1
 
+    def covers(self, role: str) -> Covering:
+        return NO_COVERING
+
     # -- what it can hold
 
     def refused(self, cut: CutWork) -> str:
@@ -152,6 +155,9 @@ class GpuRoom:
         if not cut.buffers:
             return False
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
+
+    def program_of(self, cut: CutWork) -> None:
+        """Each point has its own."""
 
     def _sums_of_lane(self, product: CutProduct, taken: TakenInstruction) -> int:
         rows, cols, _ = taken.padded

@@ -1,18 +1,33 @@
-"""How long a launch takes on this machine's cores: packing, register blocks, tiles that threads share out."""
+"""How long a launch takes on this machine's cores: packing, register blocks, tiles that threads share out.
+
+Operands are packed once a launch, or read where they lie; then what does not lie as it is multiplied is turned by every
+task for itself, step by step, and what hangs over an edge is copied.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
 
+from tilewave.lower.cpu.products import FEW_ROWS, block_of, dots_of
 from tilewave.tune.fitted import HostTiming
 from tilewave.tune.gpu import Prediction
-from tilewave.tune.problem import CutProduct, CutWork
+from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
+from tilewave.tune.space import NO_COVERING, Covering
 
 LATENCY_CYCLES = 4
 """Of a multiplication and addition: so many are under way before one is done."""
 PANEL_BYTES = 4
 """Of an element in a panel."""
+TURN_CYCLES, EDGE_CYCLES = 6, 7
+"""For each vector that is turned, or copied because its tile hangs over an edge."""
+SHORT_ROW_BYTES = 512
+"""Of a tile's row, that costs as much to begin as to read."""
+PACKED_DEPTH = 64
+CACHE_BYTES = 1 << 21
+"""Of a core's own caches."""
+MOST_IN_PLACE = 512
+"""Uses of an element, beyond which operands are packed in any case."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,7 @@ class HostTiles:
     timing: HostTiming
     reads_in_place: bool = True
     """Whether products need no panels: those of a matrix unit do."""
+    vector_registers: int = 32
 
     @property
     def name(self) -> str:
@@ -36,14 +52,19 @@ class HostTiles:
     def units(self) -> int:
         return self.threads
 
+    @property
+    def lanes(self) -> int:
+        return self.vector_bytes // PANEL_BYTES
+
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
+        lies = self.reads_in_place and element_bytes >= PANEL_BYTES  # others are converted once
         match role:
             case "rows":
                 return (1, 4, *(self.rows * n for n in (1, 4, 8, 16)))
             case "cols":
-                return tuple(self.cols * n for n in (1, 4, 8))
+                return (*(self.cols * n for n in (1, 4, 8)), *((64 * self.cols,) if lies else ()))
             case "depth":
-                return (64,)  # the loop over the depth is walked whole there
+                return (PACKED_DEPTH, 1024) if lies else (PACKED_DEPTH,)  # of panels, the loop is walked whole
             case "grid":
                 return (1, 4, 16, 64)
             case "walk":
@@ -55,7 +76,7 @@ class HostTiles:
             case "split":
                 return (1,)
             case "in_place":
-                return (1,) if self.reads_in_place and element_bytes >= PANEL_BYTES else ()  # others are converted once
+                return (1,) if lies else ()
             case "buffers":
                 return ()
             case _:
@@ -64,54 +85,112 @@ class HostTiles:
     def grows_to(self, role: str) -> int:
         return 1
 
+    def covers(self, role: str) -> Covering:
+        """Short dims are not cut: nothing hangs over an edge then."""
+        if not self.reads_in_place:
+            return NO_COVERING
+        grains = {"rows": Covering(128, 4), "cols": Covering(128, self.lanes), "depth": Covering(256, 4)}
+        return grains.get(role, NO_COVERING)
+
     def refused(self, cut: CutWork) -> str:
         """A tile is in memory: any can be."""
         return ""
 
     def is_repeated(self, cut: CutWork) -> bool:
-        return False
+        """Whether it reads in place what is multiplied so often that packing it costs nothing beside, or packs for
+        tiles that are wide for the sake of those."""
+        if cut.in_place:
+            return min(self._uses(cut)) > MOST_IN_PLACE
+        return len(cut.products) == 1 and cut.products[0].cols > 8 * self.cols
+
+    def _uses(self, cut: CutWork) -> list[float]:
+        """Of each operand's elements: how often all tasks multiply one."""
+        (p,) = cut.products
+        products = cut.tasks * p.batch * p.rows * p.cols * p.depth * p.times * p.inside
+        return [products * x.tile_bytes / (x.elements * x.array_bytes) for x in cut.operands]
+
+    def program_of(self, cut: CutWork) -> tuple[int, int] | None:
+        """Packed products are walked alike whatever a step is."""
+        if cut.in_place or len(cut.products) != 1:
+            return None
+        (product,) = cut.products
+        return product.rows, product.cols
 
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
         name = "products" if cut.products else "elements"
+        sharing = min(self.threads, cut.tasks)
         parts = {
             name if cut.tasks >= self.threads else "too few tiles": self._computing(cut),
-            "packing": self._packing(cut),
-            "memory": cut.asked_bytes / (t.cache_bytes_per_second * min(self.threads, cut.tasks)),
+            "packing": 0.0 if cut.in_place else self._packing(cut),
+            "turning": self._laying_out(cut) / sharing,
+            "caches": sum(self._reading(x, cut) for x in cut.transfers) * cut.tasks / sharing,
+            "memory": self._fetching(cut) / sharing,
         }
         limit = max(parts, key=lambda name: parts[name])
         return Prediction(t.call + sum(parts.values()), t.error, limit, t.fitted_on)
 
+    def _reading(self, x: CutTransfer, cut: CutWork) -> float:
+        """Of one task. In place, rows that are left early are not foreseen."""
+        short = SHORT_ROW_BYTES / min(x.tile_row_bytes, x.row_bytes) if cut.in_place else 0.0
+        return x.inside_bytes * x.times * (1 + short) / self.timing.cache_bytes_per_second
+
+    def _fetching(self, cut: CutWork) -> float:
+        """What no cache of a core holds, once."""
+        return max(0.0, cut.distinct_bytes - CACHE_BYTES) / self.timing.memory_bytes_per_second
+
     def _computing(self, cut: CutWork) -> float:
-        """Blocks outside are not computed; nobody is done before the longest task."""
-        whole = sum(self._seconds(p, (p.rows, p.cols)) * p.inside for p in cut.products) * cut.tasks / self.threads
-        longest = sum(self._seconds(p, p.largest) for p in cut.products)
+        """Nobody is done before the longest task."""
+        whole = sum(self._seconds(p, cut, (p.rows, p.cols)) * p.inside for p in cut.products) * cut.tasks / self.threads
+        longest = sum(self._seconds(p, cut, p.largest) for p in cut.products)
         if not cut.products:
             longest = sum(t.elements * t.times for t in cut.transfers) / self.timing.elements_per_second
             whole = longest * cut.tasks / self.threads
         return -(-cut.tasks // self.threads) * self.timing.task + max(whole, longest)
 
     def block(self, p: CutProduct) -> tuple[int, int]:
-        """Rows and columns of the register block: the largest that divide the tile."""
+        """Rows and columns of the register block of panels: the largest that divide the tile."""
         return _largest_divisor(p.rows, self.rows), _largest_divisor(p.cols, self.cols)
 
-    def _seconds(self, p: CutProduct, sides: tuple[int, int]) -> float:
-        """Of one task's products over so many rows and columns."""
+    def _seconds(self, p: CutProduct, cut: CutWork, sides: tuple[int, int]) -> float:
+        """Of one task's products over so many rows and columns; in place, those outside are computed too."""
+        if cut.in_place:
+            return p.batch * p.depth * p.times * self._cycles_in_place(p, cut) / self.timing.clock_hz
         rows, cols = self.block(p)
-        vectors = -(-cols * PANEL_BYTES // self.vector_bytes)
-        cycles = max(rows * vectors / 2, (rows + vectors) / 2, LATENCY_CYCLES)
         blocks = prod(-(-n // b) for n, b in zip(sides, (rows, cols), strict=True))
-        return p.batch * blocks * p.depth * p.times * cycles / self.timing.clock_hz
+        return p.batch * blocks * p.depth * p.times * self._cycles(rows, -(-cols // self.lanes)) / self.timing.clock_hz
+
+    def _cycles(self, rows: int, vectors: int) -> float:
+        """For a step of a block: products, reads, or what the next step waits for."""
+        return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY_CYCLES)
+
+    def _cycles_in_place(self, p: CutProduct, cut: CutWork) -> float:
+        """For each step along the depth."""
+        if self._runs_along_depth(p, cut):
+            high, wide = dots_of(p.rows, p.cols)
+            return p.rows * p.cols / (high * wide) * self._cycles(high, wide) / self.lanes
+        vectors = -(-p.cols // self.lanes)
+        high, wide = block_of(self.vector_registers, p.rows, vectors)
+        return p.rows * vectors / (high * wide) * self._cycles(high, wide)
+
+    def _runs_along_depth(self, p: CutProduct, cut: CutWork) -> bool:
+        return p.cols < self.lanes or (p.rows <= FEW_ROWS and not cut.operands[-1].is_across)
 
     def _packing(self, cut: CutWork) -> float:
-        """Both operands of every product, once a launch, by all threads; or, in place, as often as they are read."""
-        if not cut.products:
+        """Both operands of every product, once a launch, by all threads."""
+        packed = {x.memory: x.array_bytes for x in cut.operands} if cut.products else {}
+        return sum(packed.values()) / (self.timing.pack_bytes_per_second * self.threads)
+
+    def _laying_out(self, cut: CutWork) -> float:
+        """What all tasks do to operands in place before they multiply them."""
+        if not cut.in_place:
             return 0.0
-        t = self.timing
-        if cut.in_place:  # every task turns what it reads, and nothing is written
-            read_bytes = cut.tasks * sum(x.swept_bytes for x in cut.operands)
-            return read_bytes / (t.in_place_bytes_per_second * min(self.threads, cut.tasks))
-        return sum({x.memory: x.array_bytes for x in cut.operands}.values()) / (t.pack_bytes_per_second * self.threads)
+        edges = sum(x.tile_bytes * x.times for x in cut.operands if x.inside_bytes < x.tile_bytes)
+        turned = 0
+        if not self._runs_along_depth(cut.products[0], cut) and not cut.operands[-1].is_across:
+            turned = cut.operands[-1].tile_bytes * cut.operands[-1].times
+        cycles = (EDGE_CYCLES * edges + TURN_CYCLES * turned) / self.vector_bytes
+        return cut.tasks * cycles / self.timing.clock_hz
 
 
 def _largest_divisor(n: int, most: int) -> int:

@@ -27,11 +27,28 @@ KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
 """Constraints with a number that can be decided; the first that a symbol stands in says what it decides."""
 
 
+@dataclass(frozen=True)
+class Covering:
+    """One tile for all of a short dim: so long at most, and from `grain` on a whole multiple of it."""
+
+    most: int = 0
+    grain: int = 1
+
+    def of(self, size: int) -> int | None:
+        if size > self.most:
+            return None
+        return size if size < self.grain else -(-size // self.grain) * self.grain
+
+
+NO_COVERING = Covering()
+
+
 class TileValues(Protocol):
     """A machine, as far as it says which tiles are worth a try."""
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]: ...
     def grows_to(self, role: str) -> int: ...
+    def covers(self, role: str) -> Covering: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,7 @@ class Decision:
     """That it cuts."""
     grows_to: int = 1
     """The least that a machine computes along it: tiles up to there are tried however short the dim is."""
+    covers: Covering = NO_COVERING
 
 
 @dataclass(frozen=True)
@@ -87,8 +105,10 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
     size = sizes.get(d.dim) if d.dim is not None else None
     if not isinstance(size, int):
         return d
-    enough = next((v for v in sorted(d.values) if v >= max(size, d.grows_to)), max(d.values))
-    return replace(d, values=tuple(v for v in d.values if v <= enough))
+    whole = d.covers.of(size)
+    tried = {*d.values, whole} if whole else {*d.values}
+    enough = next((v for v in sorted(tried) if v >= max(size, d.grows_to)), max(tried))
+    return replace(d, values=tuple(v for v in sorted(tried) if v <= enough))
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,8 @@ def space_of(
 
 def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
-    return Decision(one.symbol, role, machine.values(role, _element_bytes(work)), dim, machine.grows_to(role))
+    values = machine.values(role, _element_bytes(work))
+    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role))
 
 
 def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:

@@ -31,7 +31,7 @@ LONGEST_STEP = 2.5
 FINEST_PATH, CROWDED = 9.0, 20.0
 """Sides of tiles below which no path is drawn, and below which of several only the first is."""
 
-ROUNDS = "Dark lines part the rounds: workgroups that run at the same time."
+ROUNDS = "Lines part the rounds: workgroups that run at the same time."
 
 
 def launch_order(drawn: Drawn) -> Figure:

@@ -23,6 +23,9 @@ from tilewave.view.svg import element, escaped
 
 COLUMNS = ("mapping", "rows", "columns", "A", "B", "A + B", "all XCDs", "× compulsory")
 
+SIDE_BY_SIDE = 1000
+"""Figures up to this width are made a little smaller so that they stand beside each other."""
+
 NOTE = (
     "Rows, columns, A, B and A + B: the XCD that reads the most. All XCDs: the sum over XCDs and rounds, if the L2 of "
     "each XCD holds what its workgroups of one round share and nothing more. Compulsory: every block once."
@@ -112,10 +115,12 @@ def _choice(xcd: int) -> str:
 def _article(placement: Placement) -> str:
     name = escaped(str(placement.mapping))
     notes = "".join(f'<p class="warning">{escaped(warning)}</p>' for warning in placement.warnings)
-    drawn = "\n".join(f"<figure>{figure.svg()}</figure>" for figure in figures(placement))
+    found = figures(placement)
+    drawn = "\n".join(f"<figure>{figure.svg()}</figure>" for figure in found)
+    kind = "figures wide" if max(figure.width for figure in found) > SIDE_BY_SIDE else "figures"
     proof = f'<p class="proof">✓ {escaped(placement.proof)}</p>'
     head = f"<div><h2><code>{name}</code></h2>{proof}{notes}</div>"
-    return f'<article aria-label="{name}">\n{head}\n<div class="figures">\n{drawn}\n</div>\n</article>'
+    return f'<article aria-label="{name}">\n{head}\n<div class="{kind}">\n{drawn}\n</div>\n</article>'
 
 
 def _table(placements: tuple[Placement, ...]) -> str:

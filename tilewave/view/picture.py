@@ -27,6 +27,11 @@ class Picture:
 
     placements: tuple[Placement, ...]
 
+    def __repr__(self) -> str:
+        """For a terminal, which shows no picture."""
+        orders = " beside ".join(str(placement.mapping) for placement in self.placements)
+        return f'<picture of {orders} on {self.placements[0].launch}; .save("map.html") writes its page>'
+
     def svg(self, xcd: int = 0) -> str:
         """The three figures of each mapping; the third shows the reads of `xcd`, or what tiles cost."""
         return figures_svg(self.placements, xcd)

@@ -140,7 +140,7 @@ def _compact(placement: Placement, width: int, painter: Painter) -> Text:
             text.append(DIGITS[xcd] if xcd < len(DIGITS) else "*", style=painter(xcd))
         text.append("…\n" if cols < grid.cols else "\n")
     shown = "" if (rows, cols) == (grid.rows, grid.cols) else f"; the first {rows}×{cols} of {grid} tiles"
-    text.append(f"too large for numbers{shown}: --html, --svg or --json show the rest", style="dim")
+    text.append(f"too large for numbers{shown}:\n--html, --svg or --json show the rest", style="dim")
     return text
 
 

@@ -5,8 +5,10 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poisoned, random_array, sizes
 
 from tilewave import *
+from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.tune.space import IN_PLACE
 
+HERE = [s.name for s in INSTRUCTION_SETS.values() if runs_here(s) and not s.matrix_unit]
 LAYOUTS = [((M, K), (N, K)), ((M, K), (K, N)), ((K, M), (N, K)), ((K, M), (K, N))]
 
 
@@ -27,6 +29,37 @@ def test_products_in_place_are_right(shape, dims):
     one(x, y, c)
     check_product(c, a, b)
     assert "prepack" not in str(one.steps[-1].after)
+
+
+@pytest.mark.parametrize("dims", LAYOUTS[:2])
+@pytest.mark.parametrize("tile", [(1, 32, 256), (2, 24, 16), (16, 1, 64), (12, 4, 40), (8, 64, 33)], ids=str)
+@pytest.mark.parametrize("instruction_set", HERE)
+def test_few_rows_and_few_columns_of_ragged_products(instruction_set, tile, dims):
+    kernel = gemm(f32, f32, out=f32, a_dims=dims[0], b_dims=dims[1])
+    subs = dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), tile, strict=True))
+    options = WaveCompileOptions(subs=subs, target="cpu", in_place=True, instruction_set=instruction_set)
+    one = wave_compile(options, kernel)
+    for shape in [(1, 67, 300), (35, 1, 129), (17, 23, 31), (24, 64, 64)]:
+        a, b, x, y, c = arrays(*shape, dims, f32)
+        one(x, y, c)
+        check_product(c, a, b)
+
+
+@pytest.mark.parametrize("instruction_set", HERE)
+def test_results_that_do_not_stand_side_by_side_leave_what_lies_between(instruction_set):
+    options = WaveCompileOptions(
+        subs={BLOCK_M: 8, BLOCK_N: 32, BLOCK_K: 64}, target="cpu", in_place=True, instruction_set=instruction_set
+    )
+    one = wave_compile(options, gemm(f32, f32, out=f32))
+    a, b, x, y, _ = arrays(13, 45, 70, LAYOUTS[0], f32)
+    whole = np.full((2 * 13, 3 * 45 + 1), 7, np.float32)
+    for c in (whole[::2, 1::3], whole.T[:45, :13].T, whole[3:16, 5:50]):
+        whole[:] = 7
+        c[:] = np.nan
+        one(x, y, c)
+        check_product(np.ascontiguousarray(c), a, b)
+        c[:] = 7
+        assert (whole == 7).all()
 
 
 @pytest.mark.parametrize("dtypes", [(f16, f32), (bf16, f32), (f64, f64), (i8, i32)], ids=str)

@@ -22,7 +22,7 @@ from tilewave.errors import SavedKernelError, TargetError, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lower.cpu.kernel import Lowered, lower
+from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
 from tilewave.runtime.arrays import Parameter, check_host_call, plain_pointers
@@ -142,10 +142,11 @@ class CpuBuild(Build):
 
     @cached_property
     def asm(self) -> str | None:
-        if self.llvm_ir is None:
+        if self.file:
             return None
         s = self.instruction_set
-        return assembled(self.tiles.name, s.name, self.llvm_ir, replace(s.machine, gives="text")).asm
+        llvm_ir = lower_with_lines(self.passed[0], s).llvm_ir + s.runtime
+        return assembled(self.tiles.name, s.name, llvm_ir, replace(s.machine, gives="text")).asm
 
 
 def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuBuild:
@@ -165,7 +166,7 @@ def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuB
 
 def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tuple[Kernel, tuple[Step, ...]]:
     if in_place:
-        return run(tiles, lists.cpu_in_place(s.rows, s.cols))
+        return run(tiles, lists.cpu_in_place(s.cols))
     passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu
     return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
 

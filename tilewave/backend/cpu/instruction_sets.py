@@ -43,6 +43,7 @@ class InstructionSet:
     by_lane: bool
     """Whether a vector can be multiplied by one lane of another at no cost."""
     integers: PanelFormat
+    vector_registers: int = 32
     matrix_unit: Amx | None = None
     fuses: bool = True
     """Whether it multiplies and adds with one rounding."""
@@ -129,9 +130,6 @@ class InstructionSet:
             return f.value(f"add {kind} {both}, {acc}")
         return f.call(kind, f"llvm.fmuladd.{suffix(kind)}", [(kind, a), (kind, b), (kind, acc)])
 
-    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
-        return cast(f, x, old, new, 1)
-
     @property
     def machine(self) -> LlvmMachine:
         return LlvmMachine(self.triple, self.cpu, self.features, gives="object")
@@ -190,7 +188,15 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             **X86,
         ),
         InstructionSet(
-            "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=6, cols=16, **X86
+            "avx2",
+            cpu="haswell",
+            features="",
+            needs=("avx2", "fma", "f16c"),
+            vector_bytes=32,
+            vector_registers=16,
+            rows=6,
+            cols=16,
+            **X86,
         ),
         InstructionSet(
             "x86-64",
@@ -198,6 +204,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="",
             needs=("sse2",),
             vector_bytes=16,
+            vector_registers=16,
             rows=6,
             cols=8,
             fuses=False,

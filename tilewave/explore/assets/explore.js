@@ -240,7 +240,7 @@
   const plainKey = (grid, fills, first, last) => {
     const entries = { xcd: () => Array.from({ length: launch.xcds }, (_, x) => swatch(fills[x % fills.length], `XCD ${x}`)),
       turn: () => [swatch(first, "launched first"), swatch(last, "last")],
-      round: () => [swatch(fills[0], "round 0, 2, …"), swatch(fills[1], "round 1, 3, …")] }[view.mode];
+      round: () => [swatch(fills[0], "rounds 1, 3, …"), swatch(fills[1], "rounds 2, 4, …")] }[view.mode];
     grid.key.replaceChildren(...(entries?.() ?? []));
   };
 

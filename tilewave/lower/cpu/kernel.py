@@ -30,6 +30,7 @@ from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ComputedTile, ProductTile, ScratchTile, ScratchTiles, WorkerMemory
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.cpu.tile_uses import TileUses, tile_uses
+from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
@@ -42,6 +43,8 @@ processor time for ARM, 14,700 take 5 (`benchmarks/compile_cliffs.py`). Products
 tried: they run hardly faster than those in memory."""
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
+LINE_DETAIL = "DebugDirectivesOnly"
+"""LLVM's word: lines between the instructions, and no tables for a debugger behind them."""
 TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
 
 
@@ -64,6 +67,8 @@ class Room(Enum):
 @dataclass(frozen=True)
 class Lowered:
     llvm_ir: str
+    code_lines: int
+    """Of LLVM IR, without notes of where they come from."""
     slots: ArgumentSlots
     packed: tuple[PackedOperand, ...]
     scratch_bytes: int
@@ -72,30 +77,52 @@ class Lowered:
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
     """The LLVM IR of a kernel, and what its launch must provide; tiles are in registers where that is not too long."""
+    return _lower(kernel, target, lambda: None)
+
+
+def lower_with_lines(kernel: Kernel, target: CpuTarget) -> Lowered:
+    """The same, and every instruction names the author's line: for assembly that somebody reads.
+
+    What is run goes without: the cache knows code by what it does, whoever's file it comes from.
+    """
+    return _lower(kernel, target, lambda: Lines(first_line(kernel), LINE_DETAIL))
+
+
+def _lower(kernel: Kernel, target: CpuTarget, lines: Callable[[], Lines | None]) -> Lowered:
     with telling("the CPU's lowering", kernel):
         if fits_registers(kernel):
-            unrolled = _lowered(kernel, target, Room.REGISTERS)
-            if unrolled.llvm_ir.count("\n") <= LONGEST_UNROLLED:
+            unrolled = _lowered(kernel, target, Room.REGISTERS, lines())
+            if unrolled.code_lines <= LONGEST_UNROLLED:
                 return unrolled
-        return _lowered(kernel, target, Room.MEMORY)
+        return _lowered(kernel, target, Room.MEMORY, lines())
 
 
-def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
+def _lowered(kernel: Kernel, target: CpuTarget, room: Room, lines: Lines | None) -> Lowered:
     module = Module()
     slots = ArgumentSlots.of(kernel)
     packed: list[PackedOperand] = []
     for op in kernel.body.ops:
         if isinstance(op, ir.Prepack):
-            packed.append(_prepack(module, op, slots, len(packed), target))
-    body = _Body(module, kernel, slots, target, room)
+            packed.append(_prepack(module, op, slots, len(packed), target, lines))
+    body = _Body(_task(module, "workgroup", lines), kernel, slots, target, room)
     module.functions += [body.write(), _run(module, packed, kernel.workgroups, slots)]
-    return Lowered(str(module), slots, tuple(packed), body.scratch_bytes, opening(kernel))
+    code = str(module)
+    notes = f"!llvm.module.flags = !{{!1}}\n!1 = {lines.flag}\n{lines.metadata()}" if lines else ""
+    return Lowered(code + notes, code.count("\n"), slots, tuple(packed), body.scratch_bytes, opening(kernel))
 
 
-def _prepack(module: Module, op: ir.Prepack, slots: ArgumentSlots, number: int, target: CpuTarget) -> PackedOperand:
-    f = LlvmFunction(module, f"prepack_{number}", TASK)
-    source, packed = load_place(f, op.memory, slots), load_packed(f, op.result, slots)
-    write_prepack(f, op, source, packed, target)
+def _task(module: Module, name: str, lines: Lines | None) -> LlvmFunction:
+    """A function that a worker calls."""
+    return LocatedFunction(module, name, TASK, lines.function(name)) if lines else LlvmFunction(module, name, TASK)
+
+
+def _prepack(
+    module: Module, op: ir.Prepack, slots: ArgumentSlots, number: int, target: CpuTarget, lines: Lines | None
+) -> PackedOperand:
+    f = _task(module, f"prepack_{number}", lines)
+    with f.at(op.loc):
+        source, packed = load_place(f, op.memory, slots), load_packed(f, op.result, slots)
+        write_prepack(f, op, source, packed, target)
     module.functions.append(f.finish())
     return PackedOperand(f.name, packed.type, slots.packed[op.result])
 
@@ -132,9 +159,8 @@ def product_of(f: LlvmFunction, factors: Sequence[str]) -> str:
 class _Body:
     """The function of one workgroup."""
 
-    def __init__(self, module: Module, kernel: Kernel, slots: ArgumentSlots, target: CpuTarget, room: Room) -> None:
-        self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
-        self.f = LlvmFunction(module, "workgroup", TASK)
+    def __init__(self, f: LlvmFunction, kernel: Kernel, slots: ArgumentSlots, target: CpuTarget, room: Room) -> None:
+        self.f, self.kernel, self.slots, self.target, self.room = f, kernel, slots, target, room
         self.ranges = Ranges(kernel)
         self.uses = tile_uses(kernel.body) if room is Room.MEMORY else TileUses()
         self.values: dict[Value, Any] = {}
@@ -177,7 +203,8 @@ class _Body:
         return []
 
     def op(self, op: Op) -> None:
-        row_of(LOWERINGS, op, "cannot lower")(self, op)
+        with self.f.at(op.loc):
+            row_of(LOWERINGS, op, "cannot lower")(self, op)
 
     def give(self, op: Op, x: Any) -> None:
         self.values[op.result] = x
@@ -399,10 +426,9 @@ def uses_matrix_unit(kernel: Kernel) -> bool:
 
 
 def fits_registers(kernel: Kernel) -> bool:
-    """Whether every tile is small enough for registers; operands read from panels never are in them at once, and
-    memories of a workgroup's own never are."""
-    if any(isinstance(op, ir.Allocate) for op in walk(kernel.body)):
-        return False
+    """Whether every tile is small enough for registers, and every product is one of panels, which never are in them at
+    once."""
     panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
+    factors = {v for op in walk(kernel.body) if isinstance(op, ir.Mma) for v in (op.a, op.b)}
     made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)
-    return all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)
+    return factors <= panels and all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tilewave.ir.types import BOOL, DType, Memory
-from tilewave.lower.llvm import LlvmFunction, vector
-from tilewave.lower.numbers import in_memory, stored
+from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
+from tilewave.lower.numbers import in_memory, stored, suffix
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,65 @@ def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -
     if dtype == BOOL:
         x = f.value(f"zext {vector(lanes, 'i1')} {x} to {kind}")
     f.do(f"store {kind} {x}, ptr {address}, align {dtype.bytes}")
+
+
+def load_inside(f: LlvmFunction, dtype: DType, address: str, mask: str, lanes: int) -> str:
+    """Some elements that stand side by side, and zeros for those which the mask leaves out: these are not touched."""
+    kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")
+    name = f"llvm.masked.load.{suffix(kind)}.p0"
+    f.module.declare(f"{kind} @{name}(ptr, i32, {bits}, {kind})")
+    found = f.value(f"call {kind} @{name}(ptr {address}, i32 {dtype.bytes}, {bits} {mask}, {kind} zeroinitializer)")
+    return f.value(f"trunc {kind} {found} to {bits}") if dtype == BOOL else found
+
+
+def store_inside(f: LlvmFunction, dtype: DType, x: str, address: str, mask: str, lanes: int) -> None:
+    """Some elements side by side, but for those which the mask leaves out."""
+    kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")
+    if dtype == BOOL:
+        x = f.value(f"zext {bits} {x} to {kind}")
+    name = f"llvm.masked.store.{suffix(kind)}.p0"
+    f.module.declare(f"void @{name}({kind}, ptr, i32, {bits})")
+    f.do(f"call void @{name}({kind} {x}, ptr {address}, i32 {dtype.bytes}, {bits} {mask})")
+
+
+def store_apart(f: LlvmFunction, dtype: DType, x: str, address: str, stride: str, mask: str, lanes: int) -> None:
+    """Elements so far apart, but for those which the mask leaves out."""
+    name, kind, bits = f"store_apart_{lanes}_{dtype}", vector(lanes, stored(dtype)), vector(lanes, "i1")
+    function = f.module.helper(name, lambda: _write_store_apart(f.module, name, dtype, lanes))
+    f.do(f"call void {function}({kind} {x}, ptr {address}, i64 {stride}, {bits} {mask})")
+
+
+def _write_store_apart(module: Module, name: str, dtype: DType, lanes: int) -> str:
+    kind, bits = vector(lanes, stored(dtype)), vector(lanes, "i1")
+    f = LlvmFunction(module, name, [(kind, "%some"), ("ptr", "%first"), ("i64", "%stride"), (bits, "%mask")])
+    for lane in range(lanes):
+        one = f.value(f"extractelement {kind} %some, i64 {lane}")
+        offset = f.value(f"mul i64 %stride, {lane}")
+        there = f.value(f"getelementptr {in_memory(dtype)}, ptr %first, i64 {offset}")
+        wanted = f.value(f"extractelement {bits} %mask, i64 {lane}")
+        f.when(wanted, partial(store, f, dtype, one, there), lambda: None)
+    return f.finish(attributes="nounwind noinline cold", linkage="internal")
+
+
+def lanes_inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str], axis: int, lanes: int) -> str:
+    """Which elements lie in a memory, of some from `position` on along an axis."""
+    bits, kind = vector(lanes, "i1"), vector(lanes, "i32")
+    numbers = f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>"
+    first, end = less(f, "0", position[axis]), less(f, sizes[axis], position[axis])
+    begun, left = (
+        f.value(f"icmp {how} {kind} {numbers}, {splat(f, 'i32', _clamped(f, x, lanes), lanes)}")
+        for how, x in (("uge", first), ("ult", end))
+    )
+    others = [(p, n) for i, (p, n) in enumerate(zip(position, sizes, strict=True)) if i != axis]
+    there = splat(f, "i1", inside(f, [p for p, _ in others], [n for _, n in others]), lanes)
+    mask = f.value(f"and {bits} {begun}, {left}")
+    return f.value(f"and {bits} {mask}, {there}")
+
+
+def _clamped(f: LlvmFunction, x: str, lanes: int) -> str:
+    """A number of lanes: none below 0, all beyond."""
+    above = f.call("i64", "llvm.smax.i64", [("i64", x), ("i64", "0")])
+    return f.value(f"trunc i64 {f.call('i64', 'llvm.smin.i64', [('i64', above), ('i64', str(lanes))])} to i32")
 
 
 def inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str]) -> str:

@@ -2,7 +2,10 @@
 
     acc[r, c…] += a[r, k] · b[c…, k]        for a few rows r and vectors of columns c…, step by step along k
 
-For that, elements of b with one k stand side by side: b is turned where it does not lie so already.
+For that, elements of b with one k stand side by side: b is turned where it does not lie so already. Where there are too
+few rows or columns to make up for that, vectors run along k instead, and the lanes of each sum are added at the end:
+
+    sums[r, c] += a[r, k…] · b[c, k…]       for a few rows r and columns c, a vector at a time along k…
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from typing import Protocol
 
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import add, load, store, times
+from tilewave.lower.cpu.memory import add, load, store, times, zero
+from tilewave.lower.cpu.reductions import Flat, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
-from tilewave.lower.numbers import stored
+from tilewave.lower.numbers import splat_constant, stored
 
-ROWS, VECTORS = 8, 2
-"""Of a block of sums, at most: 16 vectors, which leaves registers for rows of b."""
+VECTORS = 2
+"""Of a row of a block of sums, where there are rows enough."""
+FEW_ROWS = 2
+"""So many do not make up for turning b."""
+STREAMS = 4
+"""Rows or columns that are read side by side along k."""
 
 
 class TileInMemory(Protocol):
@@ -39,19 +47,25 @@ Put = Callable[[Sequence[str], str, int], None]
 """What is done with sums: at an index, some side by side, so many."""
 
 
+def runs_along_depth(target: CpuTarget, acc: Tile, is_turned: bool) -> bool:
+    """Whether sums are computed by vectors along k; `is_turned`: b lies as the other way wants it."""
+    *_, rows, columns = acc.shape
+    narrow = columns < target.vector_bytes // acc.dtype.bytes
+    return acc.dtype.is_float and (narrow or (rows <= FEW_ROWS and not is_turned))
+
+
 def multiply_tiles(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows side by side."""
+    """Put acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows of it side by side."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, columns)
-    high = next(n for n in range(min(rows, ROWS), 0, -1) if rows % n == 0)
-    wide = next(n for n in range(VECTORS, 0, -1) if columns % (n * lanes) == 0)
+    high, wide = block_of(target.vector_registers, rows, columns // lanes)
     kind = vector(lanes, stored(dtype))
 
     def block(index: list[str]) -> None:
-        *outer, r, c = index
+        *outer, c, r = index
         first, left = times(f, r, high), times(f, c, wide * lanes)
         places = [(add(f, first, i), add(f, left, j * lanes)) for i in range(high) for j in range(wide)]
 
@@ -72,7 +86,70 @@ def multiply_tiles(
         for place, (_, sum_) in zip(places, f.loop(str(depth), begin, step), strict=True):
             put([*outer, *place], sum_, lanes)
 
-    for_each(f, (*batch, rows // high, columns // (wide * lanes)), block)
+    # Columns outermost: what a block reads of b stays in the nearest cache while rows of a go by.
+    for_each(f, (*batch, columns // (wide * lanes), rows // high), block)
+
+
+def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
+    """Rows and vectors of a block of sums that divide a tile's: beside them stand the vectors of b and one of a."""
+    wide = min(VECTORS, vectors)
+    high = _largest_divisor(rows, (registers - 1) // wide - 1)
+    return high, _largest_divisor(vectors, (registers - 1) // (high + 1))
+
+
+def multiply_along_depth(
+    f: LlvmFunction, target: CpuTarget, a: TileInMemory, b: TileInMemory, acc: TileOfElements, put: Put
+) -> None:
+    """Put acc + a · bᵀ; all of one dtype, and along k both lie side by side."""
+    *batch, rows, columns = acc.type.shape
+    dtype, depth = acc.type.dtype, a.type.shape[-1]
+    lanes = lanes_of(target, dtype, depth)
+    high, wide = dots_of(rows, columns)
+    kind = vector(lanes, stored(dtype))
+    places = [(i, j) for i in range(high) for j in range(wide)]
+
+    def block(index: list[str]) -> None:
+        *outer, r, c = index
+        first, left = times(f, r, high), times(f, c, wide)
+
+        def line(x: TileInMemory, row: str, k: str) -> str:
+            return load(f, dtype, x.address(f, [*outer, row, times(f, k, lanes)]), lanes)
+
+        def step(k: str, sums: list[Typed]) -> list[Typed]:
+            xs = [line(a, add(f, first, i), k) for i in range(high)]
+            ys = [line(b, add(f, left, j), k) for j in range(wide)]
+            parts = zip(places, sums, strict=True)
+            return [(kind, target.multiply_add(f, kind, xs[i], ys[j], s, dtype)) for (i, j), (_, s) in parts]
+
+        zeros = [(kind, splat_constant(stored(dtype), zero(dtype), lanes))] * len(places)
+        sums = f.loop(str(depth // lanes), zeros, step)
+        each = lanes_added(f, [s for _, s in sums], lanes, dtype)
+        for (i, j), one in zip(places, each, strict=True):
+            at = [*outer, add(f, first, i), add(f, left, j)]
+            put(at, f.value(f"fadd {stored(dtype)} {acc.element(f, at)}, {one}"), 1)
+
+    for_each(f, (*batch, rows // high, columns // wide), block)
+
+
+def dots_of(rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a block of sums that divide a tile's, each sum a vector. So few operands are read side by
+    side that the machine foresees what each reads next."""
+    high = _largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
+    return high, _largest_divisor(columns, STREAMS)
+
+
+def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DType) -> list[str]:
+    """The sum of each vector's lanes."""
+    flat = Flat(dtype, (len(vectors), lanes), lanes, tuple(vectors))
+
+    def both(x: str, y: str, n: int) -> str:
+        return f.value(f"fadd {vector(n, stored(dtype))} {x}, {y}")
+
+    return list(regrouped(f, without_axis(f, flat, 1, both), 1).vectors)
+
+
+def _largest_divisor(n: int, most: int) -> int:
+    return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
 
 
 def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory) -> None:

@@ -337,38 +337,5 @@ class RegisterTiles:
 
     # -- products
 
-    def multiply(self, a: RowVectors | Panel, b: RowVectors | Panel, acc: RowVectors) -> RowVectors:
-        if isinstance(a, Panel) and isinstance(b, Panel):
-            return self.again(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))
-        assert isinstance(a, RowVectors) and isinstance(b, RowVectors)
-        return self.multiply_registers(a, b, acc)
-
-    def multiply_registers(self, a: RowVectors, b: RowVectors, acc: RowVectors) -> RowVectors:
-        """acc + a · bᵀ, element by element of a: for products whose operands could not be packed."""
-        f, kind = self.f, acc.type
-        *_, columns, depth = b.type.shape
-        lanes, wide = acc.lanes, acc.vector_type
-        parts = dict(self.vectors_of(acc))
-        for batch in product(*map(range, kind.shape[:-2])):
-            for k in range(depth):
-                across = [self.column(b, batch, first, k, lanes, acc.dtype) for first in range(0, columns, lanes)]
-                for row in range(kind.shape[-2]):
-                    one = self.widened(a.element(f, (*batch, row, k)), a.dtype, acc.dtype)
-                    factor = splat(f, stored(acc.dtype), one, lanes)
-                    for number, line in enumerate(across):
-                        index = (*batch, row, number * lanes)
-                        parts[index] = self.target.multiply_add(f, wide, factor, line, parts[index], acc.dtype)
-        return self.again(acc, list(parts.values()))
-
-    def column(self, b: RowVectors, batch: tuple[int, ...], first: int, k: int, lanes: int, dtype: DType) -> str:
-        """Element k of `lanes` rows of b, as a vector."""
-        whole, found = vector(lanes, stored(dtype)), "poison"
-        for lane in range(lanes):
-            one = self.widened(b.element(self.f, (*batch, first + lane, k)), b.dtype, dtype)
-            if lanes == 1:
-                return one
-            found = self.f.value(f"insertelement {whole} {found}, {stored(dtype)} {one}, i64 {lane}")
-        return found
-
-    def widened(self, x: str, old: DType, new: DType) -> str:
-        return self.target.cast(self.f, x, old, new)
+    def multiply(self, a: Panel, b: Panel, acc: RowVectors) -> RowVectors:
+        return self.again(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))

@@ -7,14 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Reduce, Shift
 from tilewave.ir.types import DType, Memory, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import Place, add, all_of, inside, load, product, store, times, whole_inside, zero
-from tilewave.lower.cpu.products import Put, multiply_tiles, turn
+from tilewave.lower.cpu.memory import (
+    Place,
+    add,
+    all_of,
+    inside,
+    lanes_inside,
+    load,
+    load_inside,
+    product,
+    store,
+    store_apart,
+    store_inside,
+    times,
+    whole_inside,
+    zero,
+)
+from tilewave.lower.cpu.products import Put, multiply_along_depth, multiply_tiles, runs_along_depth, turn
 from tilewave.lower.cpu.reductions import Combine, Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.cpu.tile_uses import TileUses
@@ -47,6 +63,12 @@ class ScratchTile:
         order = self.order or tuple(range(len(self.type.shape)))
         kind = Tile(tuple(self.type.shape[axis] for axis in order), self.dtype)
         return ScratchTile(kind, self.pointer, (), tuple(self.strides[axis] for axis in order if self.strides))
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the last axis but one is the one whose elements stand side by side."""
+        *batch, one, other = range(len(self.type.shape))
+        return self.order == (*batch, other, one)
 
     def address(self, f: LlvmFunction, index: Sequence[str]) -> str:
         number = "0"
@@ -144,14 +166,8 @@ class ScratchTiles:
 
     def copied(self, x: HeldTile) -> ScratchTile:
         """A new tile, computed in vectors."""
-        tile, lanes, f = self.new(x.type), self.lanes(x.type.shape[-1]), self.f
-        *outer, last = x.type.shape
-
-        def part(index: list[str]) -> None:
-            at = [*index[:-1], times(f, index[-1], lanes)]
-            tile.put(f, at, x.element(f, at, lanes), lanes)
-
-        for_each(f, (*outer, last // lanes), part)
+        tile, lanes = self.new(x.type), self.lanes(x.type.shape[-1])
+        self.for_each_vector(x.type.shape, lanes, lambda at: tile.put(self.f, at, x.element(self.f, at, lanes), lanes))
         return tile
 
     def lanes(self, extent: int) -> int:
@@ -178,7 +194,8 @@ class ScratchTiles:
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
             parts = [part(x, index, lanes, sums) for x in others]
-            return elementwise(f, op, parts, like.dtype, lanes, known)
+            with f.at(op.loc):  # not of the op that it is computed for
+                return elementwise(f, op, parts, like.dtype, lanes, known)
 
         if product is not None:
             each = product.each
@@ -310,15 +327,42 @@ class ScratchTiles:
         def guarded(index: list[str]) -> None:
             tile.put(f, index, self.guarded(place, kind.dtype, self.position(at, along, index)))
 
+        def at_the_edge() -> None:
+            if self.lanes(lying.shape[-1]) == 1:
+                for_each(f, lying.shape, guarded)
+                return
+            in_rows = self.in_memory_rows(place, along[-1])
+            f.when(in_rows, lambda: self.read_edge(place, at, along, tile), lambda: for_each(f, lying.shape, guarded))
+
         inside = whole_inside(f, at, extents, place.extents)
-        f.when(inside, lambda: for_each(f, lying.shape, copy), lambda: for_each(f, lying.shape, guarded))
+        f.when(inside, lambda: for_each(f, lying.shape, copy), at_the_edge)
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
+
+    def in_memory_rows(self, place: Place, axis: int) -> str:
+        """Whether neighbours along an axis stand side by side in their memory."""
+        return self.f.value(f"icmp eq i64 {place.strides[axis]}, 1")
+
+    def read_edge(self, place: Place, at: Sequence[str], along: tuple[int, ...], tile: ScratchTile) -> None:
+        """Vectors of a memory's rows, with zeros outside."""
+        f, lanes = self.f, self.lanes(tile.type.shape[-1])
+
+        def part(index: list[str]) -> None:
+            there = self.position(at, along, index)
+            mask = lanes_inside(f, there, place.extents, along[-1], lanes)
+            tile.put(f, index, load_inside(f, place.dtype, place.address(f, there), mask, lanes), lanes)
+
+        self.for_each_vector(tile.type.shape, lanes, part)
+
+    def for_each_vector(self, shape: Sequence[int], lanes: int, part: Callable[[list[str]], None]) -> None:
+        """The first index of so many neighbours along the last axis."""
+        *outer, last = shape
+        for_each(self.f, (*outer, last // lanes), lambda index: part([*index[:-1], times(self.f, index[-1], lanes)]))
 
     def operand(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         """What a product takes, where it lies in its memory; a copy where it hangs over the edge or lies in no rows."""
         f, order = self.f, tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
-        in_rows = f.value(f"icmp eq i64 {place.strides[axes[order[-1]]]}, 1")
+        in_rows = self.in_memory_rows(place, axes[order[-1]])
         inside = whole_inside(f, at, extents, place.extents)
 
         def there() -> list[Typed]:
@@ -335,8 +379,37 @@ class ScratchTiles:
         sorted_already = order == tuple(range(len(axes)))
         return ScratchTile(kind, pointer, () if sorted_already else order, tuple(strides[i] for i in range(len(axes))))
 
-    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile) -> None:
-        self.scatter(place, tile, lambda index: self.position(at, axes, index))
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile | ProductTile) -> None:
+        """In vectors where the tile's rows are rows of the memory; each element is computed once."""
+        f, kind = self.f, tile.type
+        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
+        in_rows = self.in_memory_rows(place, axes[-1])
+        quick = all_of(f, [in_rows, whole_inside(f, at, extents, place.extents)])
+
+        def put(index: Sequence[str], some: str, lanes: int) -> None:
+            there = self.position(at, axes, index)
+
+            def whole() -> None:
+                store(f, kind.dtype, some, place.address(f, there), lanes)
+
+            def edge() -> None:
+                address = place.address(f, there)
+                if lanes == 1:
+                    one = inside(f, there, place.extents)
+                    f.when(one, lambda: store(f, kind.dtype, some, address), lambda: None)
+                    return
+                mask = lanes_inside(f, there, place.extents, axes[-1], lanes)
+                beside = partial(store_inside, f, kind.dtype, some, address, mask, lanes)
+                stride = place.strides[axes[-1]]
+                f.when(in_rows, beside, partial(store_apart, f, kind.dtype, some, address, stride, mask, lanes))
+
+            f.when(quick, whole, edge)
+
+        if isinstance(tile, ProductTile):
+            tile.each(put)
+            return
+        lanes = self.lanes(kind.shape[-1])
+        self.for_each_vector(kind.shape, lanes, lambda index: put(index, tile.element(f, index, lanes), lanes))
 
     def position(self, at: Sequence[str], axes: tuple[int, ...], index: Sequence[str]) -> list[str]:
         position = list(at)
@@ -373,9 +446,29 @@ class ScratchTiles:
     def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile | ProductTile:
         if isinstance(a, Panel) or isinstance(b, Panel):
             return self.multiply_panels(a, b, acc)
-        rows, columns = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
-        left, right = self.in_rows(rows), self.turned(columns)
-        return ProductTile(acc.type, lambda put: multiply_tiles(self.f, self.target, left, right, acc, put))
+        f, target = self.f, self.target
+        left, right = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
+        if runs_along_depth(target, acc.type, right.is_turned):
+            rows, columns = self.in_rows(left), self.in_rows(right)
+            return self.product(acc.type, lambda put: multiply_along_depth(f, target, rows, columns, acc, put))
+        turned = self.turned(right)
+        return self.product(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
+
+    def product(self, kind: Tile, multiply: Callable[[Put], None]) -> ProductTile:
+        """The products are written for the line that is written for now, and what is made of them for another."""
+        f, loc = self.f, self.f.loc
+
+        def each(put: Put) -> None:
+            later = f.loc
+
+            def put_later(index: Sequence[str], x: str, lanes: int) -> None:
+                with f.at(later):
+                    put(index, x, lanes)
+
+            with f.at(loc):
+                multiply(put_later)
+
+        return ProductTile(kind, each)
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
         """Its elements in another dtype, lying as they did."""
@@ -389,8 +482,8 @@ class ScratchTiles:
     def turned(self, b: ScratchTile) -> ScratchTile:
         """b with its last two axes the other way round, rows side by side."""
         *batch, rows, columns = b.type.shape
-        kind, last = Tile((*batch, columns, rows), b.dtype), len(batch)
-        if b.order == (*range(last), last + 1, last):
+        kind = Tile((*batch, columns, rows), b.dtype)
+        if b.is_turned:
             return ScratchTile(kind, b.pointer, (), b.lying.strides)
         out = self.new(kind)
         turn(self.f, self.target, self.in_rows(b), out)

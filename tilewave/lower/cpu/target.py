@@ -42,6 +42,9 @@ class CpuTarget(Protocol):
     def vector_bytes(self) -> int: ...
 
     @property
+    def vector_registers(self) -> int: ...
+
+    @property
     def fuses(self) -> bool:
         """Whether it has an instruction that multiplies and adds with one rounding."""
         ...
@@ -63,8 +66,4 @@ class CpuTarget(Protocol):
 
     def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
         """a · b + acc on vectors of type `kind`."""
-        ...
-
-    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
-        """One number in another dtype."""
         ...

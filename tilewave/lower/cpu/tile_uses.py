@@ -1,7 +1,7 @@
 """What becomes of each tile of a kernel whose tiles are in memory: which need none, and which can do with another's.
 
 fused        what one op alone uses, element by element, in the block that makes it: computed where it is used
-finished     sums of a product that one op alone uses so: it is applied to them before they are stored
+finished     sums of a product that one op alone uses so, or writes: it takes them from registers
 accumulated  sums that a loop carries and that are used for the next sums alone: these are put in their place
 operands     what is read for products alone, from a memory that nobody writes: taken where it lies
 """
@@ -31,7 +31,7 @@ def tile_uses(body: Block) -> TileUses:
     uses = Counter(v for op in walk(body) for v in op.operands)
     blocks = list(_blocks(body))
     fused = frozenset(v for block in blocks for v in _used_in_place(block) if uses[v] == 1)
-    finished = frozenset(v for block in blocks for v in _used_by_elementwise(block) if uses[v] == 1)
+    finished = frozenset(v for block in blocks for v in _taken_from_registers(block) if uses[v] == 1)
     makers = {v: op for op in walk(body) for v in op.results}
     loops = [op for op in walk(body) if isinstance(op, Loop)]
     accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, makers, uses, fused)}
@@ -54,13 +54,13 @@ def _used_in_place(block: Block) -> Iterator[Value]:
             yield op.acc
 
 
-def _used_by_elementwise(block: Block) -> Iterator[Value]:
+def _taken_from_registers(block: Block) -> Iterator[Value]:
     """Sums of products, and what is computed from them on the way."""
     made: set[Value] = set()
     for op in block.ops:
         if isinstance(op, Mma) or (isinstance(op, Elementwise) and made.intersection(op.operands)):
             made.update(op.results)
-        if isinstance(op, Elementwise):
+        if isinstance(op, (Elementwise, Write)):
             yield from (v for v in op.operands if v in made)
 
 

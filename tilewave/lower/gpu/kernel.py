@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.barriers import Handovers, Transits, touched_by_lanes, written_by_lanes
-from tilewave.errors import NOWHERE, Loc
+from tilewave.errors import NOWHERE
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
@@ -22,7 +22,6 @@ from tilewave.lower.gpu.asynchronous import AsynchronousOps
 from tilewave.lower.gpu.counts import ByteCount, StepCount
 from tilewave.lower.gpu.direct_loads import DirectLoads
 from tilewave.lower.gpu.exchanges import Exchanges, exchange_bytes
-from tilewave.lower.gpu.lines import Lines, LocatedFunction
 from tilewave.lower.gpu.memory import ArrayWindow, GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.products import multiply
@@ -32,6 +31,7 @@ from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.unaligned import load_unaligned, store_unaligned, takes_blocks
 from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
+from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
@@ -120,8 +120,9 @@ class _Body:
         self.kernel, self.target, self.any_strides, self.alignments = kernel, target, any_strides, alignments
         self.whole_rows = whole_rows
         self.module = Module()
-        self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
-        self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
+        self.lines = Lines(first_line(kernel), target.line_detail)
+        located = self.lines.function(kernel.name)
+        self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), located)
         self.registers = Registers(self.f, kernel, target)
         self.handovers = Handovers(kernel, written_by_lanes, any_strides)
         self.turnovers = Handovers(kernel, touched_by_lanes, any_strides)
@@ -161,9 +162,9 @@ class _Body:
         if self.async_ops:
             self.async_ops.finish()
         attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves), self.kernel.resident)
-        text = self.f.finish(attributes=f"{attributes} {self.lines.of_function}", linkage=self.target.convention)
+        text = self.f.finish(attributes=attributes, linkage=self.target.convention)
         self.module.functions.append(text)
-        flags = [*self.target.flags(), *self.lines.flags()]
+        flags = [*self.target.flags(), self.lines.flag]
         numbered = [f"!{i} = {flag}" for i, flag in enumerate(flags)]
         named = f"!llvm.module.flags = !{{{', '.join(f'!{i}' for i in range(len(flags)))}}}"
         notes = self.brought.brings.notes if self.brought else ()
@@ -514,12 +515,6 @@ def _runs(ops: Sequence[Op]) -> list[list[Op]]:
 
 def _nothing() -> None:
     pass
-
-
-def _first_line(kernel: Kernel) -> Loc:
-    """The first line of the author's that anything came from."""
-    places = [op.loc for op in walk(kernel.body) if op.loc.line]
-    return min(places, key=lambda loc: loc.line, default=Loc("kernel", 1))
 
 
 def _parameter_kind(v: Value) -> str:

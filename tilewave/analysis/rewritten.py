@@ -1,0 +1,113 @@
+"""Which memories a workgroup may write some place of more than once.
+
+Before any pass of a target runs it is known that every tile of what a kernel writes is written, and by one workgroup.
+So where its writes are run as often as there are tiles, each tile is written once, in whatever order:
+
+    loop(‹565 rounds, or 564›) do (%turn) {     132 workgroups go round 74,530 times in all,
+      …
+      write(%sums, %c, [%m, %n])                and there are 257 x 290 tiles
+    }
+
+Only where that does not come out, every round is looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.rounds import hands_over
+from tilewave.analysis.visits import IndexRun, needed_values, tile_count, window
+from tilewave.interp.arithmetic import Array
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Loop, Scatter, While, Write, WriteThrough
+from tilewave.ir.placements import lies_in
+
+Around = tuple[Op, ...]
+"""The loops around an op, the outermost first."""
+
+
+def written_again(kernel: Kernel) -> set[Value]:
+    """The arrays of which a workgroup may write some place more than once.
+
+    Where symbols are known at the call only, a loop is taken to write elsewhere in each round if anything made in it
+    says where.
+    """
+    stores = [(op, around) for op, around in _with_loops(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
+    stores = [(op, around) for op, around in stores if lies_in(op.memory, "global")]
+    often = Counter(op.memory for op, _ in stores)
+    found = {op.memory for op, _ in stores if isinstance(op, Scatter) or often[op.memory] > 1}
+    looped = [(op, around) for op, around in stores if isinstance(op, Write) and around and op.memory not in found]
+    if not looped or hands_over(kernel):  # who shares tiles writes each where its last part ends
+        return found
+    if not needed_values(kernel.body, lambda op: isinstance(op, Write)).isdisjoint(kernel.body.args):
+        outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
+        return found | {op.memory for op, _ in looped if outside.issuperset(op.at)}
+    scalars = BlockScalars(kernel.body)
+    doubtful = [op for op, around in looped if not _fills(kernel, op, around, scalars)]
+    return found | _met_again(kernel, doubtful)
+
+
+def _with_loops(block: Block, around: Around = ()) -> Iterator[tuple[Op, Around]]:
+    for op in block.ops:
+        yield op, around
+        for inner in op.blocks:
+            yield from _with_loops(inner, (*around, op) if isinstance(op, (Loop, While)) else around)
+
+
+def _fills(kernel: Kernel, op: Write, around: Around, scalars: BlockScalars) -> bool:
+    """Whether a write is run as often as its memory has tiles, each time where one of them begins."""
+    loops = [loop for loop in around if isinstance(loop, Loop) and not loop.optional]
+    if len(loops) < len(around):
+        return False
+    on_grid = all(scalars.divisor(v) % size == 0 for v, size in zip(op.at, window(op), strict=True))
+    return on_grid and _rounds(kernel, loops, scalars) == tile_count(op)
+
+
+def _rounds(kernel: Kernel, loops: list[Loop], scalars: BlockScalars) -> int | None:
+    """How often all workgroups together go round loops in each other; None where rounds of one decide another's."""
+    counts = [scalars.constant(loop.trips) for loop in loops]
+    known = prod(count for count in counts if count is not None)
+    if None not in counts:
+        return known * kernel.workgroup_count
+    outer = loops[0]
+    if counts.count(None) > 1 or counts[0] is not None or all(op is not outer for op in kernel.body.ops):
+        return None
+    return known * _Trips(kernel, outer).total()
+
+
+class _Trips(IndexRun):
+    """How often each workgroup goes round a loop that stands by itself."""
+
+    def __init__(self, kernel: Kernel, loop: Loop) -> None:
+        super().__init__(kernel, {}, lambda op: op is loop)
+        self.found: list[Array] = []
+
+    def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
+        self.found.append(np.broadcast_to(np.asarray(env[op.trips]), w.shape))
+
+    def total(self) -> int:
+        for _ in self.all():
+            pass
+        return sum(int(np.maximum(trips, 0).sum()) for trips in self.found)
+
+
+def _met_again(kernel: Kernel, writes: Iterable[Write]) -> set[Value]:
+    """The memories whose tiles, each where a tile of its grid begins, some workgroup comes to twice."""
+    wanted = {id(op): op for op in writes}
+    places: dict[int, list[Array]] = {}
+    found: set[Value] = set()
+    for visit in IndexRun(kernel, {}, lambda op: id(op) in wanted).all() if wanted else ():
+        op = wanted[id(visit.op)]
+        at = np.stack(visit.at, axis=1)
+        found |= {op.memory} if (at % window(op)).any() else set()
+        places.setdefault(id(op), []).append(np.concatenate([visit.workgroups[:, None], at], axis=1))
+    for number, there in places.items():
+        rows = np.concatenate(there)
+        found |= {wanted[number].memory} if len(np.unique(rows, axis=0)) < len(rows) else set()
+    return found
