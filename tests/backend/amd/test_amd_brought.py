@@ -9,6 +9,8 @@ from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes,
 from machine_code import MachineCode, finding
 
 from tilewave import *
+from tilewave.emulator.assembly import read_assembly
+from tilewave.emulator.statistics import classify, find_loop
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
@@ -90,6 +92,40 @@ def test_the_k_loop_writes_nothing_to_shared_memory_by_lanes():
     assert (found.shared_write_bytes, found.global_load_bytes) == ((), (16,))
     assert (found.vector_instructions, found.accumulator_moves, found.nops, found.spills) == (0, 0, 0, 0)
     assert found.bank_conflict_cycles == 0
+
+
+@cache
+def loading_often(rows, shape=None):
+    """Each of two waves loads `rows` / 16 times for A. Without a shape, sizes stay open."""
+    blocks = sizes(*(shape or (1, 1, 1)), rows, 32, 64)
+    subs = {symbol: n for symbol, n in blocks.items() if shape or symbol not in (M, N, K)}
+    options = WaveCompileOptions(subs=subs, target="gfx950", schedule=PREFETCH)
+    return wave_compile(options, with_waves(gemm(), (1, 2)))
+
+
+@pytest.mark.parametrize("shape", [None, (128, 32, 384)], ids=["open", "fixed"])
+def test_where_lanes_load_often_several_loads_share_their_offsets(shape):
+    module = read_assembly(loading_often(128, shape).asm, "gfx950")
+    body = [module.instructions[at] for at in find_loop(module, module.kernels["gemm"]).body]
+    loads = [i for i in body if classify(i) == "direct load"]
+    assert loads and len(loads) % 8 == 0
+    for eight in (loads[i : i + 8] for i in range(0, len(loads), 8)):
+        assert len({i.operands[0] for i in eight}) == 2  # through four windows
+
+
+RAGGED = [(128, None, [(140, 40, 200), (1, 33, 72)]), (192, (140, 40, 328), [(140, 40, 328)])]
+
+
+@pytest.mark.parametrize(("rows", "shape", "given"), RAGGED, ids=str)
+def test_windows_that_begin_behind_the_last_row_give_nothing(rows, shape, given):
+    for each in given:
+        check_emulated(loading_often(rows, shape), each)
+
+
+def test_where_steps_are_not_written_out_lanes_only_add_where_a_slot_begins():
+    """A wave has 256 sums a lane, with which LLVM would move more of them in a loop of two steps."""
+    found = compiled((256, 256, 512), (256, 256, 64), (2, 2)).loop_statistics
+    assert (found.matrix_instructions, found.vector_instructions) == (128, 4)  # for each operand, one for each half
 
 
 @pytest.mark.parametrize("buffers", [2, 3, 4])

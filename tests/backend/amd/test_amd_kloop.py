@@ -65,6 +65,17 @@ def test_a_k_loop_of_many_sums_is_no_longer_than_llvms_usual_one(chip, tile, wav
         check_call(lambda *arrays: check_nothing_found(compiled.emulate(*arrays)), shape)
 
 
+@pytest.mark.parametrize("out", KLOOP.RESULTS)
+@pytest.mark.parametrize(("chip", "tile", "waves"), MANY_SUMS, ids=str)
+@pytest.mark.slow
+def test_a_k_loop_of_many_sums_is_no_longer_with_open_sizes(chip, tile, waves, out):
+    found, wanted = (
+        KLOOP.compiled(chip, tile, waves, *KLOOP.RESULTS[out], sizes).loop_statistics for sizes in (OPEN, SIZES)
+    )
+    assert found.matrix_instructions == wanted.matrix_instructions
+    assert found.instructions <= wanted.instructions
+
+
 def check_nothing_found(report):
     assert report.findings == ()
 

@@ -116,8 +116,14 @@ MOST = {
     ("gfx950", (128, 256, 64), (2, 4)): {"NN": 152, "TT": 152, "TN": 169},
     ("gfx950", (128, 256, 64), (2, 2)): {"NN": 260, "TT": 248, "TN": 273},
     ("gfx950", (256, 256, 64), (4, 2)): {"NN": 252, "TT": 236, "TN": 269},
+    ("gfx950", (256, 256, 64), (2, 4)): {"NN": 236},
 }
 """Instructions of a K loop, for as many matrix instructions as the one of NT has."""
+
+
+def crossing(counted):
+    """The instructions of which operands across their depth may need more than others."""
+    return counted.shared_reads + counted.shared_writes + counted.vector_instructions
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -131,6 +137,7 @@ def test_the_k_loop_of_every_layout_is_short(chip, tile, waves, dtype):
         found = statistics(layout)
         assert found.matrix_instructions == plain.matrix_instructions
         assert found.instructions <= most
+        assert found.instructions - plain.instructions <= crossing(found) - crossing(plain) + 2  # two additions
         assert (found.spills, found.bank_conflict_cycles, found.accumulator_moves) == (0, 0, 0)
         assert found.global_load_bytes == (16,) and found.shared_cycles == plain.shared_cycles
 

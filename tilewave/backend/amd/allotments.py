@@ -18,12 +18,8 @@ from tilewave.emulator.statistics import LANES, classify, find_loop, longest_gap
 USUAL: tuple[str, ...] = ()
 WIDE_FIRST = "--greedy-regclass-priority-trumps-globalness=1"
 ORDERED = "--amdgpu-sched-strategy="
-OTHERS: tuple[tuple[str, ...], ...] = (
-    (WIDE_FIRST,),
-    (f"{ORDERED}max-memory-clause",),
-    (f"{ORDERED}iterative-ilp", WIDE_FIRST),
-)
-"""LLVM's options: wide registers get theirs before those that live long; instructions are put into other orders before
+OTHERS: tuple[tuple[str, ...], ...] = ((WIDE_FIRST,), (f"{ORDERED}iterative-ilp",))
+"""LLVM's options: wide registers get theirs before those that live long; instructions are put into another order before
 registers are allotted. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
 ASKED_FOR = ("v_accvgpr", "scratch_")
 """What stands in code that moves sums, or keeps registers in memory."""

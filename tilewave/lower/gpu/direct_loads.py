@@ -20,6 +20,9 @@ from tilewave.lower.gpu.target import Brings
 from tilewave.lower.gpu.values import held, join
 from tilewave.lower.numbers import in_memory
 
+MOST_WINDOWS = 4
+"""Of one tile; each takes four scalar registers."""
+
 
 class DirectLoads:
     """The chunks of one kernel's waves."""
@@ -34,15 +37,16 @@ class DirectLoads:
         chunk = op.shape[1] * place.bytes
         stretch = self.lanes * chunk
         at_once = self.brings.farthest // stretch + 1
-        in_front = (min(at_once, op.shape[0]) - 1) * stretch
-        window = _WindowInFront(self.m, op.of_round(0), place, in_front)
+        through_one = rounds_of_a_window(op.shape[0], at_once)
         for r in range(op.shape[0]):
-            if op.columns and r:  # the same window, though LLVM has to find that out
-                window = _WindowInFront(self.m, op.of_round(r), place, in_front)
+            first = r - r % through_one
             if r % at_once == 0:
                 where = self._place(op, to, r * stretch)
+            if op.columns or r == first:  # the same for all of its rounds, though LLVM has to find that out
+                in_front = (first % at_once + through_one - 1) * stretch
+                window = _WindowInFront(self.m, op.of_round(r), place, in_front, _round(op, first))
             far = r % at_once * stretch
-            near = self.f.value(f"add i32 {window.lane_offset(_round(op, r))}, {window.in_front - far}")
+            near = self.f.value(f"add i32 {window.lane_offset(_round(op, r - first))}, {window.in_front - far}")
             self.brings.bring(self.f, where, chunk, window.token, near, window.offset, far)
 
     def wait(self, op: AwaitAsync) -> None:
@@ -73,6 +77,15 @@ class DirectLoads:
             f.do(f"store {held(kind, width)} {x}, {pointer} {where}, align {chunk}")
 
 
+def rounds_of_a_window(rounds: int, at_once: int) -> int:
+    """How many rounds of loads go through one window.
+
+    Each has an offset of its own in a vector register, as long as the loop runs. Where there are many, windows begin at
+    several rows instead, and their rounds share the offsets: beside many sums LLVM would fetch each from elsewhere.
+    """
+    return rounds if rounds <= at_once else -(-rounds // MOST_WINDOWS)
+
+
 def _round(op: CopyAsyncChunks, r: int) -> tuple[int, ...]:
     return tuple(r * step for step in op.steps[0])
 
@@ -86,9 +99,16 @@ def _each(op: CopyAsyncChunks, r: int) -> Chunks:
 class _WindowInFront(ArrayWindow):
     """A window that begins `in_front` bytes before what is touched; nobody touches what lies there."""
 
-    def __init__(self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int) -> None:
+    def __init__(
+        self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int, behind: tuple[int, ...]
+    ) -> None:
         self.in_front = in_front
-        super().__init__(memory, op, place)
+        super().__init__(memory, op, place, behind)
+
+    def _least(self, axis: int) -> int:
+        """As the position is known as a whole: its terms forget that no more is taken from a workgroup's number than it
+        has. Rows that need not be looked at one by one have offsets that several windows can share."""
+        return max(super()._least(axis), self.n.positions.ranges.of(self.op.at[axis])[0])
 
     def _window(self, pointer: str, size_bytes: str) -> str:
         if not self.in_front:

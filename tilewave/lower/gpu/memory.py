@@ -313,11 +313,18 @@ def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
 
 
 class ArrayWindow:
-    """The part of an array that one load or store of a wave touches."""
+    """The part of an array that one load or store of a wave touches, or what lies so many steps `behind` that."""
 
-    def __init__(self, memory: GlobalAccess, op: Load | Store | CopyAsyncChunks, place: GlobalPlace) -> None:
+    def __init__(
+        self,
+        memory: GlobalAccess,
+        op: Load | Store | CopyAsyncChunks,
+        place: GlobalPlace,
+        behind: tuple[int, ...] = (),
+    ) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
-        self.sums = [self.n.positions.of(v) for v in op.at]
+        behind = behind or (0,) * len(op.at)
+        self.sums = [self.n.positions.of(v).plus(step) for v, step in zip(op.at, behind, strict=True)]
         self.lane = [self._lane_part(s) for s in self.sums]
         self.inner = len(self.sums) - 1
         self.stepping = [self._loop_part(axis) for axis in range(len(self.sums))]
@@ -454,7 +461,11 @@ class ArrayWindow:
         return axis != self.inner and not self._ends_window(axis)
 
     def _ends_window(self, axis: int) -> bool:
-        return axis == 0 and self.place.is_open(axis) and bounds(self.sums[axis], self.n.positions)[0] >= 0
+        return axis == 0 and self.place.is_open(axis) and self._least(axis) >= 0
+
+    def _least(self, axis: int) -> int:
+        """No position along an axis is smaller."""
+        return bounds(self.sums[axis], self.n.positions)[0]
 
     def _is_inside(self, axis: int, step: int) -> str:
         whole = self.sums[axis].plus(step)

@@ -14,7 +14,7 @@ from math import gcd, prod
 import numpy as np
 
 from tilewave.ir.ops import Load, LoadEach, LoadTransposed, Store, StoreEach
-from tilewave.ir.placements import in_its_place, offset, row_elements
+from tilewave.ir.placements import in_its_place, offset, row_elements, size_bytes
 from tilewave.ir.types import Memory, Panels, Swizzle, SwizzledByBits
 from tilewave.layouts.formulas import neighbours_last
 from tilewave.lower.gpu.fragments import FragmentStore
@@ -143,16 +143,31 @@ class SharedAccess:
         return self.n.truth(op.mask[0]) if op.mask else ""
 
     def _address(self, op: Load | LoadTransposed | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
-        number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
+        position = numbers_of(self.n, op.at, at)
+        if self.note:
+            return self._address_in_slot(place, position)
+        number = offset(place.memory, *position) * place.bytes
         assert isinstance(number, OffsetNumber)
-        if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
-            base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
-            return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {number.constant}")
         # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
         found = place.pointer
         if number.constant:
             found = f"getelementptr (i8, {self._pointer} {found}, i32 {number.constant})"
         return self.f.value(f"getelementptr i8, {self._pointer} {found}, i32 {number.value or 0}")
+
+    def _address_in_slot(self, place: SharedPlace, position: list[OffsetNumber]) -> str:
+        """Slots lie far apart: beside its base an address must be small enough for an instruction.
+
+        Which slot it is, is added last: what lanes see differently is then computed in front of the loop.
+        """
+        memory, none = place.memory, OffsetNumber(self.f, "")
+        slot = position[0] if len(position) > 2 else none
+        number = offset(memory, *(none if p is slot else p for p in position)) * place.bytes
+        far = slot * (size_bytes(memory) // memory.shape[0])
+        base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
+        if far.value:
+            base = self.f.value(f"getelementptr i8, {self._pointer} {base}, i32 {far.value}")
+        constant = number.constant + far.constant
+        return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {constant}")
 
     def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
         """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
