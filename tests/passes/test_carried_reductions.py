@@ -191,3 +191,28 @@ def test_machine_code(step, target):
         made.emulate(*found, order="random", seed=1)
         for here, there in zip(found[1:], wanted(step, crosswise, tile, f32), strict=True):
             np.testing.assert_array_equal(here, there)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("tile", [(32, 40), (8, 100)], ids=str)
+def test_of_the_waves_that_hold_a_carried_row_one_stores_it(tile, target):
+    """Lanes do not divide the tile that it is repeated in, and hold it as they hold that: several times."""
+    waves = HardwareConstraint(threads_per_wave=64, waves_per_block=(4, 1, 1))
+    space = [WorkgroupConstraint(M, tile[0], 0), WorkgroupConstraint(N, tile[1], 1), TilingConstraint(K, 1)]
+
+    @wave([*space, waves])
+    def rows(x: Memory[N, G, f32], y: Memory[M, N, G, f32], z: Memory[N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0), read(x)])
+        def loop(acc, row):
+            return acc + row, row + 1.0
+
+        write(loop[0], y)
+        write(loop[1], z)
+
+    made = wave_compile(WaveCompileOptions(subs={M: tile[0], N: tile[1], K: 3}, target=target), rows)
+    x = np.arange(tile[1], dtype=np.float32)
+    for run in (lambda *given: made.interpret(*given, level="lane"), made.emulate):
+        y, z = poisoned(tile, f32), poisoned(tile[1:], f32)
+        run(x, y, z)
+        np.testing.assert_array_equal(z, x + 3)
+        np.testing.assert_array_equal(y, np.broadcast_to(3 * x + 3, tile))

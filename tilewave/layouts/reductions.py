@@ -281,3 +281,13 @@ def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
         return None
     still = tuple(bit for bit, move in enumerate(bits) if not any(move))
     return Copies(still, tuple((d.divisor, d.count) for d in digits if not any(d.move)))
+
+
+def holding(layout: Layout, waves: int, lanes: int) -> int | None:
+    """How many lanes of a workgroup, from the first on, hold all that it holds, each something else; None where that
+    takes others."""
+    if not layout.axes:
+        return 1
+    rows = _held(layout, waves, lanes).reshape(-1, layout.rank)[: layout.limit or None]
+    count = len(np.unique(rows, axis=0))
+    return count if len(np.unique(rows[:count], axis=0)) == count else None

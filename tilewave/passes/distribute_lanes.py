@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -76,7 +76,7 @@ from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term, read_transposed
 from tilewave.layouts.fragments import GROUP, GroupFragment
-from tilewave.layouts.reductions import Copies, copies, covers, movers, neighbours_first, registers_first
+from tilewave.layouts.reductions import Copies, copies, covers, holding, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
 
 NO_COPIES = Copies((), ())
@@ -137,8 +137,7 @@ class _Lanes:
             case AwaitAsync(pending):
                 self.out.effect(AwaitAsync, pending // prod(self.spreads.waves))
             case Scatter(tile, memory, where):
-                for held, whole in self.held(tile):
-                    x, layout = self.without_copies(held, whole)
+                for x, layout in self.once(tile):
                     at = self.inlined(where, layout)
                     self.out.effect(StoreEach, x, memory, at, self.mask_of_holders(layout))
             case Reduce() if isinstance(op.result.type, Scalar):
@@ -329,11 +328,19 @@ class _Lanes:
         return list(zip(self.pieces[tile, spread], spread, strict=True))
 
     def write(self, op: Write) -> None:
-        for held, whole in self.held(op.tile):
-            x, layout = self.without_copies(held, whole)
+        for x, layout in self.once(op.tile):
             where, steps = self.window(op.at, op.axes, layout)
             mask = self.mask_of_holders(layout)
             self.out.effect(Store, x, op.memory, where, mask, steps, op.guard, *self.within(op, layout))
+
+    def once(self, tile: Value) -> Iterator[tuple[Value, Layout]]:
+        """What lanes hold of a tile, up to where all of it is: layouts behind that hold copies."""
+        waves = prod(self.spreads.waves)
+        for held, whole in self.held(tile):
+            x, layout = self.without_copies(held, whole)
+            yield x, layout
+            if prod(layout.registers) * (holding(layout, waves, self.lanes) or 0) == prod(tile.type.shape):
+                return
 
     def without_copies(self, x: Value, layout: Layout) -> tuple[Value, Layout]:
         """One register of those that hold the same."""
@@ -345,7 +352,10 @@ class _Lanes:
 
     def mask_of_holders(self, layout: Layout) -> tuple[Value, ...]:
         """Of lanes that hold the same, one stores it."""
-        same = None if layout.limit else copies(layout, prod(self.spreads.waves), self.lanes)
+        waves = prod(self.spreads.waves)
+        same = None if layout.limit else copies(layout, waves, self.lanes)
+        if same is None and (count := holding(layout, waves, self.lanes)):
+            return self.mask(replace(layout, limit=count % (waves * self.lanes)))
         if same is None or same == NO_COPIES:
             return self.mask(layout)
         if same not in self.holders:
