@@ -15,8 +15,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q tilewave
 	touch $(READY)
 
-demo: $(READY)
+# The demo needs the package alone, which is there sooner than the tools of those who work on it.
+PACKAGE := .venv/.package
+demo: $(if $(wildcard $(READY)),,$(PACKAGE))
 	$(BIN)/python examples/demo.py
+
+$(PACKAGE):
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $(PACKAGE)
 
 # A site with search that needs no network: open build/site/index.html.
 docs: $(READY)

@@ -11,12 +11,14 @@ from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compare_places import compare_places
+from tilewave.passes.compare_with_steps import compare_with_steps
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.hold_operands import HoldOperands
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
@@ -74,16 +76,18 @@ PASSES = {
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
     "compare_places": lambda text: compare_places,
+    "compare_with_steps": lambda text: compare_with_steps,
     "compute_at_launch": lambda text: compute_at_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
+    "hold_operands": lambda text: HoldOperands(SM_90A, int(text)),
     "load_early": lambda text: LoadEarly(int(text)),
     "load_in_parts": lambda text: LoadInParts(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
-    "make_persistent": lambda text: MakePersistent(int(text)),
+    "make_persistent": lambda text: MakePersistent(int(text.split(",")[0]), *text.split(",")[1:]),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "mask_once": lambda text: mask_once,
     "meet_once": lambda text: MeetOnce(int(text)),

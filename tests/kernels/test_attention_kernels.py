@@ -292,6 +292,22 @@ def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype):
     assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
 
 
+@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
+@pytest.mark.parametrize("size", [192, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 128, 256))])
+def test_a_window_needs_no_difference_for_each_key(size):
+    """Each row has a first and a last key, which its keys are compared with."""
+    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal=True, window=1024)
+    tile = shipped.attention_tile_for("sm_90a", heads, f16)
+    made = shipped.attention_kernel(tile, heads, scores, *[f16] * 4, None, f32).compile(target="sm_90a")
+    assert assemble_ptx(made.asm, "sm_90a").spilled_bytes == 0
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
+@pytest.mark.parametrize("window", [20, 2**30, 2**31 - 1, 2**40])
+def test_a_window_may_be_wider_than_any_keys(window, causal):
+    Problem(1, (2, 1), 20, 33, asked={"causal": causal, "window": window}).run("numpy", SMALL)
+
+
 def test_keys_of_a_step_leave_registers_for_results():
     tiles = [shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16) for size in (64, 128, 192, 256)]
     assert [(tile.queries, tile.keys) for tile in tiles] == [(192, 128), (128, 128), (128, 96), (128, 64)]

@@ -20,6 +20,7 @@ from tilewave.mapping import (
     Grid,
     MappingError,
     balance,
+    even_rounds,
     folded,
     last_first,
     linear,
@@ -80,6 +81,28 @@ def test_folded_rounds_give_workgroups_the_same_sum():
     ]
     assert (work.ends, work.busy) == (50, 1.0)
     assert balance("last_first()", grid, ONE_A_ROW.costs(grid), workgroups=6).ends == 24 + 18 + 12 + 6
+
+
+@pytest.mark.parametrize("workgroups", [4, 7, 31, 132])
+def test_even_rounds_give_workgroups_the_same_sum_on_all_grids_to_48(workgroups):
+    """Rows of each head one after the other: two rounds give all the same, and what is left is no more than two."""
+    found = 0
+    for grid in GRIDS_TO_48:
+        staying = even_rounds(grid.rows, workgroups)
+        assert staying == 0 or 15 * workgroups <= 16 * staying <= 16 * workgroups
+        if 0 < staying < grid.size:
+            cost = ONE_A_ROW.costs(grid)[tuple(parse("folded() >> last_first()").tiles(grid, staying).T)]
+            whole = len(cost) // (2 * staying) * 2 * staying
+            pairs = cost[:whole].reshape(-1, 2, staying).sum(1)
+            assert (pairs == grid.rows + 1).all()
+            assert cost[whole:].sum() <= 2 * staying * grid.rows
+            found += 1
+    assert found > 100
+
+
+def test_few_workgroups_of_many_may_not_stay():
+    assert [even_rounds(rows, 132) for rows in (8, 32, 86, 128, 79, 512)] == [132, 128, 129, 128, 0, 0]
+    assert even_rounds(np.array([8, 79]), 132).tolist() == [132, 0]
 
 
 def test_the_last_round_is_folded_though_it_is_short():

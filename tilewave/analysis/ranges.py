@@ -108,10 +108,13 @@ def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
 
 
 def difference(op: Sub, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
-    """Bounds of a - b, which is not below 0 where b is a // c * c, or less because the quotient was bounded."""
+    """Bounds of a - b, which is not below 0 where b is min(…, a), or a // c * c, or less because the quotient was
+    bounded."""
     divisor, product = divisor_of(op.a, op.b, makers), makers.get(op.b)
     if divisor is not None:
         return range_of(Mod(op.a, divisor, results=op.results), of)
+    if isinstance(product, Min) and op.a in product.operands and of(op.b)[0] >= 0:
+        return within_both(range_of(op, of), (0, ANY[1]))
     bounded = makers.get(product.a) if isinstance(product, Mul) else None
     if not isinstance(product, Mul) or not isinstance(bounded, Min) or min(of(op.a)[0], of(product.b)[0]) < 0:
         return range_of(op, of)

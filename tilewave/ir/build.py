@@ -41,6 +41,8 @@ class Builder:
     taken: set[str] = field(default_factory=set)
     ops: list[Op] = field(default_factory=list)
     locate: Callable[[], Loc] = lambda: NOWHERE
+    numbered: dict[str, int] = field(default_factory=dict)
+    """How far the numbers behind each name are taken; none is ever given back."""
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -53,10 +55,12 @@ class Builder:
 
     def fresh(self, name: str, type: Type) -> Value:
         """A value whose name is `name`, or that with a number behind it."""
-        found, count = word(name), 0
+        found = base = word(name)
+        count = self.numbered.get(base, 0)
         while found in self.taken:
             count += 1
-            found = f"{word(name)}_{count}"
+            found = f"{base}_{count}"
+        self.numbered[base] = count
         self.taken.add(found)
         return Value(found, type)
 

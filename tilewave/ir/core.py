@@ -16,11 +16,12 @@ from tilewave.ir.types import Type
 
 INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
+NO_WORD = re.compile(r"[^A-Za-z0-9_]")
 
 
 def word(name: str) -> str:
     """A Python name as a word that every assembler takes: letters, digits and _ of ASCII."""
-    return re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
+    return NO_WORD.sub(lambda found: f"_{ord(found[0]):x}_", name)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Value:
 
     name: str
     type: Type
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:  # most often it is
+            return True
+        return isinstance(other, Value) and self.name == other.name and self.type == other.type
 
     def __hash__(self) -> int:
         return hash(self.name)

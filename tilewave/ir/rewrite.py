@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +25,9 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
-    """Replace each op by `rule(op)`, innermost first; None keeps the op."""
-    return replace(kernel, body=rewrite_block(kernel.body, rule))
+    """Replace each op by `rule(op)`, innermost first; None keeps the op, and what holds no other op stays as it is."""
+    body = rewrite_block(kernel.body, rule)
+    return kernel if body is kernel.body else replace(kernel, body=body)
 
 
 def rewrite_block(block: Block, rule: Rule) -> Block:
@@ -34,22 +36,33 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
         op = map_blocks(old, lambda inner: rewrite_block(inner, rule))
         new = rule(op)
         ops.extend([op] if new is None else new)
-    return replace(block, ops=tuple(ops))
+    return with_ops(block, ops)
+
+
+def with_ops(block: Block, ops: Sequence[Op]) -> Block:
+    """The block with other ops; itself, where they are the same."""
+    is_same = len(ops) == len(block.ops) and all(map(operator.is_, ops, block.ops))
+    return block if is_same else replace(block, ops=tuple(ops))
 
 
 def map_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
-    changed: dict[str, Any] = {name: change(part) for name, part in op.parts() if isinstance(part, Block)}
+    if not op.blocks:
+        return op
+    inner = ((name, part, change(part)) for name, part in op.parts() if isinstance(part, Block))
+    changed: dict[str, Any] = {name: new for name, old, new in inner if new is not old}
     return replace(op, **changed) if changed else op
 
 
 def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
     """`op` with its operands, and those inside its regions, replaced."""
+    if not op.blocks and not any(v in new for v in op.operands):
+        return op
 
     def swap(part: object) -> object:
         if isinstance(part, Value):
             return new.get(part, part)
         if isinstance(part, tuple) and part and isinstance(part[0], Value):
-            return tuple(new.get(v, v) for v in part)
+            return tuple(new.get(v, v) for v in part) if any(v in new for v in part) else part
         if isinstance(part, Block):
             return substitute_block(part, new)
         return part
@@ -61,8 +74,7 @@ def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
 
 
 def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
-    ops = tuple(substitute(inner, new) for inner in block.ops)
-    return block if all(a is b for a, b in zip(ops, block.ops, strict=True)) else replace(block, ops=ops)
+    return with_ops(block, [substitute(inner, new) for inner in block.ops])
 
 
 def replace_values(kernel: Kernel, new: Mapping[Value, Value]) -> Kernel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 
@@ -12,23 +14,30 @@ from tilewave.ir.rewrite import rewrite, uses, walk
 
 def drop_unused(kernel: Kernel) -> Kernel:
     """Without the ops that have no effect and whose results nobody uses, nor what loops carry for nobody."""
-    used = uses(kernel)
-    idle = any(not used[v] for op in walk(kernel.body) if isinstance(op, (Loop, While)) for v in op.results)
-    needed = _needed(kernel) if idle else None
+    ops, used = list(walk(kernel.body)), uses(kernel)
+    idle = any(not used[v] for op in ops if isinstance(op, (Loop, While)) for v in op.results)
+    needed = _needed(ops) if idle else None
+    for op in reversed(ops):  # from the last on, so that what only dropped ones use is dropped with them
+        if not _stays(op, used):
+            used.subtract(op.operands)
 
     def drop(op: Op) -> list[Op] | None:
-        keeps = op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
-        if keeps and needed is not None and isinstance(op, (Loop, While)):
+        stays = _stays(op, used)
+        if stays and needed is not None and isinstance(op, (Loop, While)):
             return [_carrying_only(op, needed)]
-        return None if keeps else []
+        return None if stays else []
 
     smaller = rewrite(kernel, drop)
-    return smaller if smaller == kernel else drop_unused(smaller)
+    return kernel if smaller is kernel else drop_unused(smaller)
 
 
-def _needed(kernel: Kernel) -> set[Value]:
+def _stays(op: Op, used: Counter[Value]) -> bool:
+    return op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
+
+
+def _needed(ops: Sequence[Op]) -> set[Value]:
     """What decides an effect; a value that a loop carries decides none if it serves only to compute itself."""
-    ops = list(reversed(list(walk(kernel.body))))
+    ops = ops[::-1]
     ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
     needed: set[Value] = set()
     size = -1

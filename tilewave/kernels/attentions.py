@@ -139,12 +139,13 @@ class Scores:
     def seen(self, query: Any, key: Any) -> Any:
         """Whether the query sees the key; None where each sees all."""
         conditions = []
+        window = None if self.window is None else min(self.window, MOST_OPEN)  # no two places lie farther apart
         if self.causal:
             conditions.append(key <= query)
-        elif self.window is not None:
-            conditions.append(key - query < self.window)
-        if self.window is not None:
-            conditions.append(query - key < self.window)
+            if window is not None:  # so written, a row has one bound, and not a difference for each of its keys
+                conditions.append(query - window < key)
+        elif window is not None:
+            conditions += [key - query < window, query - key < window]
         return conditions[0] & conditions[1] if len(conditions) == 2 else next(iter(conditions), None)
 
 

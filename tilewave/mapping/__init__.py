@@ -1,7 +1,7 @@
 """Which workgroup computes which tile: pure integer mathematics, composed, proved and measured."""
 
 from tilewave.mapping.algebra import Chain, Formula, Mapping, Renumbering, from_function
-from tilewave.mapping.balance import Balance, Causal, XcdWork, balance
+from tilewave.mapping.balance import Balance, Causal, XcdWork, balance, even_rounds
 from tilewave.mapping.coverage import Counterexample, Coverage
 from tilewave.mapping.curves import Hilbert, Morton, hilbert, morton
 from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, OpenGrid, ParameterError
@@ -70,6 +70,7 @@ __all__ = [
     "as_mapping",
     "balance",
     "choose",
+    "even_rounds",
     "find_counterexample",
     "folded",
     "from_function",

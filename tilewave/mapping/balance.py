@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewave.mapping.coverage import Array, Coverage
 from tilewave.mapping.grid import Grid, MappingError, checked_parameter, deal_of
+from tilewave.mapping.index import Index, choose
 from tilewave.mapping.text import as_mapping
 
 
@@ -110,6 +111,23 @@ def balance(
     shares = (np.bincount(owner, part, minlength=xcds) for part in (tiles, work))
     found = (XcdWork(x, *map(int, parts)) for x, parts in enumerate(zip(*shares, ends, strict=True)))
     return Balance(str(coverage), grid, tuple(found), units, longest)
+
+
+LEAST_STAYING = 15, 16
+"""The part of the workgroups that at least must stay: the others would have nothing to do."""
+
+
+def even_rounds(period: Index, workgroups: int) -> Index:
+    """How many of so many workgroups stay, so that `folded()` gives all of them the same; 0 where they are too few.
+
+    Where tile t costs as much as tile t + period, and costs fall or rise evenly between, workgroup w has the w-th tile
+    of a round and the w-th from the end of the next. Both together cost the same for all w if two rounds are whole
+    periods: then their places in a period, counted from its two ends, are the same.
+    """
+    unit = period // (2 - period % 2)
+    staying = workgroups // unit * unit
+    part, whole = LEAST_STAYING
+    return choose(staying * whole >= workgroups * part, staying, 0)
 
 
 def next_free(lengths: Array, queue_of_unit: Array) -> tuple[Array, Array]:

@@ -109,12 +109,13 @@ class Folded(Renumbering):
     name: ClassVar[str] = "folded"
 
     def formula(self, t: Index, deal: AnyDeal) -> Index:
-        if deal.in_one_round:
-            return t
-        turn, w = divide(t, deal.workgroups)
-        first = t - w
+        return t if deal.in_one_round else self.dealt(*divide(t, deal.workgroups), deal)
+
+    def dealt(self, turn: Index, w: Index, deal: AnyDeal) -> Index:
+        """The number of the tile that workgroup w computes in its turn; the last round may be shorter."""
+        first = turn * deal.workgroups
         size = smaller(deal.count - first, deal.workgroups)
-        return choose(turn % 2 >= 1, first + (size - 1 - w), t)
+        return first + choose(turn % 2 >= 1, size - 1 - w, w)
 
     def no_effect(self, deal: Deal) -> str:
         if deal.in_one_round:

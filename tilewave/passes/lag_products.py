@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from tilewave.analysis.excerpts import following, made_in, renamed_op, taken_by
 from tilewave.analysis.residues import Residues
+from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -105,7 +106,7 @@ class _Step:
         """What is made one step later."""
         return self.await_second, self.second, self.leave_second
 
-    @property
+    @cached_property
     def late(self) -> list[Op]:
         """What waits for the sums of the step before, what must not be written while they are under way, and who says
         that it has read something which is read here."""
@@ -121,7 +122,7 @@ class _Step:
         ]
         return sorted(found, key=ops.index)
 
-    @property
+    @cached_property
     def early(self) -> list[Op]:
         *ops, _ = self.loop.body.ops
         return [op for op in ops if op not in self.late and op not in self.last]

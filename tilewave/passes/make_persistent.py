@@ -8,23 +8,30 @@
 
 Where sizes are open, the loop always stands there, and the launch counts tiles and workgroups.
 The loads of one tile then overlap with the results of the one before; tiles are taken in launch order. Tiles that take
-differently many steps, as under a causal mask, are left to the machine, which balances them.
+differently many steps, as under a causal mask, are left to the machine, which deals the next to whoever is free; or
+they are dealt to and fro, as `folded()` of the mappings does, to as many workgroups as have then equally much to do
+(`even_rounds`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from tilewave.analysis.ranges import divisor_of, last_workgroups
 from tilewave.analysis.rounds import hands_over
 from tilewave.analysis.splits import tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
-from tilewave.ir.launch import at_launch, launch_and_rest
-from tilewave.ir.ops import Loop, Mma, Workgroup, Yield
+from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
+from tilewave.ir.ops import Const, Loop, Mma, Sub, Workgroup, Yield
 from tilewave.ir.reasons import Reason
 from tilewave.ir.rewrite import names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Scalar
+from tilewave.mapping import even_rounds, folded
+from tilewave.mapping.grid import Deal, OpenDeal, OpenGrid
 
 OWN_LOOP = Reason(
     "a loop stands around the one over the depth, so each of {tiles} workgroups computes what it is given and ends, "
@@ -33,15 +40,20 @@ OWN_LOOP = Reason(
 UNEVEN = Reason(
     "tiles take differently many steps here, so each workgroup computes one, and the machine deals the next to whoever "
     "is free",
-    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later",
+    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later; where tiles are "
+    "short, GridConstraint({at_once}) and WorkgroupMapping(folded() >> last_first()) keep the workgroups",
 )
 
 
 @dataclass(frozen=True)
 class MakePersistent:
-    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile."""
+    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile.
+
+    `uneven`: what becomes of tiles that take differently many steps.
+    """
 
     workgroups: int
+    uneven: Literal["one each", "folded"] = "one each"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
@@ -52,31 +64,94 @@ class MakePersistent:
             many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"
             return kernel.declining(OWN_LOOP.at(products[0].loc, tiles=many, at_once=self.workgroups))
         uneven = next((op for op in kernel.body.ops if isinstance(op, Loop) and op.trips in depending(kernel)), None)
-        if uneven is not None:
-            return kernel.declining(UNEVEN.at(uneven.loc))
-        first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
-        builder = Builder(names(kernel), locate=lambda: first.loc)
-        own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")
-        tiles = tiles_of(kernel, builder)
-        left = tiles + (self.workgroups - 1) - Number(builder, own)
-        trips = (left // self.workgroups).value
-        loop = Loop(trips, (), self.body(kernel, own, builder), loc=first.loc)
-        launch, _ = launch_and_rest(kernel.body)
-        grid = self.workgroups if isinstance(tiles, int) else tiles.smaller(self.workgroups).value.name
-        body = replace(kernel.body, ops=(*launch, *builder.ops, loop))
-        return at_launch(replace(kernel, body=body, workgroups=grid))
+        if uneven is None:
+            return _Rounds(kernel, self.workgroups).in_order()
+        dealt = _Rounds(kernel, self.workgroups).to_and_fro(uneven) if self.uneven == "folded" else None
+        return dealt or kernel.declining(UNEVEN.at(uneven.loc, at_once=self.workgroups))
 
-    def body(self, kernel: Kernel, own: Value, builder: Builder) -> Block:
-        """What the kernel did, for the round's own number in place of the workgroup's."""
-        turn = builder.fresh("turn", INDEX_SCALAR)
+
+class _Rounds:
+    """A kernel whose workgroups go from tile to tile."""
+
+    def __init__(self, kernel: Kernel, workgroups: int) -> None:
+        self.old, self.at_once = kernel, workgroups
+        self.first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
+        self.builder = Builder(names(kernel), locate=lambda: self.first.loc)
+        self.own = Number(self.builder, self.builder.emit(Workgroup, type=INDEX_SCALAR, name="own"))
+        self.tiles = tiles_of(kernel, self.builder)
+        self.same: dict[Value, Value] = {}
+        """What else takes the place of a value."""
+
+    def in_order(self) -> Kernel:
+        return self.dealt(self.at_once, lambda turn: self.own + turn * self.at_once)
+
+    def to_and_fro(self, uneven: Loop) -> Kernel | None:
+        """Every second round from the last workgroup to the first; None where that would leave many with less to do.
+
+        Where the launch tells how many rows there are, it decides: all tiles may be one round.
+        """
+        period = self.period(uneven)
+        staying = self.at_once if period is None else even_rounds(period, self.at_once)
+        if isinstance(staying, Number):
+            staying = (staying > 0).choose(staying, self.tiles).smaller(self.tiles)
+        if isinstance(staying, int) and staying == 0:
+            return None
+        fixed = isinstance(self.tiles, int)
+        deal = Deal(self.tiles, staying) if fixed else OpenDeal(OpenGrid(self.tiles, 1), staying)
+        last = self.last()
+
+        def number(turn: Number) -> Any:
+            found = folded().dealt(turn, self.own, deal)
+            return found.larger(0).smaller(last)  # which it is, but whoever follows does not know it
+
+        return self.dealt(staying, number)
+
+    def last(self) -> Any:
+        """The number of the last tile; what was that of the last workgroup, where a launch tells it, is this from now
+        on."""
+        if isinstance(self.tiles, int):
+            return self.tiles - 1
+        last = self.tiles.larger(1) - 1
+        self.same = dict.fromkeys(last_workgroups(self.old), last.value)
+        return last
+
+    def period(self, uneven: Loop) -> Any:
+        """After how many tiles the same numbers of steps come again: an int, or a number of the launch; None where it
+        is not known."""
+        makers = {v: op for op in self.old.body.ops for v in op.results}
+        looked_at, known = [uneven.trips], known_at_launch(self.old)
+        for v in looked_at:
+            op = makers.get(v)
+            divisor = divisor_of(op.a, op.b, makers) if isinstance(op, Sub) else None
+            if divisor is not None:
+                maker = makers.get(divisor)
+                fixed = int(maker.value) if isinstance(maker, Const) else None
+                return fixed or (Number(self.builder, divisor) if divisor in known else None)
+            looked_at += [x for x in op.operands if x not in looked_at] if op and not op.blocks else []
+        return None
+
+    def dealt(self, staying: Any, number: Callable[[Number], Any]) -> Kernel:
+        """By so many workgroups, where `number` tells which tile one computes in its turn."""
+        tiles, builder = self.tiles, self.builder
+        trips = (tiles + (staying - 1) - self.own) // staying
+        turn = Number(builder, builder.fresh("turn", INDEX_SCALAR))
         with builder.region():
-            number = (Number(builder, own) + Number(builder, turn) * self.workgroups).value
-            start = list(builder.ops)
-        numbers = {op.result: number for op in kernel.body.ops if isinstance(op, Workgroup)}
-        _, rest = launch_and_rest(kernel.body)
-        inner = substitute_block(rest, numbers)
+            body = self.body(turn.value, number(turn).value)
+        loop = Loop(trips.value, (), body, loc=self.first.loc)
+        grid = staying
+        if not isinstance(tiles, int):
+            grid = (tiles.smaller(staying) if isinstance(staying, int) else staying).value.name
+        launch, _ = launch_and_rest(self.old.body)
+        whole = replace(self.old.body, ops=(*launch, *builder.ops, loop))
+        return at_launch(replace(self.old, body=whole, workgroups=grid))
+
+    def body(self, turn: Value, number: Value) -> Block:
+        """What the kernel did, for the round's own number in place of the workgroup's."""
+        numbers = {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
+        _, rest = launch_and_rest(self.old.body)
+        inner = substitute_block(rest, {**self.same, **numbers})
         ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
-        return Block((turn,), (*start, *ops, Yield((), loc=ops[-1].loc)))
+        return Block((turn,), (*self.builder.ops, *ops, Yield((), loc=ops[-1].loc)))
 
 
 def depending(kernel: Kernel) -> set[Value]:

@@ -33,7 +33,7 @@ from tilewave.ir.ops import (
     Sub,
     Workgroup,
 )
-from tilewave.ir.rewrite import map_blocks, substitute
+from tilewave.ir.rewrite import map_blocks, substitute, with_ops
 from tilewave.ir.types import BOOL, Scalar
 from tilewave.ir.unused import drop_unused
 
@@ -88,7 +88,7 @@ class _Simplifier:
                 known.seen[key] = found.results
             self.learn(found, known)
             ops.append(found)
-        return Block(block.args, tuple(ops))
+        return with_ops(block, ops)
 
     def learn(self, op: Op, known: _Known) -> None:
         for v in op.results:

@@ -154,9 +154,9 @@ class Stream:
         return sum(_bytes(copy.to) for copy in self.copies)
 
     def read_by(self, op: Op) -> bool:
-        """Whether it, or what stands in it, multiplies these tiles."""
+        """Whether it, or what stands in it, multiplies these tiles, or takes them into registers."""
         inside = (op, *(inner for block in op.blocks for inner in walk(block)))
-        return any(isinstance(product, GroupProduct) and self.memories & set(product.read) for product in inside)
+        return any(isinstance(one, (GroupProduct, Load)) and self.memories & set(one.read) for one in inside)
 
 
 def streams(home: Block) -> list[list[Copy]]:
@@ -342,7 +342,10 @@ class _Split:
         return found
 
     def on_slot(self, stream: Stream, slot: Value, op: Op) -> list[Op] | None:
-        """A product with those of its operands that lie in a ring taken from a slot of it."""
+        """A product with those of its operands that lie in a ring taken from a slot of it; a load likewise."""
+        if isinstance(op, Load) and op.memory in stream.memories:
+            steps = tuple((0, *step) for step in op.steps)
+            return [replace(op, memory=self.rings[op.memory], at=(slot, *op.at), steps=steps)]
         if not isinstance(op, GroupProduct):
             return None
         new: dict[str, Any] = {}

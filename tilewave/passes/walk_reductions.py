@@ -13,7 +13,8 @@ those sums is the rest of it: every bit stays. Where elements may be combined in
 what the parts before gave.
 
 What a later phase needs is read and computed again, unless that takes a function, a quotient or a reduction, or the
-memory is written in between: then it is kept in memory of the workgroup's own.
+memory is written in between: then it is kept in memory of the workgroup's own. What is read again comes from a cache;
+meanwhile the next rows can be brought there (`ahead`).
 """
 
 from __future__ import annotations
@@ -342,7 +343,7 @@ class _Emitter:
                 runs = _with(op.x.type.shape, op.axes[0], -(-plan.extent // self.run))
                 self.memories[op.result] = self.memory(op.result, runs)
         for piece in _pieces(plan.extent, plan.part, self.run):
-            _Part(self, ops, kept, piece).write()
+            _Part(self, phase, ops, kept, piece).write()
         for op in sums:
             self.loc = op.loc
             self.finish(op)
@@ -375,8 +376,8 @@ def _with(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
 class _Part:
     """The ops of a phase on parts of one length."""
 
-    def __init__(self, emitter: _Emitter, ops: Sequence[Op], kept: Sequence[Value], piece: _Piece) -> None:
-        self.emitter, self.ops, self.kept, self.piece = emitter, ops, kept, piece
+    def __init__(self, emitter: _Emitter, phase: int, ops: Sequence[Op], kept: Sequence[Value], piece: _Piece) -> None:
+        self.emitter, self.phase, self.ops, self.kept, self.piece = emitter, phase, ops, kept, piece
         self.plan, self.builder = emitter.plan, emitter.builder
         self.new: dict[Value, Value] = {}
         self.carried: dict[Value, Value] = {}
@@ -444,7 +445,7 @@ class _Part:
                 self.reduce(op)
                 return
             case Read():
-                op = replace(op, at=self.moved(op, op.result))
+                op = replace(op, at=self.moved(op, op.result), ahead=self.next_rows(op))
             case Write():
                 op = replace(op, at=self.moved(op, op.tile))
             case Iota() if self.plan.is_along(op.result):
@@ -479,6 +480,16 @@ class _Part:
         along = None if mine is None else op.axes[mine]
         at = [self.new.get(v, v) for v in op.at]
         return tuple(self.builder.binary(Add, v, self.offset) if a == along else v for a, v in enumerate(at))
+
+    def next_rows(self, op: Read) -> tuple[int, ...]:
+        """What is read next lies behind the tile's rows, where this part was read before."""
+        mine, shape = self.plan.axis(op.result), op.result.type.shape
+        others = [axis for axis in range(len(shape)) if axis != mine]
+        again = self.phase > self.plan.phase.get(op.result, self.phase)
+        if not (again and self.plan.is_inner and others):
+            return ()
+        rows = others[-1]
+        return tuple(shape[rows] if axis == op.axes[rows] else 0 for axis in range(op.memory.type.rank))
 
     def count(self, op: Iota) -> Value:
         """The numbers of a part's elements in the tile."""

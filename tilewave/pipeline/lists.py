@@ -13,6 +13,7 @@ from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compare_places import compare_places
+from tilewave.passes.compare_with_steps import compare_with_steps
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -20,6 +21,7 @@ from tilewave.passes.distribute_lanes import distribute_lanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.hold_operands import HoldOperands
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
@@ -226,8 +228,10 @@ def hopper(
         take_parts_first,  # behind: writes are cut into parts there
         LoadInParts(),  # behind: what is loaded is wanted in parts now
         skip_whole_masks,  # on lanes: what decides a mask is left out too
+        compare_with_steps,  # behind: it looks for loops in which masks are apart
         keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
+        HoldOperands(machine),  # behind: a step that is computed again takes what is held, too
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         lag_products,  # behind: it takes steps of rings apart

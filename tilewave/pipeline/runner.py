@@ -45,8 +45,10 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
         start = time.perf_counter()
         with telling(pass_name(p), kernel):
             said = p(kernel)
-        after = replace(said, declined=())  # each step has its own
-        verify(after)
+        after = kernel
+        if said is not kernel:
+            after = replace(said, declined=())  # each step has its own
+            verify(after)
         steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start, said.declined))
         kernel = after
     return kernel, tuple(steps)

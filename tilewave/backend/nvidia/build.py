@@ -16,7 +16,7 @@ from tilewave.backend.protocol import Build, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
+from tilewave.ir.ops import Allocate, Copy, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements, is_repacked
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
@@ -24,7 +24,7 @@ from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.machine.matrix import ALONG_DEPTH
-from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
+from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, pass_name, run
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
 
@@ -262,8 +262,17 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 def build_copying(
     tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int, open_on_lines: bool = True
 ) -> NvidiaBuild:
-    """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once, 0: each has a tile."""
-    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines))
+    """The kernel whose tiles the copy engine brings; `workgroups` run at once, 0: each has a tile.
+
+    Where it brings none, no pass behind that is run: another list makes the kernel.
+    """
+    passes = copying_passes(chip, places, stages, workgroups, open_on_lines)
+    until = 1 + [pass_name(p) for p in passes].index("use_copy_engine")
+    kernel, steps = run(tiles, passes[:until])
+    if any(isinstance(op, Copy) for op in walk(kernel.body)):
+        kernel, more = run(kernel, passes[until:])
+        steps = (*steps, *more)
+    return build_of(tiles, chip, (kernel, steps))
 
 
 def copying_passes(
@@ -286,7 +295,10 @@ def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[
 
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
-    passed = run(tiles, passes)
+    return build_of(tiles, chip, run(tiles, passes), key)
+
+
+def build_of(tiles: Kernel, chip: Chip, passed: Passed, key: str = "") -> NvidiaBuild:
     key = key or compile_key(chip.name, repr(chip), unnamed(passed[0]))
     return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(is_repacked, passed[0].body.args)))
 

@@ -77,10 +77,15 @@ class Read(Computed):
     """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
     within: tuple[int, ...] = ()
     """How much of the tile is there along each of its axes: the rest is 0, and is not looked at; nothing: all is."""
+    ahead: tuple[int, ...] = ()
+    """How much further along each axis of the memory that lies which is read next, so that it may be brought meanwhile;
+    nothing: that is not known. It may lie outside."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.result.type, want)
         _want_within(self, self.result.type, want)
+        known = len(self.ahead) in (0, self.memory.type.rank)
+        want(known, f"{self.memory.type} has other axes than {list(self.ahead)} tells the next place along")
         lanes = not self.transposed or (len(self.transposed) == 2 and lies_in(self.memory, "shared"))
         want(lanes, f"lanes do not read {self.memory.type} for each other as {list(self.transposed)}")
 

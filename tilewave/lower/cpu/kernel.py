@@ -24,7 +24,7 @@ from tilewave.lower.cpu.arguments import (
     load_word,
     opening,
 )
-from tilewave.lower.cpu.memory import is_number, times
+from tilewave.lower.cpu.memory import add, is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ComputedTile, ProductTile, ScratchTile, ScratchTiles, WorkerMemory
@@ -247,7 +247,12 @@ class _Body:
 
     def read(self, op: ir.Read) -> None:
         read = self.tiles.operand if op.result in self.uses.operands else self.tiles.read
-        self.give(op, read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
+        place, at = self.values[op.memory], self.taken(op.at)
+        self.give(op, read(place, at, op.axes, op.result.type))
+        if op.ahead:
+            self.tiles.bring(
+                place, [add(self.f, v, n) for v, n in zip(at, op.ahead, strict=True)], op.axes, op.result.type
+            )
 
     def write_tile(self, op: ir.Write) -> None:
         self.tiles.write(self.values[op.memory], self.taken(op.at), op.axes, self.values[op.tile])

@@ -99,6 +99,18 @@ def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -
     f.do(f"store {kind} {x}, ptr {address}, align {dtype.bytes}")
 
 
+LINE_BYTES = 64
+"""Of most caches; where lines are longer, some are asked for twice."""
+NEXT_CACHE = 2
+"""LLVM's word for what is wanted soon, but not at once."""
+
+
+def bring(f: LlvmFunction, address: str) -> None:
+    """Have a line brought to a cache, if there is one at this address."""
+    f.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {NEXT_CACHE}, i32 1)")
+
+
 def load_inside(f: LlvmFunction, dtype: DType, address: str, mask: str, lanes: int) -> str:
     """Some elements that stand side by side, and zeros for those which the mask leaves out: these are not touched."""
     kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")

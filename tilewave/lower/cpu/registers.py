@@ -11,7 +11,7 @@ from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, Reduce, Shift
 from tilewave.ir.types import F32, DType, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
+from tilewave.lower.cpu.memory import LINE_BYTES, Place, add, bring, inside, is_number, load, store, whole_inside, zero
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
@@ -200,6 +200,12 @@ class RegisterTiles:
         found = f.choose(quick, whole, edge)
         empty = RowVectors(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
         return self.again(empty, [v for _, v in found])
+
+    def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
+        """Have a tile brought that is read next, a line of its rows after the other."""
+        each = LINE_BYTES // kind.dtype.bytes
+        for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
+            bring(self.f, self.vector_address(place, at, axes, index))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: RowVectors) -> None:
         kind = tile.type

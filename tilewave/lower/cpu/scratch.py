@@ -338,6 +338,9 @@ class ScratchTiles:
         f.when(inside, lambda: for_each(f, lying.shape, copy), at_the_edge)
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
+    def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
+        """Tiles in memory are large: the machine sees by itself what is read next."""
+
     def in_memory_rows(self, place: Place, axis: int) -> str:
         """Whether neighbours along an axis stand side by side in their memory."""
         return self.f.value(f"icmp eq i64 {place.strides[axis]}, 1")
