@@ -1,5 +1,6 @@
 """Collects `check/*.ir`: run the named passes on the text, then match its CHECK lines."""
 
+import gc
 import io
 import os
 import re
@@ -51,6 +52,12 @@ def _one_kind_of_terminal():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLORTERM", "truecolor")
         yield
+
+
+def pytest_collection_finish(session):
+    """The thousands of tests themselves need not be looked at whenever garbage is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):

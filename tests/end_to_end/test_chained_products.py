@@ -16,7 +16,7 @@ from kernels import *
 from tilewave.ir.ops import Convert, MatrixHeld, Shuffle
 from tilewave.ir.rewrite import walk
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 L = sym.L
 BLOCK_L = sym.BLOCK_L

@@ -13,6 +13,7 @@ from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.kernels.products import K, M, N, error_bound, gemm
 from tilewave.runtime.arrays import view
 
+pytestmark = pytest.mark.share(2)
 TILE = (64, 64, 64)
 
 

@@ -41,7 +41,7 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 OPEN = (M, N, K)
 HAND_OVER = 512

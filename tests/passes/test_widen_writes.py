@@ -26,6 +26,7 @@ from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.widen_writes import WidenWrites, chunk_memory, conflicts
 
+pytestmark = pytest.mark.share(2)
 AMD = ("gfx942", "gfx950")
 FOUR, EIGHT = (2, 2), (2, 4)
 SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)

@@ -13,7 +13,7 @@ from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes,
 from tilewave import *
 from tilewave.interp.lanes import interpret_lanes
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 DIMS = {"NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
 CHIPS = ("gfx942", "gfx950")
