@@ -16,7 +16,7 @@ from tilewave.kernels import AttentionTile, decodes
 from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
 
-pytestmark = pytest.mark.share(2)
+pytestmark = pytest.mark.share(4)
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 SMALL = AttentionTile(32, 16)

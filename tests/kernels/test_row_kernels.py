@@ -14,7 +14,7 @@ from tilewave import kernels as shipped
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import Rows
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(6)
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 LANES = ["lanes of gfx942", "lanes of sm_90a"]

@@ -44,6 +44,8 @@ from tilewave.mapping import (
 from tilewave.mapping.grid import MOST_TILES
 from tilewave.passes.map_workgroups import Dealt
 
+pytestmark = pytest.mark.share(2)
+
 SIZES = (1, 2, 3, 4, 7, 12, 40, MOST_TILES)
 ORDERS = [
     *(make(along) for make in (linear, paired) for along in "mn"),

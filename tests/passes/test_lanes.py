@@ -38,6 +38,8 @@ from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
 from tilewave.machine.matrix import NAMED
 
+pytestmark = pytest.mark.share(2)
+
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("configuration", list(configurations()), ids=str)

@@ -20,6 +20,8 @@ from tilewave.pipeline.runner import pass_name, run, told_apart
 from tilewave.pipeline.why import Why
 from tilewave.runtime.cache import compile_key
 
+pytestmark = pytest.mark.share(2)
+
 AVX2 = INSTRUCTION_SETS["avx2"]
 AMX = INSTRUCTION_SETS["amx"]
 
