@@ -27,6 +27,11 @@ def up_to_multiple(n: int, of: int) -> int:
     return -(-n // of) * of
 
 
+def largest_divisor(n: int, most: int) -> int:
+    """How much of n a block takes that is `most` long at most, so that blocks make up all of it."""
+    return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
+
+
 @dataclass(frozen=True)
 class MatrixInstruction:
     """rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""

@@ -44,6 +44,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Extent, Tile, known_at_most
+from tilewave.machine.matrix import largest_divisor
 
 MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
 CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
@@ -184,7 +185,7 @@ class _Plan:
         kinds = [*["batch_block"] * (len(shape) - 2), "row_block", "column_block"][-len(shape) :]
         cuts = []
         for label, name, whole, wish in zip(labels, kinds, shape, most, strict=True):
-            extent = _largest_divisor(whole, wish)
+            extent = largest_divisor(whole, wish)
             if extent < whole:
                 cuts.append(BlockAxis(label, name, extent, whole // extent, self.begin(label, whole)))
         return sorted(cuts, key=lambda cut: ("batch_block", "column_block", "row_block").index(cut.name))
@@ -279,10 +280,6 @@ def _made(ops: Sequence[Op]) -> Iterator[Value]:
 
 def _tile(op: Read | Write) -> Value:
     return op.tile if isinstance(op, Write) else op.result
-
-
-def _largest_divisor(n: int, most: int) -> int:
-    return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
 
 
 def _most(shape: tuple[int, ...], wishes: tuple[int, int]) -> list[int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewave.lower.cpu.products import FEW_ROWS, block_of, dots_of
+from tilewave.lower.cpu.products import block_of, dots_of, runs_along_depth
+from tilewave.machine.matrix import largest_divisor
 from tilewave.tune.fitted import HostTiming
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
@@ -152,7 +153,7 @@ class HostTiles:
 
     def block(self, p: CutProduct) -> tuple[int, int]:
         """Rows and columns of the register block of panels: the largest that divide the tile."""
-        return _largest_divisor(p.rows, self.rows), _largest_divisor(p.cols, self.cols)
+        return largest_divisor(p.rows, self.rows), largest_divisor(p.cols, self.cols)
 
     def _seconds(self, p: CutProduct, cut: CutWork, sides: tuple[int, int]) -> float:
         """Of one task's products over so many rows and columns; in place, those outside are computed too."""
@@ -176,7 +177,7 @@ class HostTiles:
         return p.rows * vectors / (high * wide) * self._cycles(high, wide)
 
     def _runs_along_depth(self, p: CutProduct, cut: CutWork) -> bool:
-        return p.cols < self.lanes or (p.rows <= FEW_ROWS and not cut.operands[-1].is_across)
+        return runs_along_depth(self.lanes, p.rows, p.cols, cut.operands[-1].is_across)
 
     def _packing(self, cut: CutWork) -> float:
         """Both operands of every product, once a launch, by all threads."""
@@ -195,7 +196,3 @@ class HostTiles:
             far = 1 + x.tile_bytes / NEAR_BYTES
             cycles += each * far * x.tile_bytes * x.times / self.vector_bytes
         return cut.tasks * cycles / self.timing.clock_hz
-
-
-def _largest_divisor(n: int, most: int) -> int:
-    return next(d for d in range(min(n, most), 0, -1) if n % d == 0)

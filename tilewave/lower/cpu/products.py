@@ -20,6 +20,7 @@ from tilewave.lower.cpu.reductions import Flat, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import splat_constant, stored
+from tilewave.machine.matrix import largest_divisor
 
 VECTORS = 2
 """Of a row of a block of sums, where there are rows enough."""
@@ -47,11 +48,9 @@ Put = Callable[[Sequence[str], str, int], None]
 """What is done with sums: at an index, some side by side, so many."""
 
 
-def runs_along_depth(target: CpuTarget, acc: Tile, is_turned: bool) -> bool:
-    """Whether sums are computed by vectors along k; `is_turned`: b lies as the other way wants it."""
-    *_, rows, columns = acc.shape
-    narrow = columns < target.vector_bytes // acc.dtype.bytes
-    return acc.dtype.is_float and (narrow or (rows <= FEW_ROWS and not is_turned))
+def runs_along_depth(lanes: int, rows: int, columns: int, is_turned: bool) -> bool:
+    """Whether sums of floats are computed by vectors along k; `is_turned`: b lies as the other way wants it."""
+    return columns < lanes or (rows <= FEW_ROWS and not is_turned)
 
 
 def multiply_tiles(
@@ -93,8 +92,8 @@ def multiply_tiles(
 def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
     """Rows and vectors of a block of sums that divide a tile's: beside them stand the vectors of b and one of a."""
     wide = min(VECTORS, vectors)
-    high = _largest_divisor(rows, (registers - 1) // wide - 1)
-    return high, _largest_divisor(vectors, (registers - 1) // (high + 1))
+    high = largest_divisor(rows, (registers - 1) // wide - 1)
+    return high, largest_divisor(vectors, (registers - 1) // (high + 1))
 
 
 def multiply_along_depth(
@@ -134,8 +133,8 @@ def multiply_along_depth(
 def dots_of(rows: int, columns: int) -> tuple[int, int]:
     """Rows and columns of a block of sums that divide a tile's, each sum a vector. So few operands are read side by
     side that the machine foresees what each reads next."""
-    high = _largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
-    return high, _largest_divisor(columns, STREAMS)
+    high = largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
+    return high, largest_divisor(columns, STREAMS)
 
 
 def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DType) -> list[str]:
@@ -146,10 +145,6 @@ def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DTyp
         return f.value(f"fadd {vector(n, stored(dtype))} {x}, {y}")
 
     return list(regrouped(f, without_axis(f, flat, 1, both), 1).vectors)
-
-
-def _largest_divisor(n: int, most: int) -> int:
-    return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
 
 
 def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory) -> None:

@@ -451,7 +451,9 @@ class ScratchTiles:
             return self.multiply_panels(a, b, acc)
         f, target = self.f, self.target
         left, right = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
-        if runs_along_depth(target, acc.type, right.is_turned):
+        *_, high, wide = acc.type.shape
+        lanes = target.vector_bytes // acc.dtype.bytes
+        if acc.dtype.is_float and runs_along_depth(lanes, high, wide, right.is_turned):
             rows, columns = self.in_rows(left), self.in_rows(right)
             return self.product(acc.type, lambda put: multiply_along_depth(f, target, rows, columns, acc, put))
         turned = self.turned(right)
