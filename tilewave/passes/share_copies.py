@@ -17,7 +17,7 @@ cache lines, so that each row of a copy touches two of them; elsewhere the kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -101,7 +101,7 @@ class ShareCopies:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
-        if engine is None or engine.largest_cluster < MEMBERS or not self.crosses_lines(kernel):
+        if engine is None or engine.largest_cluster < MEMBERS or not self.pays(kernel):
             return kernel
         if not any(isinstance(op, Role) for op in kernel.body.ops):
             return kernel
@@ -117,6 +117,9 @@ class ShareCopies:
         except Left as left:
             return kernel.declining(left.declined)
         return _Sharing(program, shared).kernel()
+
+    def pays(self, kernel: Kernel) -> bool:
+        return self.crosses_lines(kernel)
 
     def crosses_lines(self, kernel: Kernel) -> bool:
         copied = [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
@@ -165,6 +168,7 @@ class _Program:
     consumer: Role
     producer: Role
     turns: Loop | None
+    steps: Loop
     differs: frozenset[Value]
     """What depends on the workgroup's number."""
     pattern_bytes: int
@@ -181,20 +185,42 @@ class _Program:
     def tops(self) -> tuple[Op, ...]:
         return self.kernel.body.ops
 
+    @property
+    def made(self) -> dict[Value, Op]:
+        """How numbers outside of the steps are made."""
+        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
+        return {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+
+    @property
+    def takes_equal_steps(self) -> bool:
+        """Whether neighbours have equally many steps in every turn: all of these are looked at."""
+        if self.steps.trips not in self.differs:
+            return True
+        if is_open(self.kernel) or not _computed([self.steps.trips], self.made, self.differs):
+            return False
+        pairs = self.compared([self.steps.trips])
+        return pairs.is_complete and pairs.agree == pairs.both
+
+    def compared(self, values: Sequence[Value]) -> Pairs:
+        """How numbers outside of the steps compare between neighbours."""
+        made = self.made.values()
+        before = [op for op in made if op in self.tops or op in self.producer.body.ops]
+        inside = [op for op in made if self.turns and op in self.turns.body.ops]
+        return compare(self.kernel, before, self.turns, inside, values)
+
     def shared(self, memory: Value, least_part: float) -> _Shared:
         """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
-        copies, positions, made = self.wanted(memory.name)
+        copies, positions = self.wanted(memory.name)
         facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": self.pattern_bytes}
         want(all(_has_halves(op, self.pattern_bytes) for op in copies), NO_HALVES, copies[0].loc, **facts)
-        numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
-        turn = [op for op in made.values() if self.turns and op in self.turns.body.ops]
-        pairs = compare(self.kernel, numbers, self.turns, turn, positions)
+        pairs = self.compared(positions)
         self.check(pairs, copies[0], least_part)
         return _Shared(copies, positions, pairs)
 
     def of_any_size(self, sample: _Shared) -> _Shared:
         """What was found for some sizes, where these are open: then pairs may always be uneven."""
-        copies, positions, _ = self.wanted(sample.copies[0].memory.name)
+        copies, positions = self.wanted(sample.copies[0].memory.name)
         want(_is_repeatable(self), UNEVEN, copies[0].loc)
         want(
             self.turns is None or workgroup_range(self.kernel)[1] % MEMBERS,
@@ -204,16 +230,13 @@ class _Program:
         )
         return _Shared(copies, positions, replace(sample.pairs, uneven=True))
 
-    def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...], dict[Value, Op]]:
-        """The copies of an operand, what decides where they begin, and how numbers outside of the steps are made."""
-        copies = tuple(op for op in self.copies if op.memory.name == memory)
-        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
-        made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+    def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...]]:
+        """The copies of an operand, and what decides where they begin."""
+        copies, made = tuple(op for op in self.copies if op.memory.name == memory), self.made
         positions = self.decisive([v for op in copies for v in op.at], made)
         if positions is None or not _computed(positions, made, self.differs):
             raise Left(ELSEWHERE.at(copies[0].loc, memory=memory))
-        return copies, positions, made
+        return copies, positions
 
     def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroup_count, copy.loc
@@ -258,9 +281,11 @@ def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
     want(all(isinstance(op, Loop) for op in path), OTHER_FORM, loc)
     *around, steps = path
     turns = around[0] if around else None
-    want(not any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)), OTHER_FORM, loc)
-    assert turns is None or isinstance(turns, Loop)
-    return _Program(kernel, owns[0], consumer, producer, turns, differs, pattern_bytes)
+    want(not any(isinstance(op, Loop) and op.trips in differs for op in around[1:]), OTHER_FORM, loc)
+    assert isinstance(steps, Loop) and (turns is None or isinstance(turns, Loop))
+    program = _Program(kernel, owns[0], consumer, producer, turns, steps, differs, pattern_bytes)
+    want(program.takes_equal_steps, OTHER_FORM, loc)
+    return program
 
 
 def _path(block: Block) -> list[Op] | None:
@@ -290,7 +315,7 @@ def _is_repeatable(p: _Program) -> bool:
     return len(twin) == 1 and not any(v in given for op in bodies for v in op.operands)
 
 
-def _computed(values: Sequence[Value], made: dict[Value, Op], differs: frozenset[Value]) -> bool:
+def _computed(values: Sequence[Value], made: Mapping[Value, Op], differs: frozenset[Value]) -> bool:
     """Whether all these numbers can be computed again for another workgroup."""
     return all(
         v in made and (isinstance(made[v], Workgroup) or _computed(made[v].operands, made, differs))
