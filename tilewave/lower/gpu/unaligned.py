@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewave.ir.ops import LoadUnaligned, StoreUnaligned
+from tilewave.ir.ops import Load, Store, StoreUnaligned
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.values import Held, cut, regrouped
@@ -29,20 +29,36 @@ BLOCK_BYTES = 16
 WORD_BYTES = 4
 WORDS = BLOCK_BYTES // WORD_BYTES
 BLOCK = RAW[BLOCK_BYTES]
+BLOCKS_OF_A_CHUNK = 2
 
 
-def takes_blocks(op: LoadUnaligned | StoreUnaligned, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
-    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows."""
-    if place.any_strides or op.own or BLOCK_BYTES % place.bytes:
+def takes_blocks(memory: GlobalAccess, op: Load | Store, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
+    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows; each of them is there
+    as a whole or not at all, but for the ends of rows."""
+    if place.any_strides or BLOCK_BYTES % place.bytes:
         return False
     per_block = BLOCK_BYTES // place.bytes
-    return Chunks.of(shape, op.steps, per_block).width == per_block
+    in_one_part = memory.whole_there(op, len(op.at) - 1) % per_block == 0
+    return in_one_part and Chunks.of(shape, op.steps, per_block, op.begin).width == per_block
 
 
-def load_unaligned(memory: GlobalAccess, op: LoadUnaligned, place: GlobalPlace) -> Held:
+def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> bool:
+    """Whether a load whose op does not ask for it is: where a chunk would take more accesses than its two blocks.
+
+    Blocks hold what other lanes may write, so of what the kernel writes each element is looked at by itself.
+    """
+    shape = op.result.type.shape
+    if place.is_written or not takes_blocks(memory, op, place, shape):
+        return False
+    per_block = BLOCK_BYTES // place.bytes
+    chunks = Chunks.of(shape, op.steps, per_block, op.begin)
+    return BLOCKS_OF_A_CHUNK * Pointers(memory, op, place).unbroken(chunks) < per_block
+
+
+def load_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Held:
     kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
-    chunks = Chunks.of(shape, op.steps, width)
+    chunks = Chunks.of(shape, op.steps, width, op.begin)
     parts = [_Chunk(pointers, at, width).load() for at in chunks.offsets]
     return Held(shape, kind, width, tuple(from_raw(memory.f, x, BLOCK, kind, width) for x in parts))
 
@@ -50,7 +66,7 @@ def load_unaligned(memory: GlobalAccess, op: LoadUnaligned, place: GlobalPlace) 
 def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: GlobalPlace) -> None:
     width = BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
-    chunks = Chunks.of(x.shape, op.steps, width)
+    chunks = Chunks.of(x.shape, op.steps, width, op.begin)
     for part, at in zip(regrouped(memory.f, x, width).parts, chunks.offsets, strict=True):
         _Chunk(pointers, at, width).store(part, x.kind)
 
@@ -109,6 +125,7 @@ class _Chunk:
             truths.append(f.value(f"icmp sgt i32 {behind}, 0"))
         if first != "0":
             truths.append(f.value(f"icmp slt i32 {first}, {self.width}"))
+        truths += filter(None, (p.m.is_there(p.op, axis, step) for axis, step in enumerate(self.at)))
         return p.m.all_of([*map(p.n.truth, p.op.mask), *truths])
 
     def _times(self, x: str, size: int) -> str:
