@@ -15,7 +15,16 @@ from tilewave import *
 from tilewave.analysis import pairs, scattered
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, HandOver, MakeExchange, MakeSignals, TakeOverAll
+from tilewave.ir.ops import (
+    Arrive,
+    Barrier,
+    ClusterBarrier,
+    CopyAsyncCluster,
+    HandOver,
+    MakeExchange,
+    MakeSignals,
+    TakeOverAll,
+)
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import verify
@@ -33,6 +42,9 @@ class Anyway(ShareCopies):
     """Wherever neighbours want the same, whether that pays or not."""
 
     def pays(self, kernel):
+        return True
+
+    def is_worth_sharing(self, program, memory):
         return True
 
 
@@ -101,7 +113,7 @@ def test_those_who_add_up_slices_are_pairs_as_well(case, always_scattered):
 
 def test_a_pair_of_one_who_multiplies_and_one_who_adds_up_shares_nothing(always_scattered):
     """Three parts of one tile: workgroup 2 has the last, and 3 adds up the first slice."""
-    shape = (64, 64, 192)
+    shape = (64, 64, 376)
     kernel, steps = steps_of(in_parts(shape, 3))
     (said,) = (s.declined for s in steps if s.name == "anyway")
     assert kernel.cluster == 1 and [d.what for d in said] == [OTHER_FORM.what]
@@ -180,3 +192,26 @@ def test_workgroups_that_do_not_begin_or_end_together_are_found(order, seed):
     begun = found_by(lambda op: [Barrier(loc=op.loc)] if op is first else None, order, seed)
     ended = found_by(lambda op: [] if op is last else None, order, seed)
     assert "with no cluster_barrier between" in begun and "a cluster_barrier must stand behind it" in ended
+
+
+# -- where it pays on rows that begin on lines
+
+STREAMED = {
+    "weights larger than L2, two rows of tiles": ((256, 8192, 8192), (128, 128, 128), 0, 2),
+    "the same in parts": ((256, 4096, 14336), (128, 128, 128), 2, 2),
+    "both operands larger, scattered": ((512, 512, 65536), (128, 256, 64), 16, 2),
+    "neighbours have only activations in common": ((128, 8192, 8192), (128, 64, 128), 0, 1),
+    "steps of 24 KB": ((128, 8192, 8192), (64, 128, 64), 0, 1),
+    "several turns": ((256, 28672, 4096), (128, 256, 64), 0, 1),
+    "L2 keeps both": ((256, 4096, 4096), (128, 128, 128), 0, 1),
+}
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_copies_of_what_streams_from_memory_are_shared(case):
+    shape, tile, parts, cluster = STREAMED[case]
+    made = gemm(constraints=(SplitConstraint(K, parts),) if parts else ())
+    compiled = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a"), made)
+    kernel = compiled.build.lanes
+    assert kernel.cluster == cluster and {op.memory.name for op in ops(kernel, CopyAsyncCluster)} <= {"b"}
+    assert not [said for step in compiled.steps if step.name == "share_copies" for said in step.declined]
