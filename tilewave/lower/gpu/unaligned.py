@@ -87,18 +87,15 @@ class _Chunk:
 
     def load(self) -> str:
         f, p, size = self.f, self.p, self.p.place.bytes
+        if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
+            return "zeroinitializer"
         first, behind = self._inside()
         own = p.pointer(self.at)
         low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
         far = f.value(f"sub i32 {self._times(behind, size)}, 1")
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
         condition = self._some_inside(first, behind)
-        if condition:  # the array's first element is always there to be loaded, and thrown away
-            low, high = (
-                f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
-            )
-            behind = f.value(f"select i1 {condition}, i32 {behind}, i32 0")
-        words = [word for x in (low, high) for word in self._block(x)]
+        words = [word for x in (low, high) for word in self._block(x, condition)]
         address = f.value(f"ptrtoint {p.kind} {own} to i64")
         begin = f.value(f"trunc i64 {address} to i32")
         return self._joined(self._within(self._shifted(words, begin), first, behind))
@@ -133,10 +130,13 @@ class _Chunk:
             return str(int(x) * size)
         return self.f.value(f"mul i32 {x}, {size}")
 
-    def _block(self, pointer: str) -> list[str]:
-        """The words of the aligned block that an address lies in."""
+    def _block(self, pointer: str, condition: str) -> list[str]:
+        """The words of the aligned block that an address lies in; zeros, and nothing is looked at, where a condition
+        does not hold."""
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
+        if condition:
+            return self.p.m.target.load_if(f, condition, WORDS, where, self.p.place.is_written)
         block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
         return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 
