@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tilewave.torch.tensors import are_torchs_own, asks_gradient, is_free
+from tilewave.torch.tensors import are_torchs_own, asks_gradient, is_autocast, is_unwatched
 
 NAMESPACE = "tilewave"
 AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
@@ -23,16 +23,23 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 class Operator:
     """One of torch's operators; calls that nothing of torch's watches go past its dispatcher."""
 
-    def __init__(self, registered: Any, run: Run, differentiated: Any) -> None:
-        self.registered, self.run, self.differentiated = registered, run, differentiated
+    def __init__(self, registered: Any, run: Run, differentiated: Any, cast: Cast | None) -> None:
+        self.registered, self.run, self.differentiated, self.cast = registered, run, differentiated, cast
 
     def __call__(self, *args: Any) -> Any:
-        if is_free() and are_torchs_own(args):
+        if is_unwatched() and are_torchs_own(args):
+            args = self._cast(args) if is_autocast() else args
             if not asks_gradient(args):
                 return self.run(*args)
             if self.differentiated is not None:
                 return self.differentiated.apply(*args)
         return self.registered(*args)
+
+    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the dispatcher would hand on under autocast."""
+        device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        is_cast = self.cast is not None and device in AUTOCAST and torch.is_autocast_enabled(device)
+        return tuple(self.cast(device, args)) if self.cast is not None and is_cast else args
 
 
 def define(
@@ -56,7 +63,7 @@ def define(
     for device, key in AUTOCAST.items() if cast is not None else ():
         _LIBRARY.impl(name, _casting(registered, cast, device, key), f"Autocast{key}")
     differentiated = None if backward is None or save is None else _differentiated(name, run, save, backward)
-    return Operator(registered, run, differentiated)
+    return Operator(registered, run, differentiated, cast)
 
 
 def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:

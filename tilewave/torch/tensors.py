@@ -84,19 +84,20 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 _profiler, _forward_gradients = torch.autograd.profiler, torch.autograd.forward_ad
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-_is_autocast, _modes, _functions = (
-    torch._C._is_any_autocast_enabled,
-    torch._C._len_torch_dispatch_stack,
-    torch._C._len_torch_function_stack,
-)
+_modes, _functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+is_autocast = torch._C._is_any_autocast_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
 
 
 def is_free() -> bool:
-    """Whether nothing of torch's watches operators: no compiler, mode, transform, autocast or profiler."""
+    """Whether torch has nothing to do with operators that its tensors do not ask for."""
+    return not is_autocast() and is_unwatched()
+
+
+def is_unwatched() -> bool:
+    """Whether nothing of torch's watches operators: no compiler, mode, transform or profiler."""
     return not (
         _is_compiling()
-        or _is_autocast()
         or _modes()
         or _functions()
         or _transform() is not None
