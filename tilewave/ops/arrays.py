@@ -18,9 +18,8 @@ import numpy as np
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.forks import IMPORTING
-from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.digits import Digits
-from tilewave.runtime.array_places import LINE
 from tilewave.runtime.arrays import HOST, numpy_address, view
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import library
@@ -106,7 +105,7 @@ class NumpyLike:
             if array is None:
                 found.append(None)
             elif type(array) is np.ndarray:
-                grain = gcd(numpy_address(array), LINE)
+                grain = gcd(numpy_address(array), WIDEST_BYTES)
                 found.append((array.shape, array.strides, array.dtype, grain, array.flags.writeable))
             else:
                 return None

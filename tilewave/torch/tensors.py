@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tilewave.errors import CallError, here
-from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.arrays import Shape
 from tilewave.ops.digits import Digits
 from tilewave.runtime.array_places import LINE
@@ -138,7 +138,8 @@ def _asked_lie(tensors: tuple[Any, ...], grad: bool) -> Any:
             return None
         if t.is_meta or not t.data_ptr():
             return None
-        found.append((t.shape, t.stride(), t.dtype, t.device, gcd(t.data_ptr(), LINE)))
+        grain = gcd(t.data_ptr(), WIDEST_BYTES if t.is_cpu else LINE)
+        found.append((t.shape, t.stride(), t.dtype, t.device, grain))
     return tuple(found)
 
 

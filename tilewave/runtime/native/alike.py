@@ -4,12 +4,15 @@ are new."""
 from __future__ import annotations
 
 from tilewave.ir.host_program import LINE
+from tilewave.ir.types import WIDEST_BYTES
 from tilewave.runtime.native.calls import CUDA, TENSOR_BYTES, address_of
 from tilewave.runtime.native.records import ALIKE, CALL, READER, UNKNOWN
 from tilewave.runtime.native.text import api, constant, copy, fields, loop
 
 MOST_ARRAYS, MOST_AXES = 16, 8
 """Calls with more are left to Python."""
+HOST = 1
+"""As DLPack numbers devices."""
 _HEAD = 3
 """Words of an array's lie before its lengths: dtype and axes, device, grain."""
 _ROOM = MOST_ARRAYS * (_HEAD + 2 * MOST_AXES)
@@ -86,7 +89,10 @@ fitting:
   %device = load i64, ptr %device.in, align 4
   %device.to = getelementptr i64, ptr %to, i64 1
   store i64 %device, ptr %device.to
-  %on_line = or i64 %address, {LINE}
+  %kind_of_device = trunc i64 %device to i32
+  %is_host = icmp eq i32 %kind_of_device, {HOST}
+  %most = select i1 %is_host, i64 {WIDEST_BYTES}, i64 {LINE}
+  %on_line = or i64 %address, %most
   %negative = sub i64 0, %on_line
   %grain = and i64 %on_line, %negative
   %grain.to = getelementptr i64, ptr %to, i64 2
