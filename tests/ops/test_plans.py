@@ -97,6 +97,13 @@ def test_what_lies_otherwise_is_looked_at(otherwise, looks):
     assert len(looks) == 2
 
 
+def test_elements_at_odd_addresses_are_refused_whatever_came_before(looks):
+    ops.softmax(floats(16, 16))
+    odd = np.frombuffer(bytes(16 * 16 * 4 + 1), np.float32, offset=1).reshape(16, 16)
+    with pytest.raises(CallError, match="no multiples of 4 bytes"):
+        ops.softmax(odd)
+
+
 def test_other_numbers_and_words_are_other_calls(looks):
     x, w = floats(16, 16), floats(16)
     scale = (x * x).mean(-1, keepdims=True)

@@ -110,8 +110,11 @@ class NativeCalls:
         made: int = engine().make_call(self._record.address, ctypes.addressof(found), device, stream)
         return made
 
-    def alike(self, places: ArrayPlaces, given: Sequence[int], device: int) -> Any:
-        """Makes calls of a tuple of tensors that begin where arrays do which lie as these; None where nothing can."""
+    def alike(self, places: ArrayPlaces, given: Sequence[int], device: int, kept: object) -> Any:
+        """Makes calls of a tuple of tensors that begin where arrays do which lie as these; None where nothing can.
+
+        `kept` holds the launches, and lives as long.
+        """
         found = self._look.words(places, given)
         if found is None or self.reader is None:
             return None
@@ -127,6 +130,7 @@ class NativeCalls:
                 "template": found,
                 "device": device,
             },
+            kept,
         )
         return of_record(engine().call_alike, record)
 

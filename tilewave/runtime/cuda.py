@@ -145,7 +145,7 @@ class CudaProgram:
             return None
         numbers = tuple([one.word_of(given[one.name]) for one in self.given])
         found: Callable[[tuple[Any, ...]], int] | None
-        found = self._native.alike(facts[:DEVICES], numbers, facts[DEVICES][0])
+        found = self._native.alike(facts[:DEVICES], numbers, facts[DEVICES][0], self)
         return found
 
     def _remember(self, key: Key, kind: LaunchKind) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tilewave.torch.tensors import are_torchs_own, asks_gradient, is_autocast, is_unwatched
+from tilewave.torch.tensors import asks_gradient, free_lie, is_autocast, is_unwatched
 
 NAMESPACE = "tilewave"
 AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
@@ -27,11 +27,12 @@ class Operator:
         self.registered, self.run, self.differentiated, self.cast = registered, run, differentiated, cast
 
     def __call__(self, *args: Any) -> Any:
-        if is_unwatched() and are_torchs_own(args):
+        if is_unwatched():
             args = self._cast(args) if is_autocast() else args
-            if not asks_gradient(args):
+            tensors = tuple([x for x in args if isinstance(x, torch.Tensor)])
+            if free_lie(tensors) is not None:
                 return self.run(*args)
-            if self.differentiated is not None:
+            if self.differentiated is not None and asks_gradient(tensors):
                 return self.differentiated.apply(*args)
         return self.registered(*args)
 

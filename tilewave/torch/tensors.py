@@ -112,14 +112,11 @@ def free_lie(tensors: tuple[Any, ...]) -> Any:
     return _lie()(tensors, _is_grad_enabled())
 
 
-def asks_gradient(tensors: Iterable[Any]) -> bool:
-    """Whether torch differentiates what is made of these."""
-    return _is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
-
-
-def are_torchs_own(values: Iterable[Any]) -> bool:
-    """Whether all tensors among them are of torch's own classes, and hold what they mean."""
-    return all(type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in values if isinstance(t, Tensor))
+def asks_gradient(tensors: Iterable[Tensor]) -> bool:
+    """Whether torch differentiates what is made of these, and all are of its own classes and hold what they mean."""
+    if not _is_grad_enabled() or not any([t.requires_grad for t in tensors]):
+        return False
+    return all([type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in tensors])
 
 
 @cache

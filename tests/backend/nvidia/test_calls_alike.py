@@ -1,5 +1,8 @@
 """Tensors that lie as those of a call before: machine code tells how they lie, and makes the call, or nothing."""
 
+import gc
+import weakref
+
 import pytest
 from kernels import G
 from kernels import M as M_
@@ -71,6 +74,23 @@ def test_a_stream_that_the_kernel_was_called_on_is_known(fake, torch):
     kernel(a, 2.0, c)
     assert again((a, c)) == 0
     assert [seen.stream for seen in fake.launches] == [0, 0x5000, 0x5000]
+
+
+def test_a_kernel_lives_as_long_as_its_calls(fake, torch):
+    """Machine code has addresses of what the kernel holds."""
+    a, c = pair(torch)
+    kernel = scaled()
+    kernel(a, 2.0, c)
+    again = kernel.again((a, 2.0, c), [1])
+    (compiled,) = kernel.kept["call"]._kernels.values()
+    (chosen,) = compiled.build.program.programs.values()
+    launcher = weakref.ref(chosen.program._on(0).launcher)
+    del kernel, compiled, chosen
+    gc.collect()
+    assert launcher() is not None and again((a, c)) == 0
+    del again
+    gc.collect()
+    assert launcher() is None
 
 
 def lie(*tensors, grad=True):
