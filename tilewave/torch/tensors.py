@@ -114,9 +114,9 @@ def free_lie(tensors: tuple[Any, ...]) -> Any:
 
 def asks_gradient(tensors: Iterable[Tensor]) -> bool:
     """Whether torch differentiates what is made of these, and all are of its own classes and hold what they mean."""
-    if not _is_grad_enabled() or not any([t.requires_grad for t in tensors]):
+    if not _is_grad_enabled() or not any(t.requires_grad for t in tensors):
         return False
-    return all([type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in tensors])
+    return all(type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in tensors)
 
 
 @cache
