@@ -60,14 +60,30 @@ def attention(
     q is [batch, head, query, element], k and v are [batch, head, key, element], and several heads of q may share one of
     theirs. docs/kernels.md says what the rest means.
     """
+    kernel = attention_for(q, k, v, y, causal, window, scale, soft_cap, bias, lse)
+    kernel(*(array for array in (q, k, v, bias, y, lse) if array is not None))
+
+
+def attention_for(
+    q: Any,
+    k: Any,
+    v: Any,
+    y: Any,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    bias: Any = None,
+    lse: Any = None,
+) -> WaveKernel:
+    """The kernel of such a call."""
     views = looked_at_all("attention", q=q, k=k, v=v, y=y, bias=bias, lse=lse)
     heads = Heads.of("attention", views)
     target = target_on("attention", views["q"].device).name
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
     tile = attention_tile_for(target, heads, scores, views["k"].dtype, dtypes[4])
-    kernel = attention_kernel(tile, heads, scores, *dtypes)
-    kernel(*(array for array in (q, k, v, bias, y, lse) if array is not None))
+    return attention_kernel(tile, heads, scores, *dtypes)
 
 
 # what a call asks for -----------------------------------------------------------------------------------------------
