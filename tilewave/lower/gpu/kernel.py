@@ -457,6 +457,7 @@ VECTORS: tuple[type[Op], ...] = (
     ir.Broadcast,
     ir.Permute,
     ir.Part,
+    ir.Concatenate,
     ir.Rearrange,
     ir.Shuffle,
     ir.ReduceRegisters,

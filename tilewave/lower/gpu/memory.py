@@ -17,6 +17,7 @@ from math import gcd, lcm, prod
 from typing import Protocol
 
 from tilewave.analysis.affine import Affine
+from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
@@ -84,12 +85,7 @@ class Chunks:
 
     @staticmethod
     def of(shape: tuple[int, ...], steps: Sequence[Sequence[int]], most: int, begin: tuple[int, ...] = ()) -> Chunks:
-        run = 1
-        for extent, step in zip(reversed(shape), reversed(steps), strict=True):
-            if extent > 1 and (any(step[:-1]) or step[-1] != run):
-                break
-            run *= extent
-        width = gcd(run, most)
+        width = gcd(run_of_neighbours(shape, steps), most)
         begin = begin or (0,) * len(steps[0])
         every = [
             tuple(
