@@ -61,8 +61,8 @@ from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Scalar, Vector
 
 FEW_BYTES = 64
-"""Of differences in a lane: to compute those again takes less time than to meet again. Rows of 1024 of a layer norm were
-1 % quicker on an H200; of twice as many, some would be spilled."""
+"""Of differences in a lane: to compute those again takes less time than to meet again. A layer norm of rows of 1024 was
+1 % quicker on an H200; of twice as many differences, some would be spilled."""
 
 
 @dataclass(frozen=True)
