@@ -1,9 +1,11 @@
 """What `tilewave.ops` costs in torch: the host's part of a call, and the whole of it, beside torch's own.
 
-    python benchmarks/torch_ops.py [--rounds 11] [--shapes small]
+    python benchmarks/torch_ops.py [--rounds 11] [--sizes 1024 4096] [--host]
 
 Rounds are interleaved: in each, every contestant runs a burst, and medians are printed. On a CUDA device times are of
 events on the stream, and the host's part is the time until a call returns; on the CPU only the whole is measured.
+With --host only the host's part is: of calls as they stand, compiled by `torch.compile`, and in a CUDA graph, each
+beside torch's own and a Triton kernel. It takes a minute at most.
 """
 
 import argparse
@@ -83,6 +85,80 @@ def host(call: Call) -> float:
     return found
 
 
+# the host's part ----------------------------------------------------------------------------------------------------
+
+IN_GRAPH = 50
+"""Calls that one graph records."""
+
+
+def in_graph(call: Call) -> Call:
+    """What launches a graph of many calls."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(IN_GRAPH):
+            call()
+    return graph.replay
+
+
+def host_cases(size: int) -> dict[str, dict[str, Call]]:
+    """Operation → way to call it → call."""
+    x, weight = (torch.randn(size, size, device="cuda").bfloat16() for _ in range(2))
+    bias, out = torch.randn(size, device="cuda").bfloat16(), torch.empty_like(x)
+    pairs: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
+        "softmax": (ops.softmax, lambda x: F.softmax(x, -1), (x,)),
+        "rms_norm": (ops.rms_norm, lambda x, w: F.rms_norm(x, (size,), w), (x, bias)),
+        "layer_norm": (ops.layer_norm, lambda x, w, b: F.layer_norm(x, (size,), w, b), (x, bias, bias)),
+        "matmul": (ops.matmul, torch.matmul, (x, weight)),
+        "linear+gelu": (lambda x, w, b: ops.linear(x, w, b, activation="gelu"), layer, (x, weight, bias)),
+    }
+    found: dict[str, dict[str, Call]] = {
+        name: ways("tilewave", ours, args) | ways("torch", theirs, args) for name, (ours, theirs, args) in pairs.items()
+    }
+    kernel = ops.softmax.kernel(x)
+    found["softmax"]["kernel(x, y)"] = lambda: kernel(x, out)
+    if (copy := triton_copy(x, out)) is not None:
+        found["softmax"]["Triton, x and y"] = copy
+    found["(torch.empty)"] = {"torch": lambda: torch.empty((size, size), dtype=x.dtype, device=x.device)}
+    return found
+
+
+def ways(whose: str, function: Any, args: tuple[Any, ...]) -> dict[str, Call]:
+    compiled = torch.compile(function, fullgraph=True)
+    for _ in range(3):
+        function(*args), compiled(*args)
+    return {
+        whose: lambda: function(*args),
+        f"{whose}, compiled": lambda: compiled(*args),
+        f"{whose}, graph": in_graph(lambda: function(*args)),
+    }
+
+
+def triton_copy(x: Any, y: Any) -> Call | None:
+    """A Triton kernel of two tensors and two numbers: what its launcher takes does not depend on what it does."""
+    try:
+        import triton  # noqa: PLC0415  it comes with torch for CUDA alone
+        import triton.language as tl  # noqa: PLC0415
+    except ImportError:
+        return None
+    kernel = triton.jit(_copy_rows)
+    _copy_rows.__globals__["tl"] = tl
+    rows, columns = x.shape
+    return lambda: kernel[(rows,)](x, y, columns, x.stride(0), BLOCK=columns)
+
+
+def _copy_rows(x, y, columns, step, BLOCK: "tl.constexpr"):  # type: ignore[no-untyped-def]  # noqa: F821
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)  # noqa: F821
+    tl.store(y + row * step + at, tl.load(x + row * step + at, mask=at < columns), mask=at < columns)  # noqa: F821
+
+
+def show_host(rounds: int) -> None:
+    found = host_cases(128)
+    results = {what: measured(calls, rounds, host) for what, calls in found.items()}
+    for times in results.values():
+        times.update({name: time / IN_GRAPH for name, time in times.items() if name.endswith("graph")})
+    show(f"the host's part of a call, 128 x 128; of a graph of {IN_GRAPH}, for each call", results)
+
+
 def measured(calls: dict[str, Call], rounds: int, measure: Callable[[Call], float]) -> dict[str, float]:
     for call in calls.values():
         call()
@@ -97,15 +173,16 @@ def measured(calls: dict[str, Call], rounds: int, measure: Callable[[Call], floa
 def show(title: str, results: dict[str, dict[str, float]]) -> None:
     print(f"\n{title}")
     names = list(dict.fromkeys(name for one in results.values() for name in one))
-    print(f"{'':22}" + "".join(f"{name:>16}" for name in names))
+    print(f"{'':18}" + "".join(f"{name:>19}" for name in names))
     for what, times in results.items():
-        print(f"{what:22}" + "".join(f"{times[name]:16.1f}" if name in times else f"{'–':>16}" for name in names))
+        print(f"{what:18}" + "".join(f"{times[name]:19.1f}" if name in times else f"{'–':>19}" for name in names))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--host", action="store_true", help="the host's part alone, on a CUDA device")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -114,8 +191,9 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}, {dtype}, medians of {given.rounds} interleaved rounds, microseconds")
     with torch.no_grad():
         if device == "cuda":
-            small = cases(device, dtype, 128)
-            show("host, eager", {what: measured(calls, given.rounds, host) for what, calls in small.items()})
+            show_host(given.rounds)
+        if given.host:
+            return
         every = {what: calls for size in sizes for what, calls in cases(device, dtype, size).items()}
         show(
             "the whole call",

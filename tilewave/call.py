@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import CodeType
 from typing import Any
 
+from tilewave.backend.protocol import CallAgain
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
@@ -124,6 +125,16 @@ class KernelCalls:
             self._without_symbols[where] = compiled
         told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
         compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
+
+    def again(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> CallAgain | None:
+        """A call of arrays and numbers that has been made, for other arrays that lie as these: as `Compiled.again`."""
+        arrays, scalars, others = self.signature.bind(given, named)
+        where = None if others else self._where(arrays)
+        known = self._without_symbols.get(where)
+        if known is None and not others:
+            places = self._places(arrays)
+            known = self._compiled(self._device(arrays, places), {}, places)
+        return None if known is None else known.again(arrays, scalars, fresh)
 
     # -- what a call is about
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -18,7 +18,7 @@ from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
-from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
+from tilewave.backend.protocol import Backend, Build, BuildOptions, CallAgain, Emulated, Resources
 from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
 from tilewave.errors import (
     NOWHERE,
@@ -236,6 +236,15 @@ class Compiled:
             if self.elsewhere is None:
                 raise _with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+
+    def again(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> CallAgain | None:
+        """The same call, which has been made, for arrays that lie as these; `fresh` are those that nobody else has.
+
+        It takes any arrays of the same library that begin where such do. None where each must be looked at closely.
+        """
+        if self.by_size is not None:
+            return self.by_size.of(_shapes(arrays)).again(arrays, values, fresh)
+        return self.build.again(arrays, values, self._sized, fresh)
 
     @cached_property
     def _sized(self) -> _JudgedSizes:

@@ -6,7 +6,7 @@ A backend is light: LLVM, passes and drivers are imported when somebody builds, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +36,11 @@ class BuildOptions:
     instruction_set: str | None = None
     in_place: bool = False
     """Whether operands are read where they lie, and not packed before the launch."""
+
+
+CallAgain = Callable[[tuple[Any, ...]], int]
+"""Of arrays that begin where others do which lie as those of a call before: 0 where that has been made again; anything
+else where nothing has been done, and they must be looked at closely."""
 
 
 class Emulated(Protocol):
@@ -107,6 +112,15 @@ class Build(Protocol):
         """Run it with what a call gives; a target that knows such calls from before need not ask for their sizes."""
         found = sized(arrays, given)
         self.run(arrays, found.numbers, found.parameters)
+
+    def again(
+        self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
+    ) -> CallAgain | None:
+        """The same call for arrays that lie as these, which have been run; None where each must be looked at closely.
+
+        `fresh` are those of the arrays that nobody else has in any such call.
+        """
+        return None
 
     @abstractmethod
     def stored(self) -> Stored:

@@ -87,6 +87,8 @@ DTYPES = {
 FLOAT8 = (F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ)
 INTERNAL = (INDEX, I16)
 """Dtypes that no array of a call has: positions, and i8 widened for its products."""
+WIDEST_BYTES = max(d.bytes for d in DTYPES.values())
+"""Of an element."""
 
 
 Extent = int | str

@@ -23,11 +23,16 @@ def layer_norm(x: Any, y: Any, weight: Any = None, bias: Any = None, eps: float 
 
     The variance is that of all numbers of a row: the mean of (x - mean)².
     """
+    kernel = layer_norm_for(x, y, weight, bias)
+    kernel(*(array for array in (x, weight, bias) if array is not None), y, eps)
+
+
+def layer_norm_for(x: Any, y: Any, weight: Any = None, bias: Any = None) -> WaveKernel:
+    """The kernel of such a call."""
     if bias is not None and weight is None:
         what = "layer_norm: there is a bias, but no weight"
         raise CallError(what, loc=here(), remedy="pass ones as weight")
-    kernel = kernel_for(layer_norm_kernel, x=x, y=y, weight=weight, bias=bias)
-    kernel(*(array for array in (x, weight, bias) if array is not None), y, eps)
+    return kernel_for(layer_norm_kernel, x=x, y=y, weight=weight, bias=bias)
 
 
 def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: Any = None, total: Any = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -60,6 +60,10 @@ class WaveKernel:
         """
         call = self.kept.get("call") or _calling().prepared(self)
         call(arrays, named)
+
+    def again(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
+        """A call that has been made, for other arrays that lie as these: as `Compiled.again`."""
+        return _calling().prepared(self).again(arrays, {}, fresh)
 
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """The `Compiled` for a target, with the options of `WaveCompileOptions`."""

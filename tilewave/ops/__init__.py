@@ -25,7 +25,7 @@ def _matmul(a: Array, b: Array, *, out: Array | None = None) -> Array:
     if are_torchs(a, b):
         return torch_operators().matmul(a, b, out)
     lib, (a, b, out) = taken("matmul", a=a, b=b, out=out)
-    return products.matmul(lib, a, b, out)
+    return products.matmul(lib, (a, b, out), lib.digits())
 
 
 def _linear(
@@ -41,7 +41,7 @@ def _linear(
     if are_torchs(x, weight):
         return torch_operators().linear(x, weight, bias, activation, residual, out)
     lib, (x, weight, bias, residual, out) = taken("linear", x=x, weight=weight, bias=bias, residual=residual, out=out)
-    return products.linear(lib, x, weight, bias, activation, residual, out)
+    return products.linear(lib, (x, weight, bias, residual, out), activation, False, lib.digits())
 
 
 def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
@@ -50,11 +50,11 @@ def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
         return torch_operators().softmax(x, dim, out)
     lib, (x, out) = taken("softmax", x=x, out=out)
     if dim in (-1, len(x.shape) - 1):
-        return rows.softmax(lib, x, out)
+        return rows.softmax(lib, (x, out))
     if out is not None:
         what = f"softmax: out is for the last axis, and dim is {dim}"
         raise CallError(what, loc=here(), remedy="leave out away")
-    return rows.softmax(lib, x.swapaxes(dim, -1)).swapaxes(dim, -1)
+    return rows.softmax(lib, (x.swapaxes(dim, -1), None)).swapaxes(dim, -1)
 
 
 def _rms_norm(
@@ -73,8 +73,8 @@ def _rms_norm(
         return torch_operators().rms_norm(x, weight, eps, residual, out)
     lib, (x, weight, residual, out) = taken("rms_norm", x=x, weight=weight, residual=residual, out=out)
     if residual is None:
-        return rows.rms_norm(lib, x, weight, eps, out)
-    return rows.add_rms_norm(lib, x, residual, weight, eps)
+        return rows.rms_norm(lib, (x, weight, out), eps)
+    return rows.add_rms_norm(lib, (x, residual, weight), eps)
 
 
 def _layer_norm(
@@ -84,7 +84,7 @@ def _layer_norm(
     if are_torchs(x):
         return torch_operators().layer_norm(x, weight, bias, eps, out)
     lib, (x, weight, bias, out) = taken("layer_norm", x=x, weight=weight, bias=bias, out=out)
-    return rows.layer_norm(lib, x, weight, bias, eps, out)
+    return rows.layer_norm(lib, (x, weight, bias, out), eps)
 
 
 def _attention(
@@ -103,7 +103,7 @@ def _attention(
     if are_torchs(q):
         return torch_operators().attention(q, k, v, bias, causal, window, scale, soft_cap, out)
     lib, (q, k, v, bias, out) = taken("attention", q=q, k=k, v=v, bias=bias, out=out)
-    return attend(lib, q, k, v, bias, AttentionAsked(causal, window, scale, soft_cap), out)
+    return attend(lib, (q, k, v, bias, out), AttentionAsked(causal, window, scale, soft_cap), False)
 
 
 # the kernel of a call -----------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ when the first of its tensors comes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from math import gcd
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,9 +18,9 @@ import numpy as np
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.forks import IMPORTING
-from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.digits import Digits
-from tilewave.runtime.arrays import HOST, view
+from tilewave.runtime.arrays import HOST, numpy_address, view
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import library
 
@@ -51,8 +53,15 @@ class ArrayLibrary(Protocol):
     def address(self, array: Array) -> int:
         """Where its first element is."""
 
-    def facts(self, array: Array | None) -> Any:
-        """What decides how an array is taken: shape, strides, dtype, device."""
+    def lie(self, arrays: tuple[Array | None, ...]) -> Any:
+        """The same for all arrays that lie alike: shape, strides, dtype, device, and which powers of two divide the
+        addresses; None where it cannot be told so quickly, and None stands for None."""
+
+    def allocation(self, like: Array) -> Callable[[], Array]:
+        """What makes arrays such as one that `empty` made."""
+
+    def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """The arrays as kernels take them."""
 
     def digits(self) -> Digits:
         """What products may do with those of their factors."""
@@ -90,8 +99,23 @@ class NumpyLike:
     def address(self, array: Array) -> int:
         return view(array).pointer
 
-    def facts(self, array: Array | None) -> Any:
-        return None if array is None else (array.shape, array.strides, array.dtype, getattr(array, "device", HOST))
+    def lie(self, arrays: tuple[Array | None, ...]) -> Any:
+        found: list[Any] = []
+        for array in arrays:
+            if array is None:
+                found.append(None)
+            elif type(array) is np.ndarray:
+                grain = gcd(numpy_address(array), WIDEST_BYTES)
+                found.append((array.shape, array.strides, array.dtype, grain, array.flags.writeable))
+            else:
+                return None
+        return tuple(found)
+
+    def allocation(self, like: Array) -> Callable[[], Array]:
+        return partial(self.module.empty, like.shape, like.dtype)
+
+    def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        return arrays
 
     def digits(self) -> Digits:
         return Digits.ALL
@@ -108,7 +132,8 @@ class _Door:
 
 def torch_operators() -> Any:
     """The same operations on torch's tensors, differentiable and known to `torch.compile`."""
-    _open_door()
+    if _Door.operators is None:
+        _open_door()
     return _Door.operators
 
 
@@ -125,7 +150,10 @@ _open_door._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def are_torchs(*arrays: Array) -> bool:
     """Whether one of them is torch's, or of a class derived from torch's."""
-    return any(hasattr(array, "__torch_function__") for array in arrays)
+    for array in arrays:  # noqa: SIM110  `any` of a generator takes three times as long
+        if hasattr(array, "__torch_function__"):
+            return True
+    return False
 
 
 def taken(caller: str, **arrays: Array) -> tuple[ArrayLibrary, list[Array]]:

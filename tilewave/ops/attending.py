@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
-from tilewave.kernels import attention as attention_into
-from tilewave.kernels.attentions import Heads, Scores, attention_kernel, attention_tile_for, looked_at_all
+from tilewave.kernels.attentions import (
+    Heads,
+    Scores,
+    attention_for,
+    attention_kernel,
+    attention_tile_for,
+    looked_at_all,
+)
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
+from tilewave.ops.plans import Launch, Operated, Work, given_only
 
 
-@dataclass(frozen=True)
-class AttentionAsked:
+class AttentionAsked(NamedTuple):
     """What is made of scores, and which keys a query sees."""
 
     causal: bool = False
@@ -24,26 +30,34 @@ class AttentionAsked:
     soft_cap: float | None = None
 
 
-def attention(
+def _attention(
     lib: ArrayLibrary,
     q: Array,
     k: Array,
     v: Array,
     bias: Array | None,
+    out: Array | None,
     asked: AttentionAsked,
-    out: Array | None = None,
-    lse: Array | None = None,
-) -> Array:
-    """softmax(q · kᵀ · scale + bias) · v; the logarithms of the sums of powers go to `lse`, if there is one."""
+    keeps: bool,
+) -> Work:
     _check_axes(q, k, v)
-    shape = (*q.shape[:-1], v.shape[-1])
-    found = prepared("attention", lib, out, shape, lib.dtype("attention", "q", q), q)
-    if prod(shape):
-        added = None if bias is None else _stacked(lib.broadcast(bias, (*q.shape[:-1], k.shape[-2])))
-        sums = None if lse is None else lse.reshape(_stacked_shape((*q.shape[:-1], 1))[:-1])
-        arrays = (_stacked(q), _stacked(k), _stacked(v), _stacked(found))
-        attention_into(*arrays, asked.causal, asked.window, asked.scale, asked.soft_cap, added, sums)
-    return found
+    shape, held = (*q.shape[:-1], v.shape[-1]), lib.dtype("attention", "q", q)
+    results = {"out": prepared("attention", lib, out, shape, held, q)}
+    if keeps:
+        results["lse"] = lib.empty(tuple(q.shape[:-1]), sums_dtype(held), q)
+    if not prod(shape):
+        return Work(results)
+    added = None if bias is None else _stacked(lib.broadcast(bias, (*q.shape[:-1], k.shape[-2])))
+    lse = results["lse"].reshape(_stacked_shape((*q.shape[:-1], 1))[:-1]) if keeps else None
+    arrays = (_stacked(q), _stacked(k), _stacked(v), _stacked(results["out"]))
+    kernel = attention_for(*arrays, asked.causal, asked.window, asked.scale, asked.soft_cap, added, lse)
+    names = given_only(q=arrays[0], k=arrays[1], v=arrays[2], bias=added, out=arrays[3], lse=lse)
+    return Work(results, Launch(kernel, names))
+
+
+attention = Operated(("q", "k", "v", "bias", "out"), _attention)
+"""softmax(q · kᵀ · scale + bias) · v; what is asked is said, and whether the logarithms of the sums of powers are given
+back as well."""
 
 
 def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
@@ -52,7 +66,7 @@ def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: 
     views = looked_at_all("attention", q=_stacked(q), k=_stacked(k), v=_stacked(v))
     heads, target = Heads.of("attention", views), target_of("attention", lib.device(q))
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap)
-    tile = attention_tile_for(target, heads, views["k"].dtype)
+    tile = attention_tile_for(target, heads, scores, views["k"].dtype)
     return attention_kernel(tile, heads, scores, *(views[name].dtype for name in ("q", "k", "v", "q")))
 
 

@@ -1,86 +1,142 @@
-"""Calls that came before: which kernel they ran, and which views of their arrays it was given.
+"""Calls that came before: what they launched is launched again at once, for arrays that lie alike.
 
-Arrays that lie alike, of one dtype and on one device, are served by the same kernel through the same views, so all that
-a first call works out is kept under that.
+An operation says what a call comes to: its results, and the launch that fills them, in views of its arrays. All that
+follows from how the arrays lie (shape, strides, dtype, device, and which powers of two divide their addresses), so it
+is kept under that: the next such call allocates its results, hands over addresses, and launches. What a launch relies
+on beside, it looks at itself: on a GPU that nothing overlaps what is written, the stream, and whether it is recorded.
+On a CPU a call that writes to arrays of the caller's is looked at as if it were the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from tilewave.ir.types import DType
+from tilewave.backend.protocol import CallAgain
+from tilewave.ir.launch import picked as picked_of
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops.arrays import Array, ArrayLibrary, Shape
+from tilewave.ops.arrays import Array, ArrayLibrary
 
 KEPT_PLANS = 4096
 """Of one operation; with more different calls in turn it starts afresh."""
-Key = tuple[Any, ...]
+NOT_MADE = object()
 
 
-class _View(Enum):
-    AS_IT_IS = 0
-    TRANSPOSED = 1
-    STRIDED = 2
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A kernel, its result, and of each of its arrays the view of what the call gave."""
+class Launch(NamedTuple):
+    """A kernel and what it is given."""
 
     kernel: WaveKernel
-    shape: Shape
-    dtype: DType
-    views: tuple[tuple[_View, Shape, Shape], ...]
-    """Each with its shape and strides."""
+    arrays: Mapping[str, Array]
+    """In the kernel's order: views of what the operation is given, or gives back, by the names of that."""
+    numbers: tuple[Any, ...] = ()
+    order: tuple[int, ...] | None = None
+    """Which of the arrays, and of the numbers behind them, each of the kernel's arguments is; None: as they stand."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        every = (*self.arrays.values(), *self.numbers)
+        return every if self.order is None else tuple(every[i] for i in self.order)
+
+    def __call__(self) -> None:
+        self.kernel(*self.arguments)
+
+
+def given_only(**arrays: Array | None) -> dict[str, Array]:
+    """Without those that are None."""
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+class Work(NamedTuple):
+    """What a call comes to."""
+
+    results: Mapping[str, Array]
+    """By name; new ones, or one that the call was given."""
+    launch: Launch | None = None
+    """None where there is nothing to compute."""
+    behind: Callable[[], None] | None = None
+    """What is left to be done then, if anything."""
+
+    def run(self) -> None:
+        if self.launch is not None:
+            self.launch()
+        if self.behind is not None:
+            self.behind()
+
+
+class Plan(NamedTuple):
+    """Work to be done again with other arrays."""
+
+    allocations: Sequence[Callable[[], Array]]
+    """Of results that are new."""
+    picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    """Of what is given and what is new, whatever the kernel takes."""
+    call: CallAgain
+    results: Callable[[tuple[Array, ...]], Any]
+    """The same of what is given back: one array, or several."""
+
+    def __call__(self, arrays: tuple[Array, ...]) -> Any:
+        """The results; `NOT_MADE` where these arrays must be looked at closely."""
+        every = (*arrays, *[allocate() for allocate in self.allocations])
+        return NOT_MADE if self.call(self.picked(every)) else self.results(every)
 
     @staticmethod
-    def of(lib: ArrayLibrary, kernel: WaveKernel, sources: Sequence[Array], arrays: Sequence[Array]) -> Plan | None:
-        """What a call came to; nothing where one of its arrays was copied. The last source is the result."""
-        views = []
-        for source, array in zip(sources, arrays, strict=True):
-            if lib.address(source) != lib.address(array):
-                return None
-            views.append(_view(lib, source, array))
-        result = sources[-1]
-        return Plan(kernel, tuple(result.shape), lib.dtype(kernel.name, "out", result), tuple(views))
-
-    def run(self, lib: ArrayLibrary, sources: Sequence[Array], out: Array | None) -> Array:
-        """The same with other arrays."""
-        found = lib.empty(self.shape, self.dtype, sources[0]) if out is None else out
-        given = []
-        for (view, shape, steps), source in zip(self.views, (*sources, found), strict=True):
-            if view is _View.AS_IT_IS:
-                given.append(source)
-            elif view is _View.TRANSPOSED:
-                given.append(source.swapaxes(-1, -2))
-            else:
-                given.append(lib.strided(source, shape, steps))
-        self.kernel(*given)
-        return found
+    def of(lib: ArrayLibrary, given: Mapping[str, Array], work: Work) -> Plan | None:
+        """Of work that has been done; None where it cannot be done again so."""
+        launch = work.launch
+        if launch is None or work.behind is not None:
+            return None
+        new = [name for name in work.results if given.get(name) is None]
+        sources = {**given, **work.results}
+        at = {name: i for i, name in enumerate((*given, *new))}  # what is new stands behind, under a name given or not
+        if any(lib.address(view) != lib.address(sources[name]) for name, view in launch.arrays.items()):
+            return None  # a copy was made
+        fresh = [i for i, name in enumerate(launch.arrays) if name in new]
+        call = launch.kernel.again(launch.arguments, fresh)
+        if call is None:
+            return None
+        allocations = [lib.allocation(sources[name]) for name in new]
+        picked = picked_of([at[name] for name in launch.arrays])
+        results = itemgetter(*[at[name] for name in work.results]) if work.results else _nothing
+        return Plan(allocations, picked, call, results)
 
 
-def _view(lib: ArrayLibrary, source: Array, array: Array) -> tuple[_View, Shape, Shape]:
-    shape, steps = tuple(array.shape), lib.steps(array)
-    if (tuple(source.shape), lib.steps(source)) == (shape, steps):
-        return _View.AS_IT_IS, shape, steps
-    if len(source.shape) > 1:
-        turned = source.swapaxes(-1, -2)
-        if (tuple(turned.shape), lib.steps(turned)) == (shape, steps):
-            return _View.TRANSPOSED, shape, steps
-    return _View.STRIDED, shape, steps
+def _nothing(every: tuple[Array, ...]) -> None:
+    """What an operation gives back that changes its arrays in place."""
 
 
-class Plans:
-    """Those of one operation."""
+class Operated:
+    """The calls of one operation."""
 
-    def __init__(self) -> None:
-        self.kept: dict[Key, Plan] = {}
+    def __init__(self, names: Sequence[str], work: Callable[..., Work]) -> None:
+        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names."""
+        self.names, self.work = tuple(names), work
+        self.kept: dict[Any, Plan] = {}
 
-    def note(self, key: Key, plan: Plan | None) -> None:
+    def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
+        """The results of a call: arrays, None for those that are not given, and whatever else it says."""
+        return self.known(lib, lib.lie(arrays), arrays, said)
+
+    def known(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
+        """The same where it has been asked how the arrays lie."""
+        plan = self.kept.get((lie, said))
+        found = NOT_MADE if plan is None else plan(arrays)
+        return self._closely(lib, lie, arrays, said) if found is NOT_MADE else found
+
+    def _closely(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
+        """Whatever comes; what can be kept is kept."""
+        given = lib.bare(arrays)
+        work = self.work(lib, *given, *said)
+        work.run()
+        plan = None if lie is None else Plan.of(lib, dict(zip(self.names, given, strict=True)), work)
         if plan is not None:
             if len(self.kept) >= KEPT_PLANS:
                 self.kept.clear()
-            self.kept[key] = plan
+            self.kept[lie, said] = plan
+        results = [self._own(name, arrays, found) for name, found in work.results.items()]
+        return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def _own(self, name: str, arrays: tuple[Array | None, ...], found: Array) -> Array:
+        """What the caller gave for a result is given back as it was."""
+        given = arrays[self.names.index(name)] if name in self.names else None
+        return found if given is None else given

@@ -21,8 +21,8 @@ from tilewave.kernels.products import K, M, N
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
-from tilewave.ops.digits import instruction_for
-from tilewave.ops.plans import Plan, Plans
+from tilewave.ops.digits import Digits, instruction_for
+from tilewave.ops.plans import Launch, Operated, Work, given_only
 
 
 def result_dtype(dtype: DType) -> DType:
@@ -115,27 +115,20 @@ def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[A
 # products -----------------------------------------------------------------------------------------------------------
 
 
-def matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product of a and b, in `out` or in a new array."""
-    key = lib.facts(a), lib.facts(b), lib.facts(out), lib.digits()
-    plan = _PRODUCTS.kept.get(key)
-    if plan is not None:
-        return plan.run(lib, (a, b), out)
+def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Digits) -> Work:
     x, y, batch = _matrices("matmul", lib, a, b)
     held = _common_dtype("matmul", lib, a=a, b=b)
     found = prepared("matmul", lib, out, product_shape(a.shape, b.shape, batch), result_dtype(held), a)
-    if prod(found.shape):
-        to = _operands(lib, x, y, _as_matrices(found, a, b), batch)
-        if to.batches > len(BATCH):
-            _multiply_copies(lib, to)
-        else:
-            kernel, arrays = _chosen(lib, to)
-            kernel(*arrays)
-            _PRODUCTS.note(key, Plan.of(lib, kernel, (a, b, found), arrays))
-    return found
+    if not prod(found.shape):
+        return Work({"out": found})
+    to = _operands(lib, x, y, _as_matrices(found, a, b), batch)
+    if to.batches > len(BATCH):
+        return _of_copies(lib, found, to, digits)
+    return Work({"out": found}, _launch(lib, to, digits, ("a", "b")))
 
 
-_PRODUCTS, _LAYERS = Plans(), Plans()
+matmul = Operated(("a", "b", "out"), _matmul)
+"""The product of a and b, in `out` or in a new array; what products may do with digits is said."""
 
 
 def _as_matrices(c: Array, a: Array, b: Array) -> Array:
@@ -144,34 +137,42 @@ def _as_matrices(c: Array, a: Array, b: Array) -> Array:
     return c[..., None, :] if len(a.shape) == 1 else c
 
 
-def _multiply_copies(lib: ArrayLibrary, to: Operands) -> None:
+def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> Work:
     """More batches than a grid has axes: one stack of copies."""
     count = prod(to.c.shape[:-2])
     stacked = lib.empty((count, *to.c.shape[-2:]), lib.dtype("matmul", "out", to.c), to.c)
     a, b = (x.reshape(count, *x.shape[-2:]) for x in (to.a, to.b))
-    kernel, arrays = _chosen(lib, Operands(a, b, stacked))
-    kernel(*arrays)
-    to.c[...] = stacked.reshape(to.c.shape)
+
+    def put_back() -> None:
+        to.c[...] = stacked.reshape(to.c.shape)
+
+    return Work({"out": found}, _launch(lib, Operands(a, b, stacked), digits, ("a", "b")), put_back)
 
 
-def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tuple[WaveKernel, list[Array]]:
-    """The kernel for these operands and what stands beside them, and its arrays in order."""
+def _launch(
+    lib: ArrayLibrary,
+    to: Operands,
+    digits: Digits,
+    names: tuple[str, str],
+    activation: str | None = None,
+    **beside: Array | None,
+) -> Launch:
+    """The kernel for operands of these names and what stands beside them, and its arrays in order."""
     a, a_axes = _laid(lib, to.a, M, K)
     b, b_axes = _laid(lib, to.b, K, N)
     dtype, out = lib.dtype("matmul", "a", a), lib.dtype("matmul", "out", to.c)
-    activation = str(beside.pop("activation", None) or "")
-    others = {name: array for name, array in beside.items() if array is not None}
+    others = given_only(**beside)
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
-    product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
-    asked = instruction_for(target_of(product.name, lib.device(to.c)), dtype, lib.digits())
-    return product_kernel(product, asked), [a, b, *others.values(), to.c]
+    product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation or "", **dtypes)
+    asked = instruction_for(target_of(product.name, lib.device(to.c)), dtype, digits)
+    return Launch(product_kernel(product, asked), {**dict(zip(names, (a, b), strict=True)), **others, "out": to.c})
 
 
 def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:
     """The kernel that multiplies a and b."""
     x, y, batch = _matrices("matmul", lib, a, b)
     c = lib.empty((*batch, x.shape[-2], y.shape[-1]), result_dtype(_common_dtype("matmul", lib, a=a, b=b)), a)
-    return _chosen(lib, _operands(lib, x, y, c, batch))[0]
+    return _launch(lib, _operands(lib, x, y, c, batch), lib.digits(), ("a", "b")).kernel
 
 
 def _common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
@@ -188,28 +189,28 @@ def _common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
 # linear layers ------------------------------------------------------------------------------------------------------
 
 
-def linear(
+def _linear(
     lib: ArrayLibrary,
     x: Array,
     weight: Array,
     bias: Array | None,
-    activation: str | None,
     residual: Array | None,
-    out: Array | None = None,
-    sums: Array | None = None,
-) -> Array:
-    """activation(x · weightᵀ + bias) + residual; what the activation gets is left in `sums`, if there is one."""
-    given = [x, weight, *(array for array in (bias, residual, sums) if array is not None)]
-    key = *map(lib.facts, (x, weight, bias, residual, sums, out)), activation, lib.digits()
-    plan = _LAYERS.kept.get(key)
-    if plan is not None:
-        return plan.run(lib, given, out)
-    found = _layer_result(lib, x, weight, bias, activation, out)
-    if prod(found.shape):
-        kernel, arrays = _layer(lib, x, weight, bias, activation, residual, found, sums)
-        kernel(*arrays)
-        _LAYERS.note(key, Plan.of(lib, kernel, (*given, found), arrays))
-    return found
+    out: Array | None,
+    activation: str | None,
+    keeps: bool,
+    digits: Digits,
+) -> Work:
+    results = {"out": _layer_result(lib, x, weight, bias, activation, out)}
+    if keeps:
+        results["sums"] = _layer_result(lib, x, weight, bias, activation, None)
+    if not prod(results["out"].shape):
+        return Work(results)
+    return Work(results, _layer(lib, x, weight, bias, activation, residual, digits, **results))
+
+
+linear = Operated(("x", "weight", "bias", "residual", "out"), _linear)
+"""activation(x · weightᵀ + bias) + residual; the activation is said, whether what it gets is given back as well, and
+what products may do with digits."""
 
 
 def linear_kernel(
@@ -217,7 +218,7 @@ def linear_kernel(
 ) -> WaveKernel:
     """The kernel of such a layer."""
     found = _layer_result(lib, x, weight, bias, activation, None)
-    return _layer(lib, x, weight, bias, activation, residual, found, None)[0]
+    return _layer(lib, x, weight, bias, activation, residual, lib.digits(), found).kernel
 
 
 def _layer(
@@ -227,13 +228,14 @@ def _layer(
     bias: Array | None,
     activation: str | None,
     residual: Array | None,
-    found: Array,
-    sums: Array | None,
-) -> tuple[WaveKernel, list[Array]]:
-    added = None if residual is None else folded(lib.broadcast(residual, tuple(found.shape)))
-    to = Operands(folded(x), weight.swapaxes(0, 1), folded(found))
+    digits: Digits,
+    out: Array,
+    sums: Array | None = None,
+) -> Launch:
+    added = None if residual is None else folded(lib.broadcast(residual, tuple(out.shape)))
+    to = Operands(folded(x), weight.swapaxes(0, 1), folded(out))
     kept = None if sums is None else folded(sums)
-    return _chosen(lib, to, bias=bias, residual=added, sums=kept, activation=activation)
+    return _launch(lib, to, digits, ("x", "weight"), activation, bias=bias, residual=added, sums=kept)
 
 
 def folded(x: Array) -> Array:
@@ -266,19 +268,27 @@ def _layer_result(
 # backward -----------------------------------------------------------------------------------------------------------
 
 
-def activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation: str) -> Array:
-    """The gradient of what an activation got: its slope there, times that of what it gave."""
+def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation: str) -> Work:
     activation_named("activation_backward", activation)
     found = lib.empty(tuple(sums.shape), lib.dtype(activation, "sums", sums), sums)
-    if prod(sums.shape):
-        dtypes = (lib.dtype(activation, "sums", x) for x in (sums, grad, found))
-        activation_backward_kernel(activation, *dtypes)(*map(folded, (sums, grad, found)))
-    return found
+    if not prod(sums.shape):
+        return Work({"grad_sums": found})
+    kernel = activation_backward_kernel(activation, *(lib.dtype(activation, "sums", x) for x in (sums, grad, found)))
+    arrays = {"sums": folded(sums), "grad": folded(grad), "grad_sums": folded(found)}
+    return Work({"grad_sums": found}, Launch(kernel, arrays))
 
 
-def column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> Array:
-    """The sums along all axes but the last."""
+activation_backward = Operated(("sums", "grad"), _activation_backward)
+"""The gradient of what an activation got: its slope there, times that of what it gave; the activation is said."""
+
+
+def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> Work:
     found = lib.empty((x.shape[-1],), dtype, x)
-    if x.shape[-1]:
-        column_sums_kernel(lib.dtype("column_sums", "x", x), dtype)(folded(x), found)
-    return found
+    if not x.shape[-1]:
+        return Work({"out": found})
+    kernel = column_sums_kernel(lib.dtype("column_sums", "x", x), dtype)
+    return Work({"out": found}, Launch(kernel, {"x": folded(x), "out": found}))
+
+
+column_sums = Operated(("x",), _column_sums)
+"""The sums along all axes but the last; their dtype is said."""

@@ -6,9 +6,6 @@ from math import prod
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
-from tilewave.kernels import layer_norm as layer_norm_into
-from tilewave.kernels import rms_norm as rms_norm_into
-from tilewave.kernels import softmax as softmax_into
 from tilewave.kernels.gradients import (
     layer_norm_backward_kernel,
     layer_norm_weights_kernel,
@@ -16,49 +13,76 @@ from tilewave.kernels.gradients import (
     rms_norm_weights_kernel,
     softmax_backward_kernel,
 )
-from tilewave.kernels.rows import Rows, arithmetic_of, rows_for
+from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
+from tilewave.kernels.rows import Rows, arithmetic_of, kernel_for, rows_for
+from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.ops.arrays import Array, ArrayLibrary, prepared, target_of
+from tilewave.ops.plans import Launch, Operated, Work, given_only
 from tilewave.ops.products import folded, folds
 
 
-def softmax(lib: ArrayLibrary, x: Array, out: Array | None = None) -> Array:
-    """exp(x) / the sum of exp(x) along the last axis."""
+def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> Work:
     found = _like("softmax", lib, x, out)
-    if prod(x.shape):
-        softmax_into(folded(x), _written(lib, found))
-    return found
+    if not prod(x.shape):
+        return Work({"out": found})
+    rows, written = folded(x), _written(lib, found)
+    kernel = kernel_for(softmax_kernel, x=rows, y=written)
+    return Work({"out": found}, Launch(kernel, {"x": rows, "out": written}))
 
 
-def rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, eps: float, out: Array | None = None) -> Array:
-    """x / sqrt(mean of x² + eps) · weight along the last axis."""
+softmax = Operated(("x", "out"), _softmax)
+"""exp(x) / the sum of exp(x) along the last axis."""
+
+
+def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | None, eps: float) -> Work:
     found = _like("rms_norm", lib, x, out)
     _check_columns("rms_norm", x, weight=weight)
-    if prod(x.shape):
-        rms_norm_into(folded(x), _written(lib, found), weight, eps)
-    return found
+    if not prod(x.shape):
+        return Work({"out": found})
+    rows, written = folded(x), _written(lib, found)
+    kernel = kernel_for(rms_norm_kernel, x=rows, y=written, weight=weight, residual=None, total=None)
+    return Work({"out": found}, Launch(kernel, given_only(x=rows, weight=weight, out=written), (eps,)))
 
 
-def add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, eps: float) -> tuple[Array, Array]:
-    """The norm of x + residual, and that sum."""
+rms_norm = Operated(("x", "weight", "out"), _rms_norm)
+"""x / sqrt(mean of x² + eps) · weight along the last axis; eps is said."""
+
+
+def _add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, eps: float) -> Work:
     _check_columns("rms_norm", x, weight=weight)
     if tuple(residual.shape) != tuple(x.shape):
         what = f"rms_norm: residual is {tuple(residual.shape)}, but x is {tuple(x.shape)}"
         raise CallError(what, loc=here(), remedy="they have one shape")
     found, total = (_like("rms_norm", lib, x, None) for _ in range(2))
-    if prod(x.shape):
-        rms_norm_into(folded(x), folded(found), weight, eps, folded(residual), folded(total))
-    return found, total
+    results = {"out": found, "total": total}
+    if not prod(x.shape):
+        return Work(results)
+    rows = {name: folded(array) for name, array in {"x": x, "residual": residual, **results}.items()}
+    kernel = kernel_for(
+        rms_norm_kernel, x=rows["x"], y=rows["out"], weight=weight, residual=rows["residual"], total=rows["total"]
+    )
+    names = ("x", "residual", "weight", "total", "out")
+    return Work(results, Launch(kernel, given_only(**{n: {**rows, "weight": weight}[n] for n in names}), (eps,)))
 
 
-def layer_norm(
-    lib: ArrayLibrary, x: Array, weight: Array | None, bias: Array | None, eps: float, out: Array | None = None
-) -> Array:
-    """(x - mean) / sqrt(variance + eps) · weight + bias along the last axis."""
+add_rms_norm = Operated(("x", "residual", "weight"), _add_rms_norm)
+"""The norm of x + residual, and that sum; eps is said."""
+
+
+def _layer_norm(
+    lib: ArrayLibrary, x: Array, weight: Array | None, bias: Array | None, out: Array | None, eps: float
+) -> Work:
     found = _like("layer_norm", lib, x, out)
     _check_columns("layer_norm", x, weight=weight, bias=bias)
-    if prod(x.shape):
-        layer_norm_into(folded(x), _written(lib, found), weight, bias, eps)
-    return found
+    if not prod(x.shape):
+        return Work({"out": found})
+    rows, written = folded(x), _written(lib, found)
+    kernel = layer_norm_for(rows, written, weight, bias)
+    return Work({"out": found}, Launch(kernel, given_only(x=rows, weight=weight, bias=bias, out=written), (eps,)))
+
+
+layer_norm = Operated(("x", "weight", "bias", "out"), _layer_norm)
+"""(x - mean) / sqrt(variance + eps) · weight + bias along the last axis; eps is said."""
 
 
 def _like(caller: str, lib: ArrayLibrary, x: Array, out: Array | None) -> Array:
@@ -85,62 +109,75 @@ def _written(lib: ArrayLibrary, out: Array) -> Array:
 # backward -----------------------------------------------------------------------------------------------------------
 
 
-def softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> Array:
-    """The gradient of what softmax got, of what it gave and the gradient of that."""
+def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> Work:
     found = _like("softmax", lib, y, None)
-    if prod(y.shape):
-        dtypes = _dtypes("softmax", lib, y, grad, found)
-        softmax_backward_kernel(_rows("softmax", lib, y), *dtypes)(*map(folded, (y, grad, found)))
-    return found
+    if not prod(y.shape):
+        return Work({"grad_x": found})
+    kernel = softmax_backward_kernel(_rows("softmax", lib, y), *_dtypes("softmax", lib, y, grad, found))
+    return Work({"grad_x": found}, Launch(kernel, {"y": folded(y), "grad": folded(grad), "grad_x": folded(found)}))
 
 
-def rms_norm_backward(
-    lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float
-) -> tuple[Array, Array]:
-    """The gradient of x, and the scale of each row."""
+softmax_backward = Operated(("y", "grad"), _softmax_backward)
+"""The gradient of what softmax got, of what it gave and the gradient of that."""
+
+
+def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> Work:
     found, of = _like("rms_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
-    scale = lib.empty((prod(x.shape[:-1]),), of, x)
-    if prod(x.shape):
-        weights = [] if weight is None else [weight]
-        dtypes = _dtypes("rms_norm", lib, x, grad, found, *weights)
-        kernel = rms_norm_backward_kernel(_rows("rms_norm", lib, x), *dtypes)
-        kernel(folded(x), folded(grad), *weights, folded(found), scale, eps)
-    return found, scale
+    results = {"grad_x": found, "scale": lib.empty((prod(x.shape[:-1]),), of, x)}
+    if not prod(x.shape):
+        return Work(results)
+    dtypes = _dtypes("rms_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
+    kernel = rms_norm_backward_kernel(_rows("rms_norm", lib, x), *dtypes)
+    rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), scale=results["scale"])
+    return Work(results, Launch(kernel, rows, (eps,)))
 
 
-def rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> Array:
-    """The gradient of the weights, of the scales that the backward pass left."""
+rms_norm_backward = Operated(("x", "grad", "weight"), _rms_norm_backward)
+"""The gradient of x, and the scale of each row; eps is said."""
+
+
+def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> Work:
     found = lib.empty(tuple(weight.shape), lib.dtype("rms_norm", "weight", weight), x)
-    if prod(found.shape):
-        dtypes = _dtypes("rms_norm", lib, x, grad, scale, weight)
-        rms_norm_weights_kernel(*dtypes)(folded(x), folded(grad), scale, found)
-    return found
+    if not prod(found.shape):
+        return Work({"grad_weight": found})
+    kernel = rms_norm_weights_kernel(*_dtypes("rms_norm", lib, x, grad, scale, weight))
+    arrays = {"x": folded(x), "grad": folded(grad), "scale": scale, "grad_weight": found}
+    return Work({"grad_weight": found}, Launch(kernel, arrays))
 
 
-def layer_norm_backward(
-    lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float
-) -> tuple[Array, Array, Array]:
-    """The gradient of x, and the mean and scale of each row."""
+rms_norm_weights = Operated(("x", "grad", "scale", "weight"), _rms_norm_weights)
+"""The gradient of the weights, of the scales that the backward pass left."""
+
+
+def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> Work:
     found, of = _like("layer_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
     mean, scale = (lib.empty((prod(x.shape[:-1]),), of, x) for _ in range(2))
-    if prod(x.shape):
-        weights = [] if weight is None else [weight]
-        dtypes = _dtypes("layer_norm", lib, x, grad, found, *weights)
-        kernel = layer_norm_backward_kernel(_rows("layer_norm", lib, x), *dtypes)
-        kernel(folded(x), folded(grad), *weights, folded(found), mean, scale, eps)
-    return found, mean, scale
+    results = {"grad_x": found, "mean": mean, "scale": scale}
+    if not prod(x.shape):
+        return Work(results)
+    dtypes = _dtypes("layer_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
+    kernel = layer_norm_backward_kernel(_rows("layer_norm", lib, x), *dtypes)
+    rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), mean=mean, scale=scale)
+    return Work(results, Launch(kernel, rows, (eps,)))
 
 
-def layer_norm_weights(
-    lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array
-) -> tuple[Array, Array]:
-    """The gradients of the weights, and of a bias of their dtype."""
+layer_norm_backward = Operated(("x", "grad", "weight"), _layer_norm_backward)
+"""The gradient of x, and the mean and scale of each row; eps is said."""
+
+
+def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array) -> Work:
     dtype = lib.dtype("layer_norm", "weight", weight)
-    of_weight, of_bias = (lib.empty(tuple(weight.shape), dtype, x) for _ in range(2))
-    if prod(weight.shape):
-        dtypes = _dtypes("layer_norm", lib, x, grad, scale, weight, weight)
-        layer_norm_weights_kernel(*dtypes)(folded(x), folded(grad), mean, scale, of_weight, of_bias)
-    return of_weight, of_bias
+    results = {name: lib.empty(tuple(weight.shape), dtype, x) for name in ("grad_weight", "grad_bias")}
+    if not prod(weight.shape):
+        return Work(results)
+    kernel = layer_norm_weights_kernel(*_dtypes("layer_norm", lib, x, grad, scale, weight, weight))
+    return Work(
+        results, Launch(kernel, {"x": folded(x), "grad": folded(grad), "mean": mean, "scale": scale, **results})
+    )
+
+
+layer_norm_weights = Operated(("x", "grad", "mean", "scale", "weight"), _layer_norm_weights)
+"""The gradients of the weights, and of a bias of their dtype."""
 
 
 def norm_dtype(lib: ArrayLibrary, *arrays: Array | None) -> DType:

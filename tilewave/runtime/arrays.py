@@ -22,7 +22,7 @@ from tilewave.forks import cached_property
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
 from tilewave.runtime.foreign_arrays import HOST as HOST
-from tilewave.runtime.foreign_arrays import cuda_interface, device_name, devices_of, look, place
+from tilewave.runtime.foreign_arrays import address_of, cuda_interface, device_name, devices_of, look, place
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
@@ -97,6 +97,12 @@ def quick_place(arrays: Sequence[object]) -> tuple[Any, ...] | None:
     return None if -1 in devices else devices
 
 
+def quick_address(arrays: Sequence[object]) -> Callable[[Any], int] | None:
+    """What tells the address of arrays of such classes, all of one library; None where they must be asked closely."""
+    kinds = {*map(type, arrays)}
+    return numpy_address if kinds == _ONLY_NUMPY else address_of(frozenset(kinds))
+
+
 _ONLY_NUMPY: set[Any] = {np.ndarray}
 
 
@@ -131,7 +137,7 @@ def _from_numpy(array: Any) -> ArrayView:
     if dtype is None:
         raise UnknownDType(_numpy_name(held))
     readonly = not _flags_of(array).writeable
-    return _made(array, _pointer(array), _shape_of(array), _strides_of(array), dtype, "cpu", readonly)
+    return _made(array, numpy_address(array), _shape_of(array), _strides_of(array), dtype, "cpu", readonly)
 
 
 def _made(
@@ -173,7 +179,7 @@ _shape_of, _strides_of, _dtype_of, _flags_of, _ctypes_of = (
 _HEADER_BYTES = object.__basicsize__
 _word_at = ctypes.c_size_t.from_address
 _PROBE = np.zeros((3, 5), np.float32)[1:, ::-1]
-_pointer = _data_at if _data_at(_PROBE) == _data_asked(_PROBE) else _data_asked
+numpy_address = _data_at if _data_at(_PROBE) == _data_asked(_PROBE) else _data_asked
 _new, _ndarray = object.__new__, np.ndarray
 
 
@@ -365,7 +371,7 @@ def plain_pointers(parameters: Sequence[Parameter], arrays: Sequence[object]) ->
             return None
         if array.strides != p.row_major or (p.written and not array.flags.writeable):
             return None
-        found.append(_pointer(array))
+        found.append(numpy_address(array))
     return tuple(found) if len(found) == len(arrays) == len(parameters) else None
 
 
@@ -377,7 +383,7 @@ def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[A
     for p, array in zip(parameters, arrays):  # noqa: B905 - strict costs time, and check_call has counted
         if type(array) is not _ndarray or array.dtype is not p.numpy or array.shape != p.shape:
             return None
-        start, strides = _pointer(array), array.strides
+        start, strides = numpy_address(array), array.strides
         reach = p.reach(strides)
         if reach is None:
             return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import HostProgram
 from tilewave.runtime.array_places import ArrayPlaces, words_at
-from tilewave.runtime.native.engine import engine
-from tilewave.runtime.native.records import CALL, UNKNOWN, NativeRecord, in_memory, words
+from tilewave.runtime.native.engine import engine, of_record
+from tilewave.runtime.native.records import ALIKE, CALL, UNKNOWN, NativeRecord, in_memory, words
 
 
 class SeenCall(NamedTuple):
@@ -95,7 +96,7 @@ class NativeCalls:
             self._launches,
         )
         self.reader = reader
-        self.with_tensors = engine().caller(self._record) if reader else None
+        self.with_tensors = of_record(engine().call, self._record) if reader else None
         """Makes a call of tensors that the reader reads, and of numbers; tuples of both."""
 
     def __len__(self) -> int:
@@ -108,6 +109,30 @@ class NativeCalls:
             return UNKNOWN
         made: int = engine().make_call(self._record.address, ctypes.addressof(found), device, stream)
         return made
+
+    def alike(self, places: ArrayPlaces, given: Sequence[int], device: int, kept: object) -> Any:
+        """Makes calls of a tuple of tensors that begin where arrays do which lie as these; None where nothing can.
+
+        `kept` holds the launches, and lives as long.
+        """
+        found = self._look.words(places, given)
+        if found is None or self.reader is None:
+            return None
+        ranks = self._look.ranks
+        record = NativeRecord(
+            ALIKE,
+            {
+                "call": self._record,
+                "reader": self.reader,
+                "arrays": len(ranks),
+                "places": words([*accumulate((1 + 2 * rank for rank in ranks[:-1]), initial=0)]),
+                "words": sum(1 + 2 * rank for rank in ranks) + len(given),
+                "template": found,
+                "device": device,
+            },
+            kept,
+        )
+        return of_record(engine().call_alike, record)
 
     def know(self, seen: SeenCall, device: int, stream: int, launch: NativeRecord) -> None:
         """From here on it makes all calls that are alike; the launch lives as long as this."""

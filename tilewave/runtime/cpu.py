@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -156,6 +157,12 @@ class CpuProgram:
             laid_out = self._words(*words, *self._memory(lease.address, sizes, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
+    def alike(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> CpuCallAlike:
+        """The call of arrays that lie as these, wherever they begin."""
+        ranks = [len(view.strides) for view in views]
+        places = [*accumulate((1 + rank for rank in ranks[:-1]), initial=0)]
+        return CpuCallAlike(self, self.words_of(views), places, tuple(numbers))
+
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
         """Strides as machine code counts them; those of a kernel's arrays are mostly the same from call to call."""
         if len(self._strides) > 64:
@@ -187,6 +194,20 @@ class CpuProgram:
             words.append(at)
             at += _pages(size)
         return [*words, at, each]
+
+
+class CpuCallAlike:
+    """A call of which only addresses are new."""
+
+    def __init__(self, program: CpuProgram, words: list[int], places: list[int], numbers: tuple[int, ...]) -> None:
+        """`words` are those of arrays that lie so, with addresses at these places."""
+        self._program, self._words, self._places, self._numbers = program, words, places, numbers
+
+    def __call__(self, addresses: Iterable[int], threads: int) -> None:
+        words = self._words.copy()
+        for place, address in zip(self._places, addresses):  # noqa: B905  strict costs time, and they are counted
+            words[place] = address
+        self._program.call(words, self._numbers, threads)
 
 
 class _Frame:

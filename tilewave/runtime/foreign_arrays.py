@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.runtime.dlpack import CUDA, Refused, UnknownDType, exchange_table
+from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import READER, NativeRecord
 
 HOST = "cpu"
@@ -110,6 +111,14 @@ def devices_of(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], tuple[int, .
     return None if reader is None else reader.devices
 
 
+@lru_cache(maxsize=256)
+def address_of(kinds: frozenset[Any]) -> Callable[[Any], int] | None:
+    """What tells the address of torch's tensors; None where one of the classes is another's, or derived from it."""
+    torch = sys.modules.get("torch")
+    known = torch is not None and kinds <= {torch.Tensor, torch.nn.Parameter}
+    return torch.Tensor.data_ptr if known and torch is not None else None
+
+
 # torch --------------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +161,12 @@ def machine_reader() -> NativeRecord | None:
     """How machine code reads torch's tensors; None where there is no torch, or one without a table of C functions."""
     torch = sys.modules.get("torch")
     return None if torch is None else _machine_reader(torch)
+
+
+def machine_lie() -> Callable[[tuple[Any, ...], bool], bytes | None] | None:
+    """lie(tensors, grad), the same bytes for all that lie alike; None where machine code cannot read tensors."""
+    reader = machine_reader()
+    return None if reader is None else of_record(engine().lie, reader)
 
 
 @cache

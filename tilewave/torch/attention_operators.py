@@ -17,7 +17,7 @@ from tilewave.ops.attending import attention as attend
 from tilewave.torch.product_operators import matmul
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted
-from tilewave.torch.tensors import LIBRARY, plain, want_tensors
+from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
 
 
 def attention(
@@ -31,12 +31,11 @@ def attention(
     soft_cap: float | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    want_tensors("attention", ("q", "k", "v", "bias", "out"), (q, k, v, bias, out))
-    if (ready := plain(q, k, v, bias, out)) is not None:
-        found = attend(
-            LIBRARY, ready[0], ready[1], ready[2], ready[3], AttentionAsked(causal, window, scale, soft_cap), ready[4]
-        )
-        return noted(found, out)
+    arrays = (q, k, v, bias, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        asked = AttentionAsked(causal, window, scale, soft_cap)
+        return noted(attend.known(LIBRARY, lie, arrays, (asked, False)), out)
+    want_tensors("attention", ("q", "k", "v", "bias", "out"), arrays)
     found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
     return given("attention", found, out, q, k, v, bias)
 
@@ -51,8 +50,10 @@ def _run(
     scale: float | None,
     soft_cap: float | None,
 ) -> tuple[Tensor, Tensor]:
-    lse = _sums_of(q)
-    return attend(LIBRARY, q, k, v, bias, AttentionAsked(causal, window, scale, soft_cap), None, lse), lse
+    found: tuple[Tensor, Tensor] = attend(
+        LIBRARY, (q, k, v, bias, None), AttentionAsked(causal, window, scale, soft_cap), True
+    )
+    return found
 
 
 def _sums_of(q: Tensor) -> Tensor:
@@ -65,19 +66,22 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *asked: Any) -> tuple[Tensor, Tensor]
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, bias, *ctx.asked = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, bias, *output)
 
 
-def _backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     q, k, v, bias, y, lse = ctx.saved_tensors
     causal, window, scale, soft_cap = ctx.asked
     scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    grad = torch.zeros_like(y) if grad is None else grad
     keys, values = (_repeated(x, q) for x in (k, v))
     scores = matmul(q, keys.mT).to(lse.dtype) * scale
     capped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
     shown = _seen_only(capped if bias is None else capped + bias.to(lse.dtype), causal, window)
     weights = torch.where(shown == -inf, 0.0, torch.exp(shown - lse[..., None]))
-    mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1) - grad_lse
+    mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1)
+    mean = mean if grad_lse is None else mean - grad_lse
     inner = weights * (matmul(grad, values.mT).to(lse.dtype) - mean[..., None])
     outer = inner if soft_cap is None else inner * (1 - (capped / soft_cap).square())
     outer = (outer * scale).to(q.dtype)

@@ -13,9 +13,11 @@ from torch import Tensor
 from tilewave.errors import CallError, TraceError, here
 from tilewave.lang.kernel import WaveKernel, given_subs
 from tilewave.lang.symbols import Symbol
+from tilewave.ops.arrays import ArrayLibrary
+from tilewave.ops.plans import Launch, Operated, Work
 from tilewave.torch.registry import define, free_name
 from tilewave.torch.signatures import OperatorSignature, signature_of
-from tilewave.torch.tensors import bare, plain
+from tilewave.torch.tensors import LIBRARY
 
 
 class TorchOperator:
@@ -26,9 +28,10 @@ class TorchOperator:
     ) -> None:
         self.kernel, self.signature, self.name = kernel, signature, name
         self.arguments = signature.arguments
+        self._calls = Operated(signature.arrays, self._work)
         self._gradients = gradients
         differentiated = not signature.mutated
-        self.operator = define(
+        self._operator = define(
             name,
             signature.schema,
             self._run,
@@ -38,6 +41,8 @@ class TorchOperator:
             backward=self._backward if differentiated else None,
             cast=signature.cast,
         )
+        self.operator = self._operator.registered
+        """torch's own."""
 
     def __repr__(self) -> str:
         return f"<operator tilewave::{self.name}{self.signature.schema}>"
@@ -46,11 +51,10 @@ class TorchOperator:
         """The results; arguments stand in the kernel's order, without those that are allocated, or are named."""
         if named or len(args) != len(self.arguments):
             args = self._bound(args, named)
-        tensors = [x for x in args if isinstance(x, Tensor)]
         if self.signature.mutated:
-            self._want_no_gradient(tensors)
+            self._want_no_gradient([x for x in args if isinstance(x, Tensor)])
             return self.operator(*args)
-        return self.operator(*args) if plain(*tensors) is None else self._run(*map(bare, args))
+        return self._operator(*args)
 
     def _want_no_gradient(self, tensors: Sequence[Tensor]) -> None:
         """Of what is changed in place torch would lose the gradients, and say nothing."""
@@ -70,11 +74,21 @@ class TorchOperator:
         return (*args, *(named[name] for name in later))
 
     def _run(self, *args: Any) -> Any:
-        self.signature.check(args)
-        found = self.signature.allocated(args)
-        given = dict(zip(self.signature.given, args, strict=False))
-        self.kernel(*[found[name] if name in found else given[name] for name in self.signature.parameters])
-        return _given_back(list(found.values()))
+        arrays, others = self.signature.parted(args)
+        return self._calls(LIBRARY, arrays, *others)
+
+    def _work(self, lib: ArrayLibrary, *parted: Any) -> Work:
+        """What a call comes to, of its tensors and then of its numbers."""
+        signature = self.signature
+        args = signature.joined(parted)
+        signature.check(args)
+        found = signature.allocated(args)
+        every = {**dict(zip(signature.given, args, strict=False)), **found}
+        arrays = {name: every[name] for name in signature.parameters if isinstance(every[name], Tensor)}
+        numbers = {name: every[name] for name in signature.parameters if name not in arrays}
+        names = (*arrays, *numbers)
+        order = tuple(map(names.index, signature.parameters))
+        return Work(found, Launch(self.kernel, arrays, tuple(numbers.values()), order))
 
     def _fake(self, *args: Any) -> Any:
         self.signature.check(args)

@@ -11,15 +11,16 @@ from tilewave.ir.types import DType
 from tilewave.ops import products
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted
-from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, plain, want_tensors
+from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_lie, is_free, want_tensors
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
 
 def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    want_tensors("matmul", ("a", "b", "out"), (a, b, out))
-    if (ready := plain(a, b, out)) is not None:
-        return noted(products.matmul(LIBRARY, *ready), out)
+    arrays = (a, b, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        return noted(products.matmul.known(LIBRARY, lie, arrays, (LIBRARY.digits(),)), out)
+    want_tensors("matmul", ("a", "b", "out"), arrays)
     return given("matmul", _MATMUL(a, b), out, a, b)
 
 
@@ -58,7 +59,7 @@ def _of_second(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
 _MATMUL = define(
     "matmul",
     "(Tensor a, Tensor b) -> Tensor",
-    lambda a, b: products.matmul(LIBRARY, a, b),
+    lambda a, b: products.matmul(LIBRARY, (a, b, None), LIBRARY.digits()),
     _fake_matmul,
     save=_save_both,
     backward=_matmul_backward,
@@ -77,11 +78,10 @@ def linear(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    names = ("x", "weight", "bias", "residual", "out")
-    want_tensors("linear", names, (x, weight, bias, residual, out))
-    if (ready := plain(x, weight, bias, residual, out)) is not None:
-        a, b, c, d, written = ready
-        return noted(products.linear(LIBRARY, a, b, c, activation, d, written), out)
+    arrays = (x, weight, bias, residual, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        return noted(products.linear.known(LIBRARY, lie, arrays, (activation, False, LIBRARY.digits())), out)
+    want_tensors("linear", ("x", "weight", "bias", "residual", "out"), arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]
     keeps = activation is not None and torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     found, _ = _LINEAR(x, weight, bias, activation, residual, keeps)
@@ -91,8 +91,8 @@ def linear(
 def _run_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, keeps: bool
 ) -> tuple[Tensor, Tensor]:
-    sums = x.new_empty((*x.shape[:-1], weight.shape[0]) if keeps else (0,), dtype=_result_dtype(x.dtype))
-    return products.linear(LIBRARY, x, weight, bias, activation, residual, None, sums if keeps else None), sums
+    found = products.linear(LIBRARY, (x, weight, bias, residual, None), activation, keeps, LIBRARY.digits())
+    return found if keeps else (found, found.new_empty((0,)))
 
 
 def _fake_linear(
@@ -105,17 +105,18 @@ def _fake_linear(
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, bias, ctx.activation, residual, ctx.keeps = inputs
     ctx.residual = None if residual is None else (residual.shape, residual.dtype)
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, bias, output[1])
 
 
-def _linear_backward(ctx: Any, grad: Tensor, grad_sums: Tensor) -> tuple[Any, ...]:
+def _linear_backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
     x, weight, bias, sums = ctx.saved_tensors
     of_x, of_weight, of_bias, _, of_residual, _ = ctx.needs_input_grad
-    inner = grad
+    inner = grad = x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=_result_dtype(x.dtype)) if grad is None else grad
     if ctx.activation is not None:
         sums = sums if ctx.keeps else linear(x, weight, bias)
         inner = _ACTIVATION_BACKWARD(sums, grad, ctx.activation)
-    inner = inner + grad_sums if ctx.keeps else inner
+    inner = inner if grad_sums is None or not ctx.keeps else inner + grad_sums
     return (
         matmul(inner, weight) if of_x else None,
         matmul(_as_matrix(inner).mT, _as_matrix(x)) if of_weight else None,
@@ -143,7 +144,7 @@ _LINEAR = define(
 _ACTIVATION_BACKWARD = define(
     "activation_backward",
     "(Tensor sums, Tensor grad, str activation) -> Tensor",
-    lambda sums, grad, activation: products.activation_backward(LIBRARY, sums, grad, activation),
+    lambda sums, grad, activation: products.activation_backward(LIBRARY, (sums, grad), activation),
     lambda sums, grad, activation: sums.new_empty(sums.shape),
 )
 
@@ -155,6 +156,6 @@ def _ours(dtype: torch.dtype) -> DType:
 _COLUMN_SUMS = define(
     "column_sums",
     "(Tensor x, ScalarType dtype) -> Tensor",
-    lambda x, dtype: products.column_sums(LIBRARY, x, _ours(dtype)),
+    lambda x, dtype: products.column_sums(LIBRARY, (x,), _ours(dtype)),
     lambda x, dtype: x.new_empty((x.shape[-1],), dtype=dtype),
 )

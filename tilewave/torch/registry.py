@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tilewave.torch.tensors import bare
+from tilewave.torch.tensors import asks_gradient, free_lie, is_autocast, is_unwatched
 
 NAMESPACE = "tilewave"
 AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
@@ -20,6 +20,29 @@ DEFINED: set[str] = set()
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
+class Operator:
+    """One of torch's operators; calls that nothing of torch's watches go past its dispatcher."""
+
+    def __init__(self, registered: Any, run: Run, differentiated: Any, cast: Cast | None) -> None:
+        self.registered, self.run, self.differentiated, self.cast = registered, run, differentiated, cast
+
+    def __call__(self, *args: Any) -> Any:
+        if is_unwatched():
+            args = self._cast(args) if is_autocast() else args
+            tensors = tuple([x for x in args if isinstance(x, torch.Tensor)])
+            if free_lie(tensors) is not None:
+                return self.run(*args)
+            if self.differentiated is not None and asks_gradient(tensors):
+                return self.differentiated.apply(*args)
+        return self.registered(*args)
+
+    def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the dispatcher would hand on under autocast."""
+        device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        is_cast = self.cast is not None and device in AUTOCAST and torch.is_autocast_enabled(device)
+        return tuple(self.cast(device, args)) if self.cast is not None and is_cast else args
+
+
 def define(
     name: str,
     schema: str,
@@ -30,21 +53,30 @@ def define(
     save: Run | None = None,
     backward: Run | None = None,
     cast: Cast | None = None,
-) -> Any:
+) -> Operator:
     """The operator; `save(ctx, inputs, output)` keeps for `backward(ctx, *grads)` what that needs."""
-
-    def bare_run(*args: Any) -> Any:
-        return run(*map(bare, args))
-
     DEFINED.add(name)
-    made = torch.library.custom_op(f"{NAMESPACE}::{name}", bare_run, mutates_args=mutates, schema=schema)
+    made = torch.library.custom_op(f"{NAMESPACE}::{name}", run, mutates_args=mutates, schema=schema)
     made.register_fake(fake)
     if backward is not None:
         made.register_autograd(backward, setup_context=save)
-    operator = getattr(getattr(torch.ops, NAMESPACE), name)  # its `.default` would be no event of a profile
+    registered = getattr(getattr(torch.ops, NAMESPACE), name)  # its `.default` would be no event of a profile
     for device, key in AUTOCAST.items() if cast is not None else ():
-        _LIBRARY.impl(name, _casting(operator, cast, device, key), f"Autocast{key}")
-    return operator
+        _LIBRARY.impl(name, _casting(registered, cast, device, key), f"Autocast{key}")
+    differentiated = None if backward is None or save is None else _differentiated(name, run, save, backward)
+    return Operator(registered, run, differentiated, cast)
+
+
+def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
+    """The same as torch's own class of differentiable functions, which takes a fifth of the time."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = run(*args)
+        save(ctx, args, output)
+        return output
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), members)
 
 
 def free_name(wanted: str) -> str:

@@ -11,18 +11,18 @@ from torch import Tensor
 from tilewave.ops import rows
 from tilewave.torch.registry import define, to_float32
 from tilewave.torch.results import given, noted
-from tilewave.torch.tensors import LIBRARY, plain, want_tensors
+from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
 
 # softmax ------------------------------------------------------------------------------------------------------------
 
 
 def softmax(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
+    if dim == -1 and is_free() and (lie := free_lie((x, out))) is not None:
+        return noted(rows.softmax.known(LIBRARY, lie, (x, out), ()), out)
     want_tensors("softmax", ("x", "out"), (x, out))
     if dim not in (-1, x.dim() - 1):
         return given("softmax", softmax(x.movedim(dim, -1)).movedim(-1, dim), out, x)
-    if (ready := plain(x, out)) is not None:
-        return noted(rows.softmax(LIBRARY, *ready), out)
-    return given("softmax", _SOFTMAX(x), out, x)
+    return softmax(x, out=out) if dim != -1 else given("softmax", _SOFTMAX(x), out, x)
 
 
 def _softmax_backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def _softmax_backward(ctx: Any, grad: Tensor) -> Tensor:
 _SOFTMAX = define(
     "softmax",
     "(Tensor x) -> Tensor",
-    lambda x: rows.softmax(LIBRARY, x),
+    lambda x: rows.softmax(LIBRARY, (x, None)),
     lambda x: x.new_empty(x.shape),
     save=lambda ctx, inputs, output: ctx.save_for_backward(output),
     backward=_softmax_backward,
@@ -44,7 +44,7 @@ _SOFTMAX = define(
 _SOFTMAX_BACKWARD = define(
     "softmax_backward",
     "(Tensor y, Tensor grad) -> Tensor",
-    lambda y, grad: rows.softmax_backward(LIBRARY, y, grad),
+    lambda y, grad: rows.softmax_backward(LIBRARY, (y, grad)),
     lambda y, grad: y.new_empty(y.shape),
 )
 
@@ -59,13 +59,15 @@ def rms_norm(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Any:
+    if is_free():
+        arrays = (x, weight, out) if residual is None else (x, residual, weight)
+        if (lie := free_lie(arrays)) is not None:
+            if residual is not None:
+                return rows.add_rms_norm.known(LIBRARY, lie, arrays, (eps,))
+            return noted(rows.rms_norm.known(LIBRARY, lie, arrays, (eps,)), out)
     want_tensors("rms_norm", ("x", "weight", "residual", "out"), (x, weight, residual, out))
     if residual is not None:
-        if (ready := plain(x, residual, weight)) is not None:
-            return rows.add_rms_norm(LIBRARY, ready[0], ready[1], ready[2], eps)
         return _ADD_RMS_NORM(x, residual, weight, eps)
-    if (ready := plain(x, weight, out)) is not None:
-        return noted(rows.rms_norm(LIBRARY, ready[0], ready[1], eps, ready[2]), out)
     return given("rms_norm", _RMS_NORM(x, weight, eps), out, x, weight)
 
 
@@ -76,9 +78,10 @@ def layer_norm(
     eps: float = 1e-5,
     out: Tensor | None = None,
 ) -> Tensor:
-    want_tensors("layer_norm", ("x", "weight", "bias", "out"), (x, weight, bias, out))
-    if (ready := plain(x, weight, bias, out)) is not None:
-        return noted(rows.layer_norm(LIBRARY, ready[0], ready[1], ready[2], eps, ready[3]), out)
+    arrays = (x, weight, bias, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        return noted(rows.layer_norm.known(LIBRARY, lie, arrays, (eps,)), out)
+    want_tensors("layer_norm", ("x", "weight", "bias", "out"), arrays)
     return given("layer_norm", _LAYER_NORM(x, weight, bias, eps), out, x, weight, bias)
 
 
@@ -100,14 +103,17 @@ def _rms_norm_grads(x: Tensor, weight: Tensor | None, grad: Tensor, eps: float, 
 def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, residual, weight, ctx.eps = inputs
     ctx.residual = residual.dtype
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1], weight)
 
 
-def _add_rms_norm_backward(ctx: Any, grad: Tensor, grad_total: Tensor) -> tuple[Any, ...]:
+def _add_rms_norm_backward(ctx: Any, grad: Tensor | None, grad_total: Tensor | None) -> tuple[Any, ...]:
     total, weight = ctx.saved_tensors
-    of_norm, of_weight = _rms_norm_grads(total, weight, grad, ctx.eps, ctx.needs_input_grad[2])
-    of_sum = of_norm + grad_total
-    return of_sum, of_sum.to(ctx.residual), of_weight, None
+    of_sum, of_weight = grad_total, None
+    if grad is not None:
+        of_norm, of_weight = _rms_norm_grads(total, weight, grad, ctx.eps, ctx.needs_input_grad[2])
+        of_sum = of_norm if grad_total is None else of_norm + grad_total
+    return of_sum, None if of_sum is None else of_sum.to(ctx.residual), of_weight, None
 
 
 def _save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -134,7 +140,7 @@ def _row_numbers(x: Tensor, *others: Tensor | None) -> Tensor:
 _RMS_NORM = define(
     "rms_norm",
     "(Tensor x, Tensor? weight, float eps) -> Tensor",
-    lambda x, weight, eps: rows.rms_norm(LIBRARY, x, weight, eps),
+    lambda x, weight, eps: rows.rms_norm(LIBRARY, (x, weight, None), eps),
     lambda x, weight, eps: x.new_empty(x.shape),
     save=_save_rms_norm,
     backward=_rms_norm_backward,
@@ -144,7 +150,7 @@ _RMS_NORM = define(
 _ADD_RMS_NORM = define(
     "add_rms_norm",
     "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
-    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, x, residual, weight, eps),
+    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, (x, residual, weight), eps),
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
     save=_save_add_rms_norm,
     backward=_add_rms_norm_backward,
@@ -154,21 +160,21 @@ _ADD_RMS_NORM = define(
 _RMS_NORM_BACKWARD = define(
     "rms_norm_backward",
     "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor)",
-    lambda x, grad, weight, eps: rows.rms_norm_backward(LIBRARY, x, grad, weight, eps),
+    lambda x, grad, weight, eps: rows.rms_norm_backward(LIBRARY, (x, grad, weight), eps),
     lambda x, grad, weight, eps: (x.new_empty(x.shape), _row_numbers(x, grad, weight)),
 )
 
 _RMS_NORM_WEIGHTS = define(
     "rms_norm_weights",
     "(Tensor x, Tensor grad, Tensor scale, Tensor weight) -> Tensor",
-    lambda x, grad, scale, weight: rows.rms_norm_weights(LIBRARY, x, grad, scale, weight),
+    lambda x, grad, scale, weight: rows.rms_norm_weights(LIBRARY, (x, grad, scale, weight)),
     lambda x, grad, scale, weight: weight.new_empty(weight.shape),
 )
 
 _LAYER_NORM = define(
     "layer_norm",
     "(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
-    lambda x, weight, bias, eps: rows.layer_norm(LIBRARY, x, weight, bias, eps),
+    lambda x, weight, bias, eps: rows.layer_norm(LIBRARY, (x, weight, bias, None), eps),
     lambda x, weight, bias, eps: x.new_empty(x.shape),
     save=_save_layer_norm,
     backward=_layer_norm_backward,
@@ -178,7 +184,7 @@ _LAYER_NORM = define(
 _LAYER_NORM_BACKWARD = define(
     "layer_norm_backward",
     "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
-    lambda x, grad, weight, eps: rows.layer_norm_backward(LIBRARY, x, grad, weight, eps),
+    lambda x, grad, weight, eps: rows.layer_norm_backward(LIBRARY, (x, grad, weight), eps),
     lambda x, grad, weight, eps: (
         x.new_empty(x.shape),
         _row_numbers(x, grad, weight),
@@ -189,6 +195,6 @@ _LAYER_NORM_BACKWARD = define(
 _LAYER_NORM_WEIGHTS = define(
     "layer_norm_weights",
     "(Tensor x, Tensor grad, Tensor mean, Tensor scale, Tensor weight) -> (Tensor, Tensor)",
-    lambda x, grad, mean, scale, weight: rows.layer_norm_weights(LIBRARY, x, grad, mean, scale, weight),
+    lambda x, grad, mean, scale, weight: rows.layer_norm_weights(LIBRARY, (x, grad, mean, scale, weight)),
     lambda x, grad, mean, scale, weight: (weight.new_empty(weight.shape), weight.new_empty(weight.shape)),
 )

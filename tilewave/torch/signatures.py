@@ -62,6 +62,28 @@ class OperatorSignature:
         results = ", ".join("Tensor" for _ in self.results)
         return f"({', '.join(listed)}) -> {results if len(self.results) == 1 else f'({results})'}"
 
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """Those of the arguments that are arrays."""
+        return tuple(name for name in self.given if isinstance(self.parameters[name], MemoryType))
+
+    @cached_property
+    def _order(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Which arguments are arrays, and which are not."""
+        arrays = tuple(i for i, name in enumerate(self.arguments) if name in self.arrays)
+        return arrays, tuple(i for i in range(len(self.arguments)) if i not in arrays)
+
+    def parted(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The arrays of a call, and what it gives beside."""
+        arrays, others = self._order
+        return tuple([args[i] for i in arrays]), tuple([args[i] for i in others])
+
+    def joined(self, parted: Sequence[Any]) -> list[Any]:
+        """What was `parted`, in the order of the arguments."""
+        arrays, others = self._order
+        found = dict(zip((*arrays, *others), parted, strict=True))
+        return [found[i] for i in range(len(found))]
+
     def _dims(self, name: str) -> tuple[Any, ...]:
         kind = self.parameters[name]
         return kind.dims if isinstance(kind, MemoryType) else ()

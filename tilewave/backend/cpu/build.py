@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from tilewave.backend.cpu.instruction_sets import (
     instruction_set,
     runs_here,
 )
-from tilewave.backend.protocol import Build
+from tilewave.backend.protocol import Build, CallAgain
 from tilewave.errors import SavedKernelError, TargetError, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
@@ -25,7 +25,7 @@ from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
-from tilewave.runtime.arrays import Parameter, check_host_call, plain_pointers
+from tilewave.runtime.arrays import Parameter, check_host_call, plain_pointers, quick_address
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 from tilewave.runtime.pool import default_threads
@@ -33,6 +33,7 @@ from tilewave.runtime.records import AGAIN
 
 if TYPE_CHECKING:
     from tilewave.runtime.saved_file import Stored
+    from tilewave.runtime.sizes import Size
 
 KEPT_CALLS = 1024
 """Sets of arrays that a kernel remembers; more different ones in turn, and it starts afresh."""
@@ -89,6 +90,22 @@ class CpuBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run it on this machine's cores."""
         self.program.call(self._words(arrays, parameters), numbers, self._threads())
+
+    def again(
+        self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
+    ) -> CallAgain | None:
+        found, address = sized(arrays, given), quick_address(arrays)
+        written = [i for i, p in enumerate(found.parameters) if p.written]
+        if address is None or not {*written} <= {*fresh}:
+            return None
+        views = check_host_call(self.tiles.name, found.parameters, arrays)
+        call, threads = self.program.alike(views, found.numbers), self._threads
+
+        def made(arrays: tuple[Any, ...]) -> int:
+            call(map(address, arrays), threads())
+            return 0
+
+        return made
 
     def _threads(self) -> int:
         return 1 if self.tiles.workgroups == 1 else default_threads()

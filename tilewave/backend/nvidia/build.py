@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from tilewave.analysis.repacking import across_depth, odd_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.nvidia.repacking import in_numpy
-from tilewave.backend.protocol import Build, LaneLaunch, figures_of
+from tilewave.backend.protocol import Build, CallAgain, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
@@ -139,6 +139,11 @@ class NvidiaBuild(Build):
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
         self.program.call(arrays, given, sized)
+
+    def again(
+        self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
+    ) -> CallAgain | None:
+        return self.program.again(arrays, given)  # which looks whether arrays are apart at every call
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)

@@ -29,6 +29,7 @@ from tilewave.backend.nvidia.repacking import (
     repacked,
 )
 from tilewave.backend.nvidia.row_copies import LaunchPlace, RowCopies
+from tilewave.backend.protocol import CallAgain
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
@@ -175,6 +176,10 @@ class NvidiaProgram:
         """The same for a call that may be known."""
         chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
         chooser.call(arrays, given, sized)
+
+    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> CallAgain | None:
+        """The same for arrays that lie as these, which have been run."""
+        return self._chooser[0].again(arrays, given) if self._chooser else None
 
     def _choosing(self, parameters: Parameters) -> Chooser:
         if not self._chooser:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
-from tilewave.backend.nvidia.inline_ptx import asm, when
+from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
@@ -103,6 +103,15 @@ class Nvptx:
         pass
 
     # -- memory
+
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+        """Lanes that load from elsewhere instead, to throw it away, are slower by far: all ask for one line."""
+        registers = ", ".join(f"${i}" for i in range(words))
+        load = f"ld.global{'' if is_written else '.nc'}.v{words}.b32 {{{registers}}}, [${2 * words}];"
+        truth = f.value(f"zext i1 {condition} to i32")
+        return asm_on(
+            f, when(2 * words + 1, load), [("i32", "0")] * words, [(self.global_pointer, pointer), ("i32", truth)]
+        )
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""

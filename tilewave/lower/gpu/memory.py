@@ -256,6 +256,13 @@ class GlobalAccess:
             return ""
         return self.f.value(f"icmp ult i32 {self.n.sum(whole, 32)}, {op.within[axis]}")
 
+    def is_never_there(self, op: Load | Store, axis: int, step: int) -> bool:
+        """Whether a register so far from a lane's first one lies beyond that part in every lane."""
+        return (
+            bool(op.own)
+            and bounds(self.n.positions.of(op.own[axis]).plus(step), self.n.positions)[0] >= op.within[axis]
+        )
+
     def whole_there(self, op: Load | Store | CopyAsyncChunks, axis: int) -> int:
         """Elements of which, along an axis, all are there or none; 0: any number."""
         if isinstance(op, CopyAsyncChunks) or not op.own:

@@ -11,15 +11,58 @@ CUDA = 2
 """As DLPack numbers devices."""
 _LEGACY_STREAMS = 2
 """Streams of a number below it are no streams of anybody's, and are not captured."""
-_TENSOR_BYTES = 48
+TENSOR_BYTES = 48
 
 
-def read_tensor() -> str:
+def look_at() -> str:
     """As DLPack lays a DLTensor out."""
-    asked = [("requires_grad", f"call ptr {api('PyObject_GetAttr')}(ptr %array, ptr %requires_grad)")]
-    asked += [("is_neg", f"call ptr {api('PyObject_Vectorcall')}(ptr %is_neg, ptr %self.in, i64 1, ptr null)")]
-    false = "\n".join(
-        f"""  %{name}.said = {call}
+    return f"""
+; Whether the array is a tensor whose class means what torch's does; its DLTensor is written then.
+define i1 @look_at(ptr %record, ptr %array, ptr %tensor_at) {{
+entry:
+{fields("%record", READER)}
+  %kind.in = getelementptr i8, ptr %array, i64 {object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)}
+  %kind = load ptr, ptr %kind.in
+  %is_tensor = icmp eq ptr %kind, %tensor
+  %is_parameter = icmp eq ptr %kind, %parameter
+  %is_known = or i1 %is_tensor, %is_parameter
+  br i1 %is_known, label %known, label %unknown
+known:
+  %failed = call i32 %look(ptr %array, ptr %tensor_at)
+  %is_read = icmp eq i32 %failed, 0
+  ret i1 %is_read
+unknown:
+  ret i1 false
+}}
+"""
+
+
+def is_plain() -> str:
+    gradient = f"call ptr {api('PyObject_GetAttr')}(ptr %array, ptr %requires_grad)"
+    negated = f"call ptr {api('PyObject_Vectorcall')}(ptr %is_neg, ptr %self.in, i64 1, ptr null)"
+    return f"""
+; Whether a tensor's numbers are what its memory holds, and, where gradients are asked for, it asks for none.
+define i1 @is_plain(ptr %record, ptr %array, i1 %grad) {{
+entry:
+  %self.in = alloca ptr
+  store ptr %array, ptr %self.in
+{fields("%record", READER)}
+  br i1 %grad, label %asked, label %fine
+asked:
+{_want_false("asked", gradient)}
+  br label %fine
+fine:
+{_want_false("negated", negated)}
+  ret i1 true
+unknown:
+  ret i1 false
+}}
+"""
+
+
+def _want_false(name: str, call: str) -> str:
+    """Goes on where Python says False, and to `unknown` otherwise."""
+    return f"""  %{name}.said = {call}
   %{name}.failed = icmp eq ptr %{name}.said, null
   br i1 %{name}.failed, label %unknown, label %{name}.known
 {name}.known:
@@ -27,26 +70,18 @@ def read_tensor() -> str:
   %{name}.no = icmp eq ptr %{name}.said, {constant(False)}
   br i1 %{name}.no, label %{name}.fine, label %unknown
 {name}.fine:"""
-        for name, call in asked
-    )
+
+
+def read_tensor() -> str:
     return f"""
 ; The address, lengths and steps of a tensor, and its device; below 0 where Python must look.
 define i64 @read_tensor(ptr %record, ptr %array, i64 %rank, i64 %dtype, ptr %words) {{
 entry:
-  %tensor_at = alloca i8, i64 {_TENSOR_BYTES}, align 16
-  %self.in = alloca ptr
-  store ptr %array, ptr %self.in
-{fields("%record", READER)}
-  %kind.in = getelementptr i8, ptr %array, i64 {object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)}
-  %kind = load ptr, ptr %kind.in
-  %is_tensor = icmp eq ptr %kind, %tensor
-  %is_parameter = icmp eq ptr %kind, %parameter
-  %is_known = or i1 %is_tensor, %is_parameter
-  br i1 %is_known, label %looked, label %unknown
-looked:
-  %failed = call i32 %look(ptr %array, ptr %tensor_at)
-  %is_read = icmp eq i32 %failed, 0
-  br i1 %is_read, label %described, label %unknown
+  %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
+  %device.in = getelementptr i64, ptr %record, i64 {READER.index("device")}
+  %device = load i64, ptr %device.in
+  %is_seen = call i1 @look_at(ptr %record, ptr %array, ptr %tensor_at)
+  br i1 %is_seen, label %described, label %unknown
 described:
   %where.in = getelementptr i8, ptr %tensor_at, i64 8
   %where.32 = load i32, ptr %where.in
@@ -68,11 +103,10 @@ described:
   %fits = and i1 %fits.1, %fits.2
   br i1 %fits, label %fitting, label %unknown
 fitting:
-{false}
-  %data = load i64, ptr %tensor_at
-  %offset.in = getelementptr i8, ptr %tensor_at, i64 40
-  %offset = load i64, ptr %offset.in
-  %address = add i64 %data, %offset
+  %is_plain = call i1 @is_plain(ptr %record, ptr %array, i1 true)
+  br i1 %is_plain, label %fine, label %unknown
+fine:
+{address_of("address")}
   store i64 %address, ptr %words
   %shape.in = getelementptr i8, ptr %tensor_at, i64 24
   %shape = load ptr, ptr %shape.in
@@ -88,6 +122,14 @@ unknown:
   ret i64 -1
 }}
 """
+
+
+def address_of(name: str) -> str:
+    """Of the first element of the tensor that was looked at."""
+    return f"""  %{name}.data = load i64, ptr %tensor_at
+  %{name}.offset.in = getelementptr i8, ptr %tensor_at, i64 40
+  %{name}.offset = load i64, ptr %{name}.offset.in
+  %{name} = add i64 %{name}.data, %{name}.offset"""
 
 
 def _reading() -> str:

@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING
-from tilewave.runtime.native.calls import call, make_call, read_tensor
+from tilewave.runtime.native.alike import call_alike, lie
+from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.steps import INTRINSICS, evaluate
@@ -42,12 +43,18 @@ class Engine(NamedTuple):
     make_call: Any
     """A record of `CALL`, arrays and numbers by their address, with room for a program, a device and a stream."""
     call: _MethodDefinition
+    """call(arrays, numbers) of a record of `CALL`."""
+    lie: _MethodDefinition
+    """lie(arrays, grad) of a record of `READER`."""
+    call_alike: _MethodDefinition
+    """call_alike(arrays) of a record of `ALIKE`."""
     memory: Any
     """What holds it."""
 
-    def caller(self, record: NativeRecord) -> Any:
-        """call(arrays, numbers) of a record of `CALL`, which lives as long: Python takes it for that one's module."""
-        return _new_function(ctypes.addressof(self.call), record.address, record)
+
+def of_record(method: _MethodDefinition, record: NativeRecord) -> Any:
+    """A function of a record, which lives as long: Python takes it for that one's module."""
+    return _new_function(ctypes.addressof(method), record.address, record)
 
 
 @cache
@@ -59,9 +66,9 @@ def engine() -> Engine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    text = INTRINSICS + evaluate() + make_launch() + make_call() + read_tensor() + call()
-    builder = llvm.JITLibraryBuilder().add_ir(text)
-    for name in ("evaluate", "make_launch", "make_call", "call"):
+    parts = (evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, lie, call_alike)
+    builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
+    for name in ("evaluate", "make_launch", "make_call", "call", "lie", "call_alike"):
         builder.export_symbol(name)
     compiler = llvm.create_lljit_compiler(machine)
     library = builder.link(compiler, "host_engine")
@@ -71,5 +78,7 @@ def engine() -> Engine:
         ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
         ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
+        _MethodDefinition(b"lie", library["lie"], _FAST_CALL, None),
+        _MethodDefinition(b"call_alike", library["call_alike"], _FAST_CALL, None),
         (compiler, library),
     )
