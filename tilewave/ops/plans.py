@@ -23,7 +23,7 @@ KEPT_PLANS = 4096
 NOT_MADE = object()
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """A kernel and what it is given."""
 
     kernel: WaveKernel
@@ -47,12 +47,12 @@ def given_only(**arrays: Array | None) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-class Work(NamedTuple):
+class CallWork(NamedTuple):
     """What a call comes to."""
 
     results: Mapping[str, Array]
     """By name; new ones, or one that the call was given."""
-    launch: Launch | None = None
+    launch: KernelLaunch | None = None
     """None where there is nothing to compute."""
     behind: Callable[[], None] | None = None
     """What is left to be done then, if anything."""
@@ -65,7 +65,7 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Work to be done again with other arrays."""
+    """What is done again with other arrays."""
 
     allocations: Sequence[Callable[[], Array]]
     """Of results that are new."""
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
         return NOT_MADE if self.call(self.picked(every)) else self.results(every)
 
     @staticmethod
-    def of(lib: ArrayLibrary, given: Mapping[str, Array], work: Work) -> Plan | None:
+    def of(lib: ArrayLibrary, given: Mapping[str, Array], work: CallWork) -> Plan | None:
         """Of work that has been done; None where it cannot be done again so."""
         launch = work.launch
         if launch is None or work.behind is not None:
@@ -108,7 +108,7 @@ def _nothing(every: tuple[Array, ...]) -> None:
 class Operated:
     """The calls of one operation."""
 
-    def __init__(self, names: Sequence[str], work: Callable[..., Work]) -> None:
+    def __init__(self, names: Sequence[str], work: Callable[..., CallWork]) -> None:
         """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names."""
         self.names, self.work = tuple(names), work
         self.kept: dict[Any, Plan] = {}
