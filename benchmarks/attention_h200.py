@@ -1,20 +1,25 @@
-"""Attention forward on an H200: the kernel of examples/attention.py beside torch's cuDNN and flash backends.
+"""Attention forward on an H200: the kernel of examples/attention.py beside torch's cuDNN backend.
 
-    python benchmarks/attention_h200.py                        # heads of 128, sequences of 4096, 16k tokens
-    python benchmarks/attention_h200.py --head 64 --seq 1024 --block-m 128 --block-k 64 --schedule NONE
+    python benchmarks/attention_h200.py [--head 64 128 256] [--seq 1024 4096 16384] [--mode both] [--fixed]
+    python benchmarks/attention_h200.py --ladder --head 128 --seq 4096      # passes left out; flash, Triton beside it
 
-Needs torch with CUDA. Every contestant is recorded into a CUDA graph; rounds go through all of them in turn, so that
-heat and clocks are the same for each. Printed are the median of the rounds, their spread (from the tenth to the
-ninetieth percentile), TFLOP/s by the products that the mask leaves, the share of cuDNN's speed, and how far the
-result lies from float64. `--transposed` also measures the kernel with V as [N, K2].
+f16, 16k tokens of 2048 elements in all heads together, whole and causal, sizes open unless they are fixed. Every result
+is held against float64 in three heads of a poisoned output, and must be the same bits twice. Bursts of CUDA graphs,
+each contestant between two of cuDNN, short (cool) or sustained (hot); printed are cuDNN's TFLOP/s by the products that
+the mask leaves, the error of both, and the median of the quotients (above 1: faster than cuDNN) with half the distance
+of their quartiles. `benchmarks/attention_kernels_h200.py` measures other dtypes, heads, lengths and masks.
 """
 
+from __future__ import annotations
+
 import argparse
+import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -22,129 +27,175 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import tilewave as tw
+from tilewave.bench.ablation import Change, changed, without
+from tilewave.bench.contestant import Launch
+from tilewave.bench.gpu import Bursts, Launching
+from tilewave.bench.rounds import MODES, Mode, Rounds, play
+from tilewave.compile import Compiled, compile_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parent))
+import triton_attention
 from attention import BLOCK_K2, BLOCK_M, K1, K2, B, M, N, attention
 
-HIDDEN = 2048
-"""Elements of a token in all heads."""
+TOKENS, HIDDEN = 16384, 2048
 CHECKED = 3
 """Heads whose results are held against float64."""
+OURS, CUDNN = "tilewave", "cuDNN"
+TILES = {64: {1024: (128, 128)}, 128: {}, 256: {}}
+USUAL_TILES = {64: (192, 128), 128: (128, 128), 256: (128, 64)}
+LADDER = ("make_persistent", "keep_maximum", "lag_products", "stage_writes", "mask_once", "skip_whole_masks")
 
 
-def ours(options: argparse.Namespace, is_causal: bool, v_dims: tuple[Any, Any]) -> Any:
-    shape = {B: heads_of(options), M: options.seq, K2: options.seq, K1: options.head, N: options.head}
-    subs = {} if options.open else shape
-    blocks = {BLOCK_M: options.block_m, BLOCK_K2: options.block_k, K1: options.head}
-    schedule = tw.SchedulingType[options.schedule]
-    kernel = attention(options.head, is_causal, v_dims)
-    return tw.wave_compile(tw.WaveCompileOptions(subs={**subs, **blocks}, target="sm_90a", schedule=schedule), kernel)
+@dataclass(frozen=True)
+class Case:
+    head: int
+    seq: int
+    is_causal: bool
+
+    @property
+    def heads(self) -> int:
+        """Of all sequences together."""
+        return TOKENS // self.seq * (HIDDEN // self.head)
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Queries and keys."""
+        return TILES[self.head].get(self.seq, USUAL_TILES[self.head])
+
+    @property
+    def operations(self) -> int:
+        return 4 * self.heads * self.seq**2 * self.head // (2 if self.is_causal else 1)
+
+    def __str__(self) -> str:
+        queries, keys = self.tile
+        return f"heads of {self.head}, sequences of {self.seq}{', causal' * self.is_causal}, {queries}x{keys}"
 
 
-def heads_of(options: argparse.Namespace) -> int:
-    """Of all sequences together."""
-    return options.tokens // options.seq * (HIDDEN // options.head)
+def as_it_is(passes: Any) -> Any:
+    return passes
 
 
-def contestants(options: argparse.Namespace, is_causal: bool) -> dict[str, tuple[Callable[[], Any], Any]]:
-    """What each launches, and where its result is; None: what the launch gives."""
-    torch.manual_seed(16)
-    size = (1, heads_of(options), options.seq, options.head)
-    q, k, v = (torch.randn(size, device="cuda").half() for _ in range(3))
-    found: dict[str, tuple[Callable[[], Any], Any]] = {}
-
-    def backend(kind: Any) -> Callable[[], Any]:
-        def launch() -> Any:
-            with sdpa_kernel(kind):
-                return scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-
-        return launch
-
-    found["cuDNN"] = backend(SDPBackend.CUDNN_ATTENTION), None
-    found["flash"] = backend(SDPBackend.FLASH_ATTENTION), None
-    ways = {"tilewave": ((K2, N), v[0])}
-    if options.transposed:
-        ways["tilewave, V as [N, K2]"] = ((N, K2), v[0].transpose(1, 2).contiguous())
-    for name, (v_dims, values) in ways.items():
-        compiled, out = ours(options, is_causal, v_dims), torch.full(size[1:], math.nan, device="cuda").half()
-        found[name] = (lambda c=compiled, o=out, w=values: c(q[0], k[0], w, o)), out[None]
-    check(found, q, k, v, is_causal)
-    return found
+@cache
+def compiled(head: int, is_causal: bool, tile: tuple[int, int], seq: int, change: Change) -> Compiled:
+    """For sequences of that length, or of any, where it is 0."""
+    fixed = {B: TOKENS // seq * (HIDDEN // head), M: seq, K2: seq} if seq else {}
+    subs = {**fixed, K1: head, N: head, BLOCK_M: tile[0], BLOCK_K2: tile[1]}
+    options = tw.WaveCompileOptions(subs=subs, target="sm_90a")
+    return compile_with(options, attention(head, is_causal), changed(change))
 
 
-def check(found: dict[str, tuple[Callable[[], Any], Any]], q: Any, k: Any, v: Any, is_causal: bool) -> None:
-    """Print how far each lies from float64 in some heads."""
-    heads = torch.linspace(0, q.shape[1] - 1, CHECKED, device=q.device).long()
-    wide = (x[:, heads].double() for x in (q, k, v))
-    with sdpa_kernel(SDPBackend.MATH):
-        want = scaled_dot_product_attention(*wide, is_causal=is_causal)
-    for name, (launch, out) in found.items():
-        given = launch()
+@dataclass(frozen=True)
+class Arrays:
+    """Operands, and what float64 gives for some heads."""
+
+    case: Case
+    q: Any
+    k: Any
+    v: Any
+    want: Any
+    outputs: list[Any] = field(default_factory=list)
+    """Which graphs write."""
+
+    @staticmethod
+    def of(case: Case) -> Arrays:
+        torch.manual_seed(16)
+        size = (case.heads, case.seq, case.head)
+        q, k, v = (torch.randn(size, device="cuda").half() for _ in range(3))
+        with sdpa_kernel(SDPBackend.MATH):  # one head after the other: scores of float64 are large
+            want = [
+                scaled_dot_product_attention(*(x[None, [i]].double() for x in (q, k, v)), is_causal=case.is_causal)[0]
+                for i in Arrays.heads_of(case)
+            ]
+        return Arrays(case, q, k, v, torch.cat(want))
+
+    @staticmethod
+    def heads_of(case: Case) -> list[int]:
+        return torch.linspace(0, case.heads - 1, CHECKED).long().tolist()
+
+    def output(self) -> Any:
+        self.outputs.append(torch.full_like(self.q, math.nan))
+        return self.outputs[-1]
+
+    def torchs(self, kind: Any) -> Any:
+        with sdpa_kernel(kind):
+            return scaled_dot_product_attention(self.q[None], self.k[None], self.v[None], is_causal=self.case.is_causal)
+
+    def error(self, found: Any) -> float:
+        off = found[self.heads_of(self.case)].double() - self.want
+        return (off.norm() / self.want.norm()).item()
+
+    def checked(self, launch: Callable[[], Any], out: Any) -> float:
+        """How far a launch is from float64; all of its results are the same bits the second time."""
+        launch()
+        first = out.clone()
+        out.fill_(math.nan)
+        launch()
         torch.cuda.synchronize()
-        got = (given if out is None else out)[:, heads].double()
-        error = ((got - want).norm() / want.norm()).item()
-        print(f"  {name:24} off by {error:.2e} of float64, {(got - want).abs().max().item():.2e} at most")
-        assert error < 2**-9, f"{name} is wrong"  # p and the result have 11 bits each
+        assert torch.equal(first.view(torch.int16), out.view(torch.int16)), f"{self.case}: two runs differ"
+        return self.error(out)
 
 
-def graph_of(launch: Callable[[], Any], times: int) -> Any:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(times):
-            launch()
-    return graph
+def ours(arrays: Arrays, change: Change, is_fixed: bool) -> tuple[Launch, float]:
+    case, out = arrays.case, arrays.output()
+    made = compiled(case.head, case.is_causal, case.tile, case.seq if is_fixed else 0, change)
+    launch = partial(made, arrays.q, arrays.k, arrays.v, out)
+    return launch, arrays.checked(launch, out)
 
 
-def measured(options: argparse.Namespace, is_causal: bool) -> dict[str, list[float]]:
-    """Milliseconds of one launch, for every contestant and round."""
-    graphs = {name: graph_of(launch, options.times) for name, (launch, _) in contestants(options, is_causal).items()}
-    found: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(options.rounds + options.warm):
-        for name, graph in graphs.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            if turn >= options.warm:
-                found[name].append(begin.elapsed_time(end) / options.times)
-    return found
+def tritons(arrays: Arrays) -> tuple[Launch, float]:
+    given = arrays.q, arrays.k, arrays.v, arrays.output(), arrays.case.is_causal
+    launch = partial(triton_attention.launch, *given, triton_attention.best(*given))
+    return launch, arrays.checked(launch, given[3])
 
 
-def report(options: argparse.Namespace, is_causal: bool) -> None:
-    print(f"head {options.head}, sequences of {options.seq}, {options.tokens} tokens, causal: {is_causal}")
-    found = measured(options, is_causal)
-    products = 4 * heads_of(options) * options.seq**2 * options.head / (2 if is_causal else 1)
-    best = median(found["cuDNN"])
-    for name, times in found.items():
-        middle, parts = median(times), quantiles(times, n=10)
-        print(
-            f"  {name:24} {middle:8.3f} ms  ({parts[0]:.3f} to {parts[-1]:.3f})  {products / middle / 1e9:6.0f} TFLOP/s"
-            f"  {best / middle:5.2f} of cuDNN"
-        )
+def contestants(arrays: Arrays, options: argparse.Namespace) -> Iterator[tuple[str, Launch, float]]:
+    """Each with its error."""
+    cudnn = partial(arrays.torchs, SDPBackend.CUDNN_ATTENTION)
+    yield CUDNN, cudnn, arrays.error(cudnn()[0])
+    yield OURS, *ours(arrays, as_it_is, options.fixed)
+    if options.ladder:
+        for name in LADDER:
+            yield f"without {name}", *ours(arrays, without(name), options.fixed)
+        flash = partial(arrays.torchs, SDPBackend.FLASH_ATTENTION)
+        yield "torch's flash backend", flash, arrays.error(flash()[0])
+        yield "Triton", *tritons(arrays)
+
+
+def raced(launches: dict[str, Launch], mode: Mode, rounds: int) -> Rounds:
+    bursts = Bursts.of(Launching.of(torch, launches), launches, mode)
+    return Rounds(mode, bursts.launches, play(list(launches), CUDNN, rounds, 18, bursts.take, lambda: None), CUDNN)
+
+
+def report(case: Case, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    arrays = Arrays.of(case)
+    found = list(contestants(arrays, options))
+    launches, errors = {name: launch for name, launch, _ in found}, {name: error for name, _, error in found}
+    for mode in MODES[options.mode]:
+        rounds = raced(launches, mode, options.rounds)
+        print(f"{case}, {mode.name}: cuDNN {rounds.tflops(CUDNN, case.operations).median:.0f} TFLOP/s")
+        for name in launches:
+            ratio = rounds.ratio(name)
+            told = f"{ratio.median:.3f} ±{ratio.spread:.3f} of cuDNN, " if ratio else ""
+            print(f"  {name:26} {told}off by {errors[name]:.2e} of float64", flush=True)
+        yield {"case": str(case), "errors": errors, **rounds.to_json(case.operations)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attention forward beside torch's backends.")
-    parser.add_argument("--head", type=int, default=128)
-    parser.add_argument("--seq", type=int, default=4096)
-    parser.add_argument("--tokens", type=int, default=16384)
-    parser.add_argument("--block-m", type=int, default=128)
-    parser.add_argument("--block-k", type=int, default=64)
-    parser.add_argument("--schedule", default="PREFETCH", choices=[s.name for s in tw.SchedulingType])
-    parser.add_argument("--open", action="store_true", help="leave sizes open")
-    parser.add_argument("--transposed", action="store_true", help="also with V as [N, K2]")
-    parser.add_argument("--times", type=int, default=4, help="launches in a graph")
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--warm", type=int, default=10, help="rounds that do not count")
+    parser = argparse.ArgumentParser(description="Attention forward beside cuDNN.")
+    parser.add_argument("--head", type=int, nargs="+", choices=sorted(USUAL_TILES), default=[128, 64, 256])
+    parser.add_argument("--seq", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--mode", choices=sorted(MODES), default="short")
+    parser.add_argument("--fixed", action="store_true", help="compile for each length of sequences")
+    parser.add_argument("--ladder", action="store_true", help="with passes left out; torch's flash backend; Triton")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    for is_causal in (False, True):
-        report(options, is_causal)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    cases = [Case(h, s, causal) for h in options.head for s in options.seq for causal in (False, True)]
+    rows = [row for case in cases for row in report(case, options)]
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

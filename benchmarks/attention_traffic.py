@@ -1,10 +1,13 @@
 """Where attention's bytes come from, by the order of its tiles, simulated: python benchmarks/attention_traffic.py.
 
     python benchmarks/attention_traffic.py [--heads 64] [--seq 4096] [--head 128] [--machines MI300X,H200]
+    ncu --kernel-name attention --clock-control none --metrics dram__bytes_read.sum,lts__t_sectors_op_read.sum \\
+        python benchmarks/attention_traffic.py --launch --heads 16 --seq 16384
 
 Every block of queries reads all keys and values of its head (up to its own rows where it is causal), so the L2 decides:
 blocks of one head must meet there. On an MI300X each XCD has its own. Causal rows take differently long: `even` is how
-soon the work could be done if it were shared evenly, as a share of when the last unit is done.
+soon the work could be done if it were shared evenly, as a share of when the last unit is done. `--launch` predicts
+nothing, and runs each order once on the GPU at hand, for Nsight Compute to count; that needs torch.
 """
 
 import argparse
@@ -70,21 +73,26 @@ def even(order, grid, machine, is_causal):
     return found.soonest / found.ends
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Simulated traffic of attention by the order of its tiles.")
-    parser.add_argument("--heads", type=int, default=64)
-    parser.add_argument("--seq", type=int, default=4096)
-    parser.add_argument("--head", type=int, default=128)
-    parser.add_argument("--machines", default="MI300X,H200")
-    parser.add_argument("--causal", action="store_true", help="causal attention alone")
-    options = parser.parse_args()
-    sizes = {B: options.heads, M: options.seq, K2: options.seq, K1: options.head, N: options.head}
-    sizes[BLOCK_M] = BLOCK_QUERIES
+def launch(sizes, orders):
+    """Each once, in this order."""
+    import torch  # noqa: PLC0415 - whoever only predicts needs none
+
+    (heads, seq, head), options = (sizes[s] for s in (B, M, K1)), {"subs": sizes, "target": "sm_90a"}
+    q, k, o = (torch.randn(heads, seq, head, device="cuda").half() for _ in range(3))
+    v = torch.randn(heads, head, seq, device="cuda").half()
+    for is_causal, order in orders:
+        kernel = tw.wave_compile(tw.WaveCompileOptions(**options), attention(head, order, is_causal))
+        kernel(q, k, v, o)
+        torch.cuda.synchronize()
+        print(f"causal: {is_causal}, {order}", flush=True)
+
+
+def predict(options, sizes, masks):
     print(f"{options.heads} heads of {options.head}, sequences of {options.seq}, blocks of 128 queries, f16")
     print("machine  causal  order                                L2 hit  HBM reads, MB  even")
     grid = Grid(-(-options.seq // BLOCK_QUERIES), options.heads)
     for machine in options.machines.split(","):
-        for is_causal in (True,) if options.causal else (False, True):
+        for is_causal in masks:
             for order in ORDERS:
                 kernel = attention(options.head, order, is_causal)
                 compiled = tw.wave_compile(tw.WaveCompileOptions(subs=sizes, target="numpy"), kernel)
@@ -92,6 +100,24 @@ def main():
                 read_mb = found.hbm_read_bytes / 1e6
                 row = f"{machine:7}  {is_causal!s:6}  {order:35}  {found.l2_hit:6.3f}  {read_mb:13.0f}"
                 print(f"{row}  {even(order, grid, machine, is_causal):4.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Simulated traffic of attention by the order of its tiles.")
+    parser.add_argument("--heads", type=int, default=64)
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--head", type=int, default=128)
+    parser.add_argument("--machines", default="MI300X,H200")
+    parser.add_argument("--causal", action="store_true", help="causal attention alone")
+    parser.add_argument("--launch", action="store_true", help="run each order once on this GPU")
+    options = parser.parse_args()
+    sizes = {B: options.heads, M: options.seq, K2: options.seq, K1: options.head, N: options.head}
+    sizes[BLOCK_M] = BLOCK_QUERIES
+    masks = (True,) if options.causal else (False, True)
+    if options.launch:
+        launch(sizes, [(is_causal, order) for is_causal in masks for order in ORDERS])
+    else:
+        predict(options, sizes, masks)
 
 
 if __name__ == "__main__":

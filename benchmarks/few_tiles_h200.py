@@ -6,8 +6,9 @@ c = x · wᵀ in f16 with f32 sums, x of M rows and w of N, both of K columns. `
 `cold`: weights from buffers of more than 600 MB in turn, so that L2 holds nothing of them. Every contestant is a CUDA
 graph; in every round they take turns. Printed are medians over the rounds, ± half of the middle half's width, the
 share of cuBLAS's speed (the median of the rounds' own ratios), and of a copy's bandwidth what x, w and c come to.
-Ours is the quickest of the configurations tried, all of which `--all` prints: the tile, and into how many parts its sum
-is cut (0: as the compiler decides). Results are held against float64 in the same run, and two launches bit by bit.
+Ours is the quickest of the configurations tried, all of which `--all` prints: the tile, into how many parts its sum is
+cut (unsaid: as the compiler decides), and stages. Results are held against float64 in the same run, and two launches
+bit by bit.
 """
 
 import argparse
@@ -36,7 +37,7 @@ DEEP = ((512, 512, 65536), (256, 256, 32768))
 QUICK = ((1, 8192, 8192), (16, 8192, 8192), (64, 4096, 14336), (128, 8192, 8192), (16, 28672, 4096), *DEEP)
 COLD_BYTES = 600_000_000
 BURST_SECONDS, IDLE_SECONDS = 0.002, 0.004
-TARGET, DEPTH = "sm_90a", 64
+TARGET, PROCESSORS = "sm_90a", 132
 
 
 def constraints(parts: int) -> list[Any]:
@@ -62,15 +63,16 @@ class Configuration:
     columns: int
     parts: int = 0
     buffers: int | None = None
+    depth: int = 64
 
     def __str__(self) -> str:
         parts = f" in {self.parts}" if self.parts else ""
         stages = f", {self.buffers} stages" if self.buffers else ""
-        return f"{self.rows}x{self.columns}{parts}{stages}"
+        return f"{self.rows}x{self.columns}x{self.depth}{parts}{stages}"
 
     def compiled(self, shape: tuple[int, int, int]) -> Any:
         subs = dict(zip((M, N, K), shape, strict=True))
-        tile = {BLOCK_M: self.rows, BLOCK_N: self.columns, BLOCK_K: DEPTH}
+        tile = {BLOCK_M: self.rows, BLOCK_N: self.columns, BLOCK_K: self.depth}
         parts = {PARTS: self.parts} if self.parts else {}
         options = tw.WaveCompileOptions(subs={**subs, **tile, **parts}, target=TARGET, buffers=self.buffers)
         return tw.wave_compile(options, tw.wave(constraints(self.parts))(gemm))
@@ -89,21 +91,34 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
     elif not quick:
         yield Configuration(rows, 64, 2)
     if m >= 128:
+        parts = max(1, PROCESSORS // (-(-m // 128) * -(-n // 128)))
         yield Configuration(128, 128)
-        yield Configuration(128, 128, max(2, 132 // (-(-m // 128) * -(-n // 128))))
+        yield Configuration(128, 128, parts if parts > 1 else 0, depth=128)
+        yield Configuration(128, filling_width(m, n))
     if not quick:
         yield Configuration(rows, 64, buffers=4)
+        yield Configuration(rows, 64, 2 if tiles <= 66 else 0, depth=128)
         yield Configuration(rows, 128)
+        yield Configuration(rows, 128, depth=128)
+
+
+def filling_width(m: int, n: int) -> int:
+    """Of tiles of 128 rows, with which rounds of the processors are fullest; of two that do, the wider."""
+
+    def rounds_of_columns(width: int) -> int:
+        return -(-(-(-m // 128) * -(-n // width)) // PROCESSORS) * width
+
+    return min(range(256, 64, -32), key=rounds_of_columns)
 
 
 def deep_configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configuration]:
     m, n, _ = shape
-    every = ((128, 256), (128, 128), (64, 128), (64, 64), (64, 256))
+    every = ((128, 256, 64), (128, 128, 128), (64, 128, 64), (128, 128, 64), (64, 64, 64), (64, 256, 64))
     some = every[:2] if m * n >= 512 * 512 else every[1:3]
-    for rows, columns in some if quick else every:
-        tiles = -(-m // rows) * -(-n // columns)
-        yield Configuration(rows, columns)
-        yield Configuration(rows, columns, 132 // tiles)
+    for rows, columns, depth in some if quick else every:
+        parts = PROCESSORS // (-(-m // rows) * -(-n // columns))
+        yield Configuration(rows, columns, depth=depth)
+        yield Configuration(rows, columns, parts, depth=depth)
 
 
 @dataclass

@@ -4,15 +4,17 @@
                                     [--json FILE] [--dry]
 
 Shapes are drawn by the seed: M log-uniform from 1 to 16384, N and K from 256 to 16384, every other one with odd sizes,
-in all four layouts; f16 with sums in f32. Of each shape's space, which has hundreds of points, the best `--points` are
-compiled, but none that is predicted to take `HOPELESS` times as long as the best; beside them 128x256x64 in the orders
-`grouped(12)` and `grouped(16)`. `--orders` holds the order that is picked against others on six shapes.
+in all four layouts; f16 with sums in f32. Of each shape's space, which has hundreds of points, `--points` are compiled:
+those that a search would time if it had so many runs, which are predicted well and unlike each other, but none that is
+predicted to take `HOPELESS` times as long as the best; beside them 128x256x64 in the orders `grouped(12)` and
+`grouped(16)`. `--orders` holds the order that is picked against others on six shapes.
 
 First processes compile all points, launch each once and so have the driver assemble it; then the card measures: each
 point is held against cuBLAS and timed as a CUDA graph; one that takes half as long again as the best so far is timed
-once, and the best few in turns with cuBLAS. Printed are shares of the best (1: as fast), and of cuBLAS's speed. Every
-row is written to `--json`, by default into the folder $OUT, for `benchmarks/fit_tiles.py`. `--dry` compiles a few
-points of each shape and measures nothing.
+once. The best few, and those that a search times, are then timed in turns with cuBLAS, and only these times are
+compared: a card that is warm runs large products up to 15 % slower than one that begins. Printed are shares of the best
+(1: as fast), and of cuBLAS's speed. Every row is written to `--json`, by default into the folder $OUT, for
+`benchmarks/fit_tiles.py`. `--dry` compiles a few points of each shape and measures nothing.
 """
 
 import argparse
@@ -42,7 +44,7 @@ from tilewave.compile import as_chosen
 from tilewave.runtime.cuda_driver import DeviceMemory, cuda_driver
 from tilewave.tune.choose import rank
 from tilewave.tune.default import UndecidedKernel
-from tilewave.tune.search import candidates
+from tilewave.tune.search import candidates, unlike_each_other
 
 LONGEST, LEAST = 16384, 256
 FIXED = (128, 256, 64)
@@ -55,7 +57,7 @@ LARGE_COPIES = 100 << 20
 COMPILING = 0.55
 """Of the time: what is not compiled then is compiled when it is measured."""
 PRUNED = 1.5
-BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0003, 3, 7, 5
+BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0003, 3, 7, 8
 
 
 def shapes(count, seed):
@@ -110,21 +112,17 @@ class Point:
 
 
 def points_of(shape, layout, count):
-    """The model's first, then those that a search times, all tiles, and the best of the rest."""
+    """The model's first, then those that a search times, and more that it would time if it had the runs."""
     open_tiles = undecided(shape, layout)
     found = open_tiles.predicted({})
     order = found[0].order
     timed = candidates(open_tiles, "measured", RUNS)
     wide = rank(open_tiles.problem, open_tiles.space, open_tiles.machine).legal  # tiles beyond the dims as well
-    filled = [replace(found[0], point=p.point, prediction=p.prediction) for p in wide]
+    filled = [replace(found[0], point=p.point, prediction=p.prediction, order=order) for p in wide]
     most = HOPELESS * found[0].prediction.seconds
     count = count // 2 if large_copies(shape) else count
-    likely = [c for c in {c.text: c for c in [*found, *filled]}.values() if c.prediction.seconds < most]
-    likely = [
-        *likely[: count // 2],
-        *(c for c in likely[count // 2 :] if len(c.point) == len(BLOCKS)),
-    ]  # then tiles alone
-    every = [*timed, *(replace(c, order=order) for c in likely[:count])]
+    likely = unlike_each_other(open_tiles, [c for c in filled if c.prediction.seconds < most], count)
+    every = [*timed, *likely]
     point = dict(zip(BLOCKS, FIXED, strict=True))
     predicted = open_tiles.machine.predict(open_tiles.problem.cut(point))
     every += [replace(found[0], point=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
@@ -307,9 +305,14 @@ class Shape:
     def timed(self):
         return [row for row in self.rows if "microseconds" in row]
 
+    @property
+    def finalists(self):
+        """Those that were timed in turns: only their times can be compared."""
+        return [row for row in self.rows if "final_microseconds" in row]
+
 
 def seconds_of(row):
-    return row.get("final_microseconds", row.get("microseconds", math.inf))
+    return row["final_microseconds"]
 
 
 # -- what it shows ----------------------------------------------------------------------------------------------------
@@ -323,18 +326,18 @@ def report(measured):
     model, eight, cublas, fixed = [], [], [], {order: [] for order in FIXED_ORDERS}
     print("# shape, layout: the model's point, its share of the best; with 8 runs; of cuBLAS (model, 8 runs); the best")
     for one in measured:
-        timed = one.timed
-        if not timed or "microseconds" not in one.rows[0]:
+        timed, finalists = one.timed, one.finalists
+        if not finalists or "microseconds" not in one.rows[0]:
             print("#", *(one.rows[0].get(x) for x in ("m", "n", "k", "layout", "wrong", "refused")))
             continue
-        first, best = one.rows[0], min(timed, key=seconds_of)
-        picked = min((row for row in timed if row["runs"]), key=seconds_of)
+        first, best = one.rows[0], min(finalists, key=seconds_of)
+        picked = min((row for row in finalists if row["runs"]), key=seconds_of)
         shares = [seconds_of(best) / seconds_of(row) for row in (first, picked)]
         against = [first["cublas_microseconds"] / seconds_of(row) for row in (first, picked)]
         model.append(shares[0]), eight.append(shares[1]), cublas.append(against)
         for row in timed:
             if row["tile"] == "x".join(map(str, FIXED)) and row["order"] in fixed and row["split"] == 1:
-                fixed[row["order"]].append(seconds_of(best) / seconds_of(row))
+                fixed[row["order"]].append(min(x["microseconds"] for x in timed) / row["microseconds"])
         print(f"# {first['m']}x{first['n']}x{first['k']} {first['layout']}: {told(first)} {shares[0]:.3f};", end=" ")
         print(f"{shares[1]:.3f}; {against[0]:.3f} {against[1]:.3f};", end=" ")
         print(f"{told(best)} {seconds_of(best)} µs of {len(timed)}", flush=True)
@@ -353,8 +356,8 @@ def told(row):
 def report_orders(measured):
     print("# orders: the one that was picked, as a share of the best of them")
     for one in measured:
-        if one.timed:
-            best, first = min(one.timed, key=seconds_of), one.rows[0]
+        if one.finalists and "final_microseconds" in one.rows[0]:
+            best, first = min(one.finalists, key=seconds_of), one.rows[0]
             print(
                 f"# {first['m']}x{first['n']}x{first['k']}: {first['order']} {seconds_of(best) / seconds_of(first):.3f}"
             )

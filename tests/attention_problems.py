@@ -143,7 +143,7 @@ class Problem:
     def run(self, way, tile=None):
         """`way` is a target, or `lanes of` one."""
         target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
-        tile = tile or attention_tile_for(target, heads, self.dtype)
+        tile = tile or attention_tile_for(target, heads, self.scores, self.dtype)
         kernel = shipped.attention_kernel(tile, heads, self.scores, *[self.dtype] * 3, self.out, self.bias, f32)
         execute(way, kernel.compile(target=target), *self.arrays().values())
         self.check(self.y, self.lse, -(-self.keys // tile.keys))

@@ -18,7 +18,6 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
-from tilewave.passes.hold_operands import HoldOperands
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
@@ -83,11 +82,10 @@ PASSES = {
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
-    "hold_operands": lambda text: HoldOperands(SM_90A, int(text)),
     "load_early": lambda text: LoadEarly(int(text)),
     "load_in_parts": lambda text: LoadInParts(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
-    "make_persistent": lambda text: MakePersistent(int(text.split(",")[0]), *text.split(",")[1:]),
+    "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "mask_once": lambda text: mask_once,
     "meet_once": lambda text: MeetOnce(int(text)),

@@ -249,9 +249,9 @@ def test_a_kernel_is_made_once_for_a_kind_of_call():
 def test_tiles_fit_into_shared_memory(target):
     for dtype, size in ((f16, 256), (f16, 64), (f32, 256)):
         if dtype == f16 or target != "sm_90a":
-            heads = shipped.Heads(size, size)
-            tile = shipped.attention_tile_for(target, heads, dtype)
-            shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
+            heads, scores = shipped.Heads(size, size), shipped.Scores(1.0)
+            tile = shipped.attention_tile_for(target, heads, scores, dtype)
+            shipped.attention_kernel(tile, heads, scores, *[dtype] * 4).compile(target=target)
 
 
 @pytest.mark.parametrize("asked", [{"causal": True}, {"causal": True, "window": 100}, {"window": 100}], ids=str)
@@ -271,35 +271,29 @@ def test_blocks_that_nobody_sees_are_not_walked(asked, rows):
     assert len(in_loops) == 2, "one mask for the author's condition and the end of the keys, and one of results"
 
 
-SPILLING = [(64, False, f16), (128, False, f16), (256, True, f16)]
-EVERY_HEAD = [
-    (size, causal, dtype) for size in (64, 80, 96, 128, 192, 256) for causal in (False, True) for dtype in (f16, bf16)
-]
+SPILLING = [(64, "whole", f16), (128, "whole", f16), (256, "causal", f16), (64, "causal", f16)]
+MASKS = {
+    "whole": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": 1024},
+    "both sides": {"window": 512},
+}
+EVERY_HEAD = [(size, mask, dtype) for size in (64, 80, 96, 128, 192, 256) for mask in MASKS for dtype in (f16, bf16)]
 
 
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
 @pytest.mark.parametrize(
-    "size, causal, dtype",
+    "size, mask, dtype",
     [pytest.param(*one, marks=[] if one in SPILLING else pytest.mark.slow) for one in EVERY_HEAD],
 )
-def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype):
+def test_hopper_s_lanes_hold_all_that_a_tile_has(size, mask, dtype):
     """Nothing is spilled, and no product waits for registers."""
-    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal)
-    tile = shipped.attention_tile_for("sm_90a", heads, dtype)
+    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, **MASKS[mask])
+    tile = shipped.attention_tile_for("sm_90a", heads, scores, dtype)
     made = shipped.attention_kernel(tile, heads, scores, *[dtype] * 4, None, f32).compile(target="sm_90a")
     assembled = assemble_ptx(made.asm, "sm_90a")
     assert "cp.async.bulk" in made.asm
     assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
-
-
-@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
-@pytest.mark.parametrize("size", [192, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 128, 256))])
-def test_a_window_needs_no_difference_for_each_key(size):
-    """Each row has a first and a last key, which its keys are compared with."""
-    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal=True, window=1024)
-    tile = shipped.attention_tile_for("sm_90a", heads, f16)
-    made = shipped.attention_kernel(tile, heads, scores, *[f16] * 4, None, f32).compile(target="sm_90a")
-    assert assemble_ptx(made.asm, "sm_90a").spilled_bytes == 0
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
@@ -309,10 +303,13 @@ def test_a_window_may_be_wider_than_any_keys(window, causal):
 
 
 def test_keys_of_a_step_leave_registers_for_results():
-    tiles = [shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16) for size in (64, 128, 192, 256)]
-    assert [(tile.queries, tile.keys) for tile in tiles] == [(192, 128), (128, 128), (128, 96), (128, 64)]
-    assert shipped.attention_tile_for("sm_90a", shipped.Heads(128, 128), f16, f32).keys == 64
-    assert shipped.attention_tile_for("gfx942", shipped.Heads(128, 128), f16).keys == 64
+    def tile(size, target="sm_90a", bias=None, **mask):
+        found = shipped.attention_tile_for(target, shipped.Heads(size, size), shipped.Scores(1.0, **mask), f16, bias)
+        return found.queries, found.keys
+
+    assert [tile(size) for size in (64, 128, 192, 256)] == [(192, 128), (128, 128), (128, 96), (128, 64)]
+    assert tile(64, causal=True) == tile(64, window=9) == (128, 128) and tile(192, window=9) == (128, 64)
+    assert tile(128, bias=f32) == tile(128, "gfx942") == (128, 64)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -93,6 +93,14 @@ def test_two_groups_of_waves_share_a_ring(order):
     assert empty.arrivals == 2
 
 
+@pytest.mark.parametrize("columns", [8, 48, 192])
+def test_three_groups_of_waves_share_192_rows(columns):
+    shape = (200, columns, 136)
+    kernel = specialized(tiles(SEEDS[0], shape, (192, columns, 64)), 2)
+    assert kernel.waves == (3 * 4 + 4, 1)
+    check(kernel, shape, ["random"])
+
+
 @pytest.mark.parametrize("dtype", [bf16, f8e4m3fn, f8e5m2, i8], ids=str)
 def test_every_dtype(dtype):
     shape, out = (70, 80, 160), i32 if dtype is i8 else f32

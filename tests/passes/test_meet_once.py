@@ -1,5 +1,7 @@
 """Rows whose waves meet once for two sums: right for every row, also where a part of it holds nothing, in any order."""
 
+import math
+
 import numpy as np
 import pytest
 from kernels import UNIT, M, N
@@ -9,7 +11,7 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Barrier, Store
+from tilewave.ir.ops import Barrier, Cast, KeepOrder, Load, Renew, Store
 from tilewave.ir.placements import lies_in
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
@@ -64,14 +66,16 @@ def test_powers_are_added_up_after_one_meeting(target, order):
 
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_squares_of_differences_are_added_up_after_one_meeting(target, order):
-    kernel = lanes_of(target, _spread(8))
+@pytest.mark.parametrize(("dtype", "waves"), [(f32, 8), (f16, 4)])
+def test_squares_of_differences_are_added_up_after_one_meeting(target, order, dtype, waves):
+    kernel = lanes_of(target, _spread(waves, dtype))
     assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 1
     x = np.random.default_rng(2).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     x[1] += 1000
-    x[2] += np.arange(COLUMNS)  # waves find other means than their neighbours
+    x[2] += np.arange(COLUMNS)  # waves find other means than their neighbours, and runs than theirs
     x[3], x[4, 7], x[5, 9] = 3.1, np.inf, np.nan
-    found = np.zeros_like(x)
+    x = x.astype(dtype.numpy)
+    found = np.zeros(x.shape, np.float32)
     interpret_lanes(kernel, [x, found], {}, order, 1)
     y = found[:, 0]
     np.testing.assert_array_equal(found, np.broadcast_to(y[:, None], x.shape))
@@ -79,7 +83,7 @@ def test_squares_of_differences_are_added_up_after_one_meeting(target, order):
     with np.errstate(invalid="ignore"):
         mean = exact.mean(axis=1, keepdims=True)
         want = ((exact - mean) ** 2).mean(axis=1)
-    own = exact.reshape(ROWS, 8, -1).mean(axis=2)
+    own = exact.reshape(ROWS, waves, -1).mean(axis=2)
     rounded = np.abs(exact).max(axis=1) * UNIT * (np.log2(COLUMNS) + 2)  # of a mean
     with np.errstate(invalid="ignore"):
         allowed = want * UNIT * (np.log2(COLUMNS) + 8) + rounded * (2 * np.abs(own - mean).max(axis=1) + rounded)
@@ -88,12 +92,23 @@ def test_squares_of_differences_are_added_up_after_one_meeting(target, order):
     assert y[3] == 0
 
 
-def _spread(waves):
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_narrow_numbers_are_made_wide_once_for_both_sums(target):
+    """And each run of them while the rest of the row is under way."""
+    ops = list(walk(lanes_of(target, _spread(4, f16)).body))
+    met, kept = (next(i for i, op in enumerate(ops) if isinstance(op, kind)) for kind in (Barrier, KeepOrder))
+    (row,) = (op.result.type.shape for op in ops[:kept] if isinstance(op, Load))
+    taken = [math.prod(op.result.type.shape) for op in ops[kept:met] if isinstance(op, Cast)]
+    assert sum(taken) == math.prod(row) and len(taken) > 1
+    assert not any(isinstance(op, (Load, Renew)) for op in ops[kept:met])
+
+
+def _spread(waves, dtype=f32):
     """The variance of rows that so many waves share, in every column."""
 
     @wave([WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, COLUMNS, 1), WaveConstraint(N, COLUMNS // waves)])
-    def spread(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
-        row = read(x)
+    def spread(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, dtype], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        row = cast(read(x), f32)
         far = row - row.sum(dim=N) / float(COLUMNS)
         write(far * 0.0 + (far * far).sum(dim=N) / float(COLUMNS), y)
 

@@ -24,7 +24,6 @@ from tilewave.ir.parse import parse
 from tilewave.ir.reasons import Reason
 from tilewave.machine.chips import SM_90A
 from tilewave.passes.add_up_parts import add_up_parts
-from tilewave.passes.hold_operands import HoldOperands
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.unroll_slots import UnrollSlots
@@ -429,7 +428,6 @@ CASES = {
     "alternate_depth.ONE_WAY": checked(
         "alternate_depth", "tile_after_tile", ("{workgroups = 1}", "{workgroups = 1, sums = one_order}")
     ),
-    "hold_operands.FEW_REGISTERS": checked("hold_operands", "scores", p=HoldOperands(SM_90A, 200)),
     "interleave_products.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
     "interleave_products.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
     "interleave_products.SEVERAL_BUFFERS": on("gfx942", narrow, AHEAD, buffers=2, tile=(64, 64, 32)),
@@ -456,7 +454,7 @@ CASES = {
     "load_into_shared.APART": checked("load_into_shared", "padded"),
     "load_into_shared.NO_ROOM": checked("load_into_shared", "too_much"),
     "make_persistent.OWN_LOOP": checked("make_persistent", "persistent_already"),
-    "make_persistent.UNEVEN": checked("make_persistent", "longer_and_longer"),
+    "make_persistent.UNEVEN": checked("make_persistent", "again_and_again"),
     "minimize_global_loads.USED_BESIDE": checked("minimize_global_loads", "used_elsewhere_too"),
     "minimize_global_loads.OTHER_ORDER": checked(
         "minimize_global_loads",

@@ -42,7 +42,7 @@ def attention_of(workgroups, stages, **asked):
     problem = Problem(1, (2, 1), 1, 1, 64, 64, asked=asked)
     dtypes = *[f16] * 4, None, f32
     kernel = shipped.attention_kernel(AttentionTile(64, 32, 4), Heads(64, 64, 2), problem.scores, *dtypes)
-    rounds = having("make_persistent", workgroups=workgroups, uneven="folded")
+    rounds = having("make_persistent", workgroups=workgroups)
     ring = having("specialize_waves", stages=stages)
     return compile_with(WaveCompileOptions(target="sm_90a"), kernel, built_by(lambda passes: ring(rounds(passes))))
 
@@ -71,8 +71,7 @@ def test_masks_lengths_and_shared_heads(asked, queries, keys):
     made, problem = attention_of(3, 2, **asked), problem_of(queries, keys, **asked)
     made.interpret(*problem.arrays().values(), level="lane", order="random", seed=2)
     problem.check(problem.y, problem.lse, -(-keys // 32))
-    (step,) = (step for step in made.steps if step.name == "make_persistent")
-    assert step.changed and "folded" in step.decision
+    assert "make_persistent" in [step.name for step in made.steps if step.changed]
 
 
 @pytest.mark.parametrize("lost", [Await, Arrive])
@@ -105,11 +104,8 @@ def test_a_result_leaves_while_the_next_tile_is_computed():
 @pytest.mark.parametrize("head, queries", [(64, 192), pytest.param(128, 128, marks=pytest.mark.slow)])
 def test_lanes_have_registers_for_what_stays_from_tile_to_tile(head, queries):
     blocks = {EXAMPLE["BLOCK_M"]: queries, EXAMPLE["BLOCK_K2"]: 128, EXAMPLE["K1"]: head, EXAMPLE["N"]: head}
-    rounds = built_by(having("make_persistent", uneven="folded"))
     causal = EXAMPLE["attention"](head, is_causal=True)
-    assembled = assemble_ptx(
-        compile_with(WaveCompileOptions(subs=blocks, target="sm_90a"), causal, rounds).asm, "sm_90a"
-    )
+    assembled = assemble_ptx(wave_compile(WaveCompileOptions(subs=blocks, target="sm_90a"), causal).asm, "sm_90a")
     assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
 
 
@@ -133,7 +129,7 @@ def tiles_of_any_size(workgroups):
     written = wave([*causal.ordered("folded() >> last_first()").constraints, GridConstraint(workgroups)])
     kernels = causal, written(causal.function)
     plain, own = (wave_compile(WaveCompileOptions(subs=BLOCKS, target="numpy"), kernel).kernel for kernel in kernels)
-    return MakePersistent(workgroups, "folded")(plain), own
+    return MakePersistent(workgroups)(plain), own
 
 
 def of_grid(kernel, rows, heads):
@@ -168,18 +164,3 @@ def test_every_tile_of_ragged_causal_grids_to_48x48_is_computed_once(workgroups)
     for rows in sides:
         for heads in sides:
             checked_schedule(of_grid(by_pass, rows, heads), {})
-
-
-# -- who is asked ------------------------------------------------------------------------------------------------------
-
-
-def test_tiles_are_left_to_the_machine_unless_it_is_asked_for():
-    kernel = wave_compile(WaveCompileOptions(subs=BLOCKS, target="numpy"), EXAMPLE["causal"]).kernel
-    (declined,) = MakePersistent(3)(kernel).declined
-    assert "differently many steps" in declined.what and "GridConstraint(3)" in declined.remedy
-    assert not MakePersistent(3, "folded")(kernel).declined
-
-
-def test_tiles_as_long_as_each_other_go_in_order():
-    kernel = wave_compile(WaveCompileOptions(subs=BLOCKS, target="numpy"), EXAMPLE["plain"]).kernel
-    assert MakePersistent(3, "folded")(kernel) == MakePersistent(3)(kernel) != kernel

@@ -83,7 +83,7 @@ def test_a_kernel_without_products_has_one():
 def test_what_is_given_is_kept_and_the_rest_is_chosen():
     one = compiled(1024, 1024, 1024, "sm_90a")
     fixed = wave_compile(WaveCompileOptions(subs={M: 1024, N: 1024, K: 1024, BLOCK_N: 32}, target="sm_90a"), gemm())
-    assert set(fixed.choice.point) == {BLOCK_M, BLOCK_K} and set(one.choice.point) == {*BLOCKS}
+    assert {*fixed.choice.tiles} == {BLOCK_M, BLOCK_K} and {*one.choice.tiles} == {*BLOCKS}
     assert "32" in str(fixed.ir("trace"))
 
 

@@ -59,10 +59,24 @@ def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
     clock = Clock(area)
     found = search(open_tiles(), "measured", clock, tmp_path, runs=8)
     assert len(found.tried) == 8 == len({*clock.seen})
-    best = min(open_tiles().predicted({})[:8], key=area)
+    best = min(candidates(open_tiles(), "measured", 8), key=area)
     assert found.winner.text == best.text and found.record.tried == 8
     assert recorded(tmp_path) == [found.record] and found.record.how == "measured"
     assert found.record.measured == pytest.approx(area(best), rel=1e-9)
+
+
+def test_runs_go_to_points_that_do_not_tell_of_each_other():
+    """Many buffers of one tile are predicted alike, and where the model errs about one it does about all."""
+    found = candidates(open_tiles(), "measured", 8)
+    foremost = open_tiles().predicted({})[:8]
+    assert found[0].text == foremost[0].text
+    tiles, of_foremost = ({tuple(one.tiles.values()) for one in some} for some in (found, foremost))
+    assert len(tiles) > len(of_foremost)
+
+
+def test_where_points_tell_nothing_of_each_other_the_best_predicted_are_timed():
+    cpu = open_tiles("cpu")
+    assert [one.text for one in candidates(cpu, "measured", 8)] == [one.text for one in cpu.predicted({})[:8]]
 
 
 def test_exhaustive_is_every_legal_point(tmp_path):
@@ -72,7 +86,7 @@ def test_exhaustive_is_every_legal_point(tmp_path):
 
 
 def test_a_point_without_a_time_is_reported_and_never_chosen(tmp_path):
-    wrong = min(open_tiles().predicted({})[:8], key=area).text
+    wrong = min(candidates(open_tiles(), "measured", 8), key=area).text
 
     def rule(point):
         return PointTime(None, why="its result is wrong") if point.text == wrong else area(point)
@@ -128,10 +142,12 @@ def test_batches_are_compared_by_the_point_that_is_in_all_of_them(tmp_path):
         assert one.time.seconds == pytest.approx(area(one.choice), rel=1e-9)
 
 
-def test_other_orders_are_tried_where_they_matter():
-    large = open_tiles(sizes={M: 8192, N: 8192, K: 512})
-    orders = {one.order for one in candidates(large, "measured", 8)}
-    assert len(orders) == 3 and all(order.startswith("grouped(") for order in orders)
+def test_other_orders_are_tried_where_they_matter_and_somebody_asks_for_them():
+    sizes = {M: 8192, N: 8192, K: 512}
+    asked = Tune(mapping=["grouped(4)", "grouped(8)", "grouped(16)"])
+    assert len({one.order for one in candidates(open_tiles(within=asked, sizes=sizes), "measured", 8)}) == 3
+    assert len({one.order for one in candidates(open_tiles(sizes=sizes), "measured", 8)}) == 1
+    assert len({one.order for one in candidates(open_tiles(sizes=sizes), "exhaustive", 8)}) == 3
     assert {one.order for one in candidates(open_tiles(), "measured", 8)} == {""}
 
 

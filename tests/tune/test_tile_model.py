@@ -146,8 +146,8 @@ def test_a_long_sum_of_few_tiles_is_predicted_faster_in_parts():
     machine = machine_of("sm_90a")
     whole, parts = (machine.predict(cut((16, 256, 16384), (16, 64, 64), split=n)).seconds for n in (1, 8))
     assert parts < whole * 1.05  # the compiler shares its tiles even where nobody asks for it
-    many = machine.predict(cut((16, 4096, 64 * 16), (16, 32, 64), split=8)).seconds
-    assert many > machine.predict(cut((16, 4096, 64 * 16), (16, 32, 64))).seconds
+    many = machine.predict(cut((16, 8192, 64 * 16), (16, 64, 64), split=8)).seconds
+    assert many > machine.predict(cut((16, 8192, 64 * 16), (16, 64, 64))).seconds
 
 
 def test_points_that_say_what_is_done_anyway_are_not_tried_again():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Read, Write
+from tilewave.ir.core import Kernel, Op
+from tilewave.ir.ops import Load, LoadEach, Read, Store, StoreEach, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,33 @@ def _loads(op: Read, kernel: Kernel) -> LaneLoads:
         case other:
             raise NotImplementedError(f"{op.loc}: nobody says how lanes share a tile {other!r}")
     return LaneLoads(op.memory.name, -(-elements // (sharing * op.per_lane)), op.per_lane)
+
+
+def run_of_neighbours(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> int:
+    """How many of a lane's registers, from the first on, lie behind each other along a memory's last axis."""
+    run = 1
+    for extent, step in zip(reversed(shape), reversed(steps), strict=True):
+        if extent > 1 and (any(step[:-1]) or step[-1] != run):
+            break
+        run *= extent
+    return run
+
+
+def moved_in_chunks(kernel: Kernel) -> tuple[str, ...]:
+    """The arrays of which something moves several neighbours at once; of others lanes move single elements."""
+    moving = (op for op in walk(kernel.body) if not _moves_single_elements(op))
+    memories = (v for op in moving for v in op.operands if isinstance(v.type, Memory) and lies_in(v, "global"))
+    return tuple(dict.fromkeys(v.name for v in memories))
+
+
+def _moves_single_elements(op: Op) -> bool:
+    match op:
+        case Load():
+            return run_of_neighbours(op.result.type.shape, op.steps) == 1
+        case Store(x):
+            return run_of_neighbours(x.type.shape, op.steps) == 1
+        case _:
+            return isinstance(op, (LoadEach, StoreEach))
 
 
 def memory_order(op: Read) -> tuple[int, ...]:

@@ -33,6 +33,8 @@ class Pairs:
     """Some first member has a turn more than the second."""
     backwards: bool
     """Some second member has a turn more than the first."""
+    is_complete: bool
+    """Whether all turns of all workgroups were looked at."""
 
 
 def compare(
@@ -50,7 +52,8 @@ def compare(
     last = count if turns is not None else min(count, CHUNK)  # without turns, all have one
     found = [run.pairs(np.arange(start, min(start + CHUNK, last))) for start in range(0, last, CHUNK)]
     uneven = any(p.uneven for p in found) or (turns is None and count % 2 == 1)
-    return Pairs(sum(p.both for p in found), sum(p.agree for p in found), uneven, any(p.backwards for p in found))
+    agree, both, backwards = sum(p.agree for p in found), sum(p.both for p in found), any(p.backwards for p in found)
+    return Pairs(both, agree, uneven, backwards, count <= CHUNK and all(p.is_complete for p in found))
 
 
 class _FirstTurns(IndexRun):
@@ -70,7 +73,8 @@ class _FirstTurns(IndexRun):
         looked_at = [_compared(visit, workgroups) for visit in self.chunk(workgroups)]
         one, other = _in_pairs(self.turns)
         both, agree = (sum(counts) for counts in zip((0, 0), *looked_at, strict=True))
-        return Pairs(both, agree, bool((one > other).any()), bool((one < other).any()))
+        few = bool((self.turns <= MOST_TURNS).all())
+        return Pairs(both, agree, bool((one > other).any()), bool((one < other).any()), few)
 
 
 def _compared(visit: Visit, workgroups: Array) -> tuple[int, int]:

@@ -88,7 +88,6 @@ NEEDED = (
     "share_parts",
     "add_up_parts",
     "hoist_reads",
-    "hold_operands",
     "mask_once",
     "tell_whole_steps",
     "turn_products",

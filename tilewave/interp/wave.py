@@ -37,6 +37,7 @@ from tilewave.ir.ops import (
     Below,
     Broadcast,
     ClusterBarrier,
+    Concatenate,
     Const,
     Copy,
     CopyAsyncChunks,
@@ -175,6 +176,10 @@ class WaveRun(AsynchronousMeaning):
         count = op.result.type.shape[op.axis]
         part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
         return part
+
+    def concatenate(self, op: Concatenate) -> Array:
+        whole: Array = np.concatenate([self.env[part] for part in op.vectors], axis=op.axis + 1)
+        return whole
 
     def rearrange(self, op: Rearrange) -> Array:
         x, lane = self.each_register(op.x), np.arange(self.state.lanes)[:, None]
@@ -500,6 +505,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
     Part: WaveRun.part,
+    Concatenate: WaveRun.concatenate,
     Rearrange: WaveRun.rearrange,
     Shuffle: WaveRun.shuffle,
     Renew: WaveRun.renew,

@@ -82,7 +82,7 @@ def attention_for(
     target = target_on("attention", views["q"].device).name
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
-    tile = attention_tile_for(target, heads, views["k"].dtype, dtypes[4])
+    tile = attention_tile_for(target, heads, scores, views["k"].dtype, dtypes[4])
     return attention_kernel(tile, heads, scores, *dtypes)
 
 
@@ -134,6 +134,11 @@ class Scores:
             what = f"{kernel}: scores cannot be kept within a soft cap of {soft_cap}"
             raise CallError(what, loc=here(), remedy="pass a number above 0, or None")
         return Scores(1 / sqrt(max(heads.size, 1)) if scale is None else scale, causal, window, soft_cap)
+
+    @property
+    def masked(self) -> bool:
+        """Whether some query does not see some key."""
+        return self.causal or self.window is not None
 
     def late_unit(self, of: DType, bias: Any = None) -> float:
         """What differences of products are multiplied by to be powers of 2, together with their subtraction; 1 where
@@ -189,28 +194,33 @@ SMALL_HEAD = 64
 """Whose products take less time than their weights: three groups of waves multiply in turn, as one alone would wait."""
 HELD_REGISTERS = 176
 """Of a lane of Hopper's groups of waves, for scores, weights and results: with more, some are spilled."""
+BOUND_REGISTERS = 16
+"""Of them, for the first and the last key that each row sees."""
 
 
-def attention_tile_for(target: str, heads: Heads, dtype: DType, bias: DType | None = None) -> AttentionTile:
+def attention_tile_for(
+    target: str, heads: Heads, scores: Scores, dtype: DType, bias: DType | None = None
+) -> AttentionTile:
     """On a GPU as many keys as three quarters of its shared memory hold, with their values."""
     if target not in CHIPS:
         return AttentionTile(128, MOST_KEYS)
     chip = CHIPS[target]
-    if chip.copy_engine and bias is None and max(heads.size, heads.size_v) <= SMALL_HEAD:
+    if chip.copy_engine and bias is None and not scores.masked and max(heads.size, heads.size_v) <= SMALL_HEAD:
         return AttentionTile(192, MOST_KEYS_COPIED, waves=4)
-    room, keys = chip.shared.bytes * 3 // 4, keys_held(heads, bias) if chip.copy_engine else MOST_KEYS
+    room, keys = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.copy_engine else MOST_KEYS
     while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
         keys //= 2
     return AttentionTile(128, keys, waves=4)
 
 
-def keys_held(heads: Heads, bias: DType | None) -> int:
+def keys_held(heads: Heads, scores: Scores, bias: DType | None) -> int:
     """How many keys' scores a lane holds beside its results, in f32, their weights, in 16 bits, and a bias, if any.
 
     Each lane of four waves has half a register for each key and each element of the result: 64 rows by 128 lanes.
     """
     quarters = 3 if bias is None else 5
-    found = (HELD_REGISTERS - heads.size_v // 2) * 4 // quarters
+    bounds = BOUND_REGISTERS if scores.window is not None and not scores.causal else 0
+    found = (HELD_REGISTERS - bounds - heads.size_v // 2) * 4 // quarters
     return max(16, min(MOST_KEYS_COPIED, found // 32 * 32))
 
 

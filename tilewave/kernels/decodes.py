@@ -188,7 +188,7 @@ def lies_in_rows(v: ArrayView, q: ArrayView, heads: Heads) -> bool:
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
     """As few rows as a product has at least, or some times as many; a copy engine brings no less than these."""
-    tile = attention_tile_for(target, heads, dtype)
+    tile = attention_tile_for(target, heads, Scores(1.0), dtype)
     least = 64 if target in CHIPS and CHIPS[target].copy_engine else 16
     few = min(64, -(-rows // least) * least)
     return AttentionTile(few, min(tile.keys, MOST_KEYS), min(tile.waves, few // 16))

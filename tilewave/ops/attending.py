@@ -66,7 +66,7 @@ def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: 
     views = looked_at_all("attention", q=_stacked(q), k=_stacked(k), v=_stacked(v))
     heads, target = Heads.of("attention", views), target_of("attention", lib.device(q))
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap)
-    tile = attention_tile_for(target, heads, views["k"].dtype)
+    tile = attention_tile_for(target, heads, scores, views["k"].dtype)
     return attention_kernel(tile, heads, scores, *(views[name].dtype for name in ("q", "k", "v", "q")))
 
 

@@ -8,16 +8,16 @@
 
 Where sizes are open, the loop always stands there, and the launch counts tiles and workgroups.
 The loads of one tile then overlap with the results of the one before; tiles are taken in launch order. Tiles that take
-differently many steps, as under a causal mask, are left to the machine, which deals the next to whoever is free; or
-they are dealt to and fro, as `folded()` of the mappings does, to as many workgroups as have then equally much to do
-(`even_rounds`).
+differently many steps, as under a causal mask, are dealt to and fro, as `folded()` of the mappings does, to as many
+workgroups as have then equally much to do (`even_rounds`); where these would be few, they are left to the machine,
+which deals the next to whoever is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from tilewave.analysis.ranges import divisor_of, last_workgroups
 from tilewave.analysis.rounds import hands_over
@@ -38,22 +38,17 @@ OWN_LOOP = Reason(
     "where {at_once} run at once"
 )
 UNEVEN = Reason(
-    "tiles take differently many steps here, so each workgroup computes one, and the machine deals the next to whoever "
-    "is free",
-    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later; where tiles are "
-    "short, GridConstraint({at_once}) and WorkgroupMapping(folded() >> last_first()) keep the workgroups",
+    "tiles take differently many steps here, and no number of workgroups near {at_once} would have equally much to do, "
+    "so each workgroup computes one, and the machine deals the next to whoever is free",
+    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later",
 )
 
 
 @dataclass(frozen=True)
 class MakePersistent:
-    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile.
-
-    `uneven`: what becomes of tiles that take differently many steps.
-    """
+    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile."""
 
     workgroups: int
-    uneven: Literal["one each", "folded"] = "one each"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
@@ -64,10 +59,10 @@ class MakePersistent:
             many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"
             return kernel.declining(OWN_LOOP.at(products[0].loc, tiles=many, at_once=self.workgroups))
         uneven = next((op for op in kernel.body.ops if isinstance(op, Loop) and op.trips in depending(kernel)), None)
+        rounds = _Rounds(kernel, self.workgroups)
         if uneven is None:
-            return _Rounds(kernel, self.workgroups).in_order()
-        dealt = _Rounds(kernel, self.workgroups).to_and_fro(uneven) if self.uneven == "folded" else None
-        return dealt or kernel.declining(UNEVEN.at(uneven.loc, at_once=self.workgroups))
+            return rounds.in_order()
+        return rounds.to_and_fro(uneven) or kernel.declining(UNEVEN.at(uneven.loc, at_once=self.workgroups))
 
 
 class _Rounds:

@@ -13,7 +13,7 @@ So with powers relative to the largest number, and with squares relative to the 
 Σ (x - own)² + n · (own - mean)², where `own` is their own mean. A wave goes on as soon as its own part of the row is
 there, while others still wait for theirs. Differences are computed twice then, so that it pays only where they are too
 many to be held over the second meeting, and would be in any case (`recompute_rows`). The order of the sum stays, its
-terms are rounded otherwise.
+terms are rounded otherwise. Squares of what was cast from narrower numbers are added up in the lane first (`_Runs`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ from tilewave.ir.ops import (
     Add,
     Broadcast,
     Cast,
+    Concatenate,
     Const,
     Div,
     Equal,
     Exp,
     Exp2,
     Exp2Flushed,
+    Fma,
+    KeepOrder,
     Load,
     Loop,
     Mul,
+    Part,
     ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
@@ -52,7 +56,7 @@ from tilewave.ir.ops import (
     Sub,
 )
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
-from tilewave.ir.types import Scalar
+from tilewave.ir.types import Scalar, Vector
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,60 @@ class _Squares:
         means = out.elementwise(Div, first.all, count)
         far = out.elementwise(Sub, means, out.emit(Broadcast, self.base, (0,), type=kind))
         return out.elementwise(Add, second.all, out.elementwise(Mul, out.elementwise(Mul, far, far), count))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of neighbours that a lane adds up first: each is taken once, for its sum and for its squares.
+
+    A run's numbers are wide only as long as that takes, and nobody waits in between: squares are relative to the run's
+    own mean, before the wave's is known. Of n numbers Σ (x - own)² is Σ (x - mean)² + (Σ x - n · own)² / n. A lane adds
+    up all squares that it has, then lanes do.
+    """
+
+    instead_of: Op
+    ops: tuple[Op, ...]
+    sums: Value
+    squares: Value
+    count: int
+    bits: tuple[int, ...]
+    """By which the lanes differ that share a row."""
+
+    @staticmethod
+    def of(out: Builder, narrow: Value, sums: ReduceRegisters, bits: tuple[int, ...]) -> _Runs:
+        wide, count = sums.x.type, sums.x.type.shape[-1]
+        found: list[Value] = []
+        squares: Value | None = None
+        with out.region():
+            for i in range(wide.shape[1]):
+                x = out.cast(out.emit(Part, narrow, 1, i, type=Vector((1, 1, count), narrow.type.dtype)), wide.dtype)
+                found.append(out.emit(ReduceRegisters, x, sums.axes, "sum", type=Vector((1, 1), wide.dtype)))
+                mean = out.elementwise(Div, found[-1], out.const(float(count), found[-1].type))
+                far = out.elementwise(Sub, x, out.emit(Broadcast, mean, (0, 1), type=x.type))
+                squares = _squares(out, far, squares)
+            whole = Concatenate(tuple(found), 1, results=(sums.result,), loc=sums.loc)
+            assert squares is not None, "there is a run at least"
+            return _Runs(sums, (KeepOrder(loc=sums.loc), *out.ops, whole), sums.result, squares, count, bits)
+
+    def relative_to(self, out: Builder, own: Value) -> Value:
+        """The sum of a wave's squares, relative to its own mean."""
+        kind = self.sums.type
+        all_own = out.elementwise(Mul, own, out.const(float(self.count), own.type))
+        far = out.elementwise(Sub, self.sums, out.emit(Broadcast, all_own, (0,), type=kind))
+        between = out.emit(ReduceRegisters, out.elementwise(Mul, far, far), (1,), "sum", type=own.type)
+        between = out.elementwise(Div, between, out.const(float(self.count), own.type))
+        within = out.emit(ReduceRegisters, self.squares, (1, 2), "sum", type=own.type)
+        return out.emit(ReduceLanes, out.elementwise(Add, within, between), self.bits, "sum", type=own.type)
+
+
+def _squares(out: Builder, far: Value, so_far: Value | None) -> Value:
+    """Of half as many numbers as a run has; the other half's are added to them."""
+    half = Vector((1, 1, far.type.shape[-1] // 2), far.type.dtype)
+    for first in (0, half.shape[-1]):
+        x = out.emit(Part, far, 2, first, type=half)
+        so_far = out.elementwise(Mul, x, x) if so_far is None else out.elementwise(Fma, x, x, so_far)
+    assert so_far is not None, "there are two halves"
+    return so_far
 
 
 class _Kernel:
@@ -219,9 +277,11 @@ class _Kernel:
     ) -> Iterator[Op]:
         begin, end, last = (place(ops, op) for op in (first.barrier, second.barrier, second.reductions[-1]))
         waits = set(map(id, late))
-        yield from ops[:begin]
+        runs = self.runs(first) if isinstance(terms, _Squares) else None
+        for op in ops[:begin]:
+            yield from runs.ops if runs and op is runs.instead_of else [op]
         yield from (op for op in ops[begin + 1 : end] if id(op) not in waits and op is not second.store)
-        yield from self.of_own(first, second, terms)
+        yield from self.of_own(first, second, terms, runs)
         known = (first.load, *first.reductions, *terms.leading)
         yield from (second.barrier, *known)
         waiting = [op for op in late if not any(op is other for other in known)]
@@ -232,15 +292,30 @@ class _Kernel:
             yield from self.of_all(op, first, second, terms) if op is second.reductions[0] else [op]
         yield from (*waiting, *ops[last + 1 :])  # the sum is there before what would have to be held meanwhile
 
-    def of_own(self, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
+    def of_own(self, first: WaveMeeting, second: WaveMeeting, terms: _Terms, runs: _Runs | None) -> list[Op]:
         """The sum of a wave's own terms, relative to what it found itself."""
         out = self.builder
         out.locate = lambda: second.store.loc
         with out.region():
+            base = terms.own_base(out, first.own)
+            if runs:
+                found = runs.relative_to(out, base)
+                return [*out.ops, replace(second.store, x=found)]
             copier = Copier(out, "own")
-            copier.new.update({terms.base: terms.own_base(out, first.own), terms.x: self.renewed(terms.x)})
+            copier.new.update({terms.base: base, terms.x: self.renewed(terms.x)})
             out.ops += [copier.op(op) for op in terms.ops]
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
+
+    def runs(self, first: WaveMeeting) -> _Runs | None:
+        """Where a lane adds up runs of what was narrow before, and then lanes do."""
+        x, steps = self.meetings.reduced_to(first.own)
+        narrow, sums = self.narrow(x), steps[-1]
+        if narrow is None or not isinstance(sums, ReduceRegisters) or sums.axes != (2,):
+            return None
+        if len(x.type.shape) != 3 or x.type.shape[0] > 1 or first.own.type.shape != (1,) or x.type.shape[2] % 2:
+            return None
+        self.builder.locate = lambda: sums.loc
+        return _Runs.of(self.builder, narrow, sums, tuple(sorted(set(chain.from_iterable(map(_bits, steps))))))
 
     def of_all(self, op: Op, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
         """What adds up what the waves left, once that is relative to what all of them found."""
@@ -252,10 +327,17 @@ class _Kernel:
 
     def renewed(self, x: Value) -> Value:
         """So that nobody holds wide numbers from the one meeting on to the other where narrow ones are at hand."""
+        narrow = self.narrow(x)
+        if narrow is None:
+            return x
+        return self.builder.cast(self.builder.emit(Renew, narrow, 0, type=narrow.type), x.type.dtype)
+
+    def narrow(self, x: Value) -> Value | None:
+        """What x was loaded as, if that takes fewer registers."""
         op = self.makers.get(x)
         if not isinstance(op, Cast) or not isinstance(self.makers.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
-            return x
-        return self.builder.cast(self.builder.emit(Renew, op.x, 0, type=op.x.type), x.type.dtype)
+            return None
+        return op.x
 
 
 def _take(terms: _Terms, late: Sequence[Op]) -> bool:
@@ -263,6 +345,11 @@ def _take(terms: _Terms, late: Sequence[Op]) -> bool:
     own = {terms.base, *(v for op in terms.ops for v in op.results)}
     found = {v for op in late for v in op.results} - own
     return terms.x in found or any(v in found for op in terms.ops for v in op.operands)
+
+
+def _bits(op: Reduction) -> tuple[int, ...]:
+    """In which the numbers of lanes differ that it combines."""
+    return op.bits if isinstance(op, ReduceLanes) else (op.bit,) if isinstance(op, ReduceHalves) else ()
 
 
 def _combined(steps: Iterable[Reduction]) -> int:

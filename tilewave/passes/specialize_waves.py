@@ -117,17 +117,21 @@ class SpecializeWaves:
         return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[-1].ops if isinstance(op, Copy)), **facts))
 
     def stages_for(self, kernel: Kernel, homes: Sequence[Block]) -> tuple[int, ...]:
-        """Of what is brought where: in the innermost loop as many as fit; around it two, where that leaves it two."""
+        """Of what is brought where: in the innermost loop as many as fit; around it two, where that leaves it two, and
+        one of what a workgroup brings once."""
         copied = {op.to for home in homes for op in home.ops if isinstance(op, Copy)}
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
         *around, inner = (_ring_bytes(home) + 2 * SIGNAL_BYTES * len(streams(home)) for home in homes)
         wished = self.stages or wished_stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
-        for outer in (2, 1) if around else (1,):
-            found = min(wished, (left - outer * sum(around)) // inner)
-            if found >= 2:
+        once = homes[0] is kernel.body
+        for outer in (2, 1):
+            counts = [1 if once and home is homes[0] else outer for home in homes[:-1]]
+            taken = sum(count * size for count, size in zip(counts, around, strict=True))
+            found = min(wished, (left - taken) // inner)
+            if found >= max(2, self.fewest):
                 break
-        return (*[outer] * len(around), max(self.fewest, found))
+        return (*counts, max(self.fewest, found))
 
 
 def wished_stages(step_bytes: int, own_bytes: int) -> int:

@@ -22,6 +22,7 @@ from tilewave.ir.ops import Load, Matrix, MatrixShared, Part, Renew, Store
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Vector
+from tilewave.ir.unused import drop_unused
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class StoreInParts:
     def __call__(self, kernel: Kernel) -> Kernel:
         if any(isinstance(op, (Matrix, MatrixShared)) for op in walk(kernel.body)):
             return kernel  # sums of products are cut where they are brought into rows
+        kernel = drop_unused(kernel)  # what nobody needs any more would count as wanting a result whole
         return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body))
 
 

@@ -21,7 +21,6 @@ from tilewave.passes.distribute_lanes import distribute_lanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
-from tilewave.passes.hold_operands import HoldOperands
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
@@ -231,7 +230,6 @@ def hopper(
         compare_with_steps,  # behind: it looks for loops in which masks are apart
         keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
-        HoldOperands(machine),  # behind: a step that is computed again takes what is held, too
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         lag_products,  # behind: it takes steps of rings apart

@@ -38,6 +38,9 @@ class TileMachine(TileValues, Protocol):
         """Equal for points that come to the same program; None where each has its own."""
 
     def predict(self, cut: CutWork) -> Prediction: ...
+    def traits(self, cut: CutWork) -> tuple[float, ...] | None:
+        """Where a point lies: of two that are 1 apart, the time of one tells of the other's by a factor of e less than
+        its own would. None where no point tells of another."""
 
 
 @dataclass(frozen=True)

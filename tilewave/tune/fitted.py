@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class LaunchTiming:
     """Between the products of two steps of one group of waves; others of its workgroup multiply meanwhile."""
     step_gap: float
     """Between those of all groups."""
+    least_step: float
+    """Of a step, however little is multiplied: to wait for its operands, multiply them and tell."""
     launch: float
     """Of the launch itself."""
     start: float
@@ -27,15 +30,30 @@ class LaunchTiming:
     """Of these, what is left where a workgroup goes on from tile to tile."""
     together: float
     """How much longer products of several workgroups on a unit take than those of one."""
+    no_room: float
+    """To begin, where the launch before is still on the units and leaves no room."""
+    not_early: float
+    """And where a launch does not begin before the one before has ended."""
     hand_over: float
-    """To give the sums of a part to the next workgroup, which adds them."""
+    """To wait for the parts of a tile."""
     hand_over_per_sum: float
+    """And to add one, for each of its sums."""
+    added_power: float
+    """Of the number of parts, that this grows with."""
+    scattered: float
+    """As many parts a tile counts for whose slices are added by workgroups of their own."""
+    row_start: float
+    """Of a task without products."""
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
     odd_write: float
     """How much longer sums take to write where rows of the result lie on no grain of the copy engine."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
+    latency: float
+    """Of a copy: until its first bytes are there, and known to be."""
+    ring_sharpness: float
+    """How sharply the longer of a step and of filling its place in shared memory decides."""
     copy_launch: float
     """Of a launch that copies operands into rows which the engine can take."""
     copy_bytes_per_second: float
@@ -44,14 +62,18 @@ class LaunchTiming:
     """Of a step whose operands lanes load: until the first of them are there."""
     lane_loads_per_second: float
     """Of one unit, each of so many bytes as rows are multiples of."""
-    lane_across: float
-    """How many times as long it takes where rows do not go along the depth."""
-    across_depth: float
-    """How much longer steps take for each operand whose rows do not go along the depth."""
+    lane_turned: float
+    """How many times as long it takes where elements of rows across the depth become rows of the instruction."""
     l2_bytes_per_second: float
-    """That all units together get from L2."""
+    """That all units together get from L2; infinite where the rate of each says it."""
     l2_kept_bytes: float
-    """Of arrays that are read again and again, what stays in L2."""
+    """Of arrays, what is still in L2 when the next launch reads them."""
+    l2_thrashed: float
+    """Of these, so much more, and nothing is."""
+    kept_bytes_per_second: float
+    """Of arrays in L2, each byte counted once."""
+    crowded_bytes_per_second: float
+    """The same, where the next launch begins and finds no room."""
     hbm_share: float
     """Of the data sheet's bandwidth, what a launch gets."""
     off_lines: float
@@ -60,8 +82,6 @@ class LaunchTiming:
     """How much longer they take where a lane holds more than 128 sums."""
     sharpness: float
     """How sharply the longest of products, L2 and memory decides: their sum at 1, their maximum at infinity."""
-    stages: tuple[float, ...]
-    """How much longer a step takes with 128 bytes of depth in shared memory, with twice as many, three times, …"""
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
@@ -69,32 +89,41 @@ class LaunchTiming:
 
 HOPPER = LaunchTiming(
     matrix_share=1.0,
-    group_gap=6.99e-08,
-    step_gap=5.42e-08,
-    launch=1.32e-07,
-    start=1.3e-06,
-    start_per_sum=3.25e-11,
-    start_per_byte=5.36e-13,
-    start_hidden=0.786,
-    together=1.66,
-    hand_over=9.07e-07,
-    hand_over_per_sum=7.36e-11,
-    outside_line=2.84e-09,
-    odd_write=9.01,
-    unit_bytes_per_second=1.55e11,
-    copy_launch=7.8e-07,
-    copy_bytes_per_second=1.76e12,
-    lane_gap=3.92e-07,
-    lane_loads_per_second=6.35e09,
-    lane_across=1.5,
-    across_depth=1.02,
-    l2_bytes_per_second=1.74e13,
-    l2_kept_bytes=1.71e07,
-    hbm_share=0.904,
-    off_lines=1.08,
-    many_sums=0.998,
-    sharpness=2.38,
-    stages=(2.58, 1.31, 1.15, 1.0),
+    group_gap=7.077e-08,
+    step_gap=8.8e-08,
+    least_step=1.995e-07,
+    launch=1.893e-07,
+    start=6.077e-07,
+    start_per_sum=9.137e-12,
+    start_per_byte=3.88e-13,
+    start_hidden=1.0,
+    together=1.828,
+    no_room=4.015e-07,
+    not_early=7.182e-07,
+    hand_over=1.398e-06,
+    hand_over_per_sum=1.547e-10,
+    added_power=0.4207,
+    scattered=2.107,
+    row_start=1.3e-06,
+    outside_line=3.243e-09,
+    odd_write=20.73,
+    unit_bytes_per_second=9.618e10,
+    latency=5.204e-07,
+    ring_sharpness=3.13,
+    copy_launch=1.676e-06,
+    copy_bytes_per_second=2.074e12,
+    lane_gap=3.625e-07,
+    lane_loads_per_second=6.638e09,
+    lane_turned=8.412,
+    l2_bytes_per_second=inf,
+    l2_kept_bytes=4.8e07,
+    l2_thrashed=0.05,
+    kept_bytes_per_second=9.758e12,
+    crowded_bytes_per_second=4.241e12,
+    hbm_share=0.8699,
+    off_lines=1.188,
+    many_sums=1.034,
+    sharpness=4.368,
     error=0.15,
     fitted_on="h200_judged.csv, h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
 )
@@ -102,30 +131,39 @@ CDNA = LaunchTiming(
     matrix_share=0.78,
     group_gap=0.20e-6,
     step_gap=0.05e-6,
+    least_step=0.0,
     launch=2.0e-6,
     start=1.5e-6,
     start_per_sum=30.4e-12,
     start_per_byte=2e-12,
     start_hidden=1.0,
     together=1.1,
+    no_room=0.0,
+    not_early=0.0,
     hand_over=6e-6,
     hand_over_per_sum=0.0,
+    added_power=1.0,
+    scattered=3.0,
+    row_start=1.5e-6,
     outside_line=0.0,
     odd_write=1.0,
     unit_bytes_per_second=100e9,
+    latency=0.0,
+    ring_sharpness=1.0,
     copy_launch=0.0,
     copy_bytes_per_second=1e12,
     lane_gap=0.0,
     lane_loads_per_second=1e12,
-    lane_across=1.0,
-    across_depth=1.0,
+    lane_turned=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
+    l2_thrashed=1e-9,
+    kept_bytes_per_second=inf,
+    crowded_bytes_per_second=inf,
     hbm_share=0.75,
     off_lines=1.1,
     many_sums=1.0,
     sharpness=3.4,
-    stages=(1.0,),
     error=0.4,
     fitted_on="no card: matrix_share is the simulator's for MI300X, the rest stands by analogy with H200",
 )

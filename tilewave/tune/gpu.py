@@ -1,28 +1,33 @@
 """How long a launch takes on a GPU: for every grid, down to one tile.
 
     seconds = launch + copies + start + hand over
-              + (busy ** q + (L2 bytes / rate) ** q + (HBM bytes / rate) ** q) ** (1 / q)
+              + (busy ** q + (L2 bytes / rate) ** q + (bytes of arrays / rate) ** q) ** (1 / q)
 
-`busy` is what the unit with the most work does: rounds of tasks, each a start and its steps; a step takes its products
-and the gap before the next, or as long as its bytes take to come. Where several workgroups fit on a unit, they fill
-each other's gaps. Where the last round leaves units idle and the compiler shares its tiles, or where sums are cut,
-parts of tiles are counted, with what they hand over. `copies` are those of rows that the copy engine cannot take.
+`busy` is what the unit with the most work does: rounds of tasks, each a start and its steps. A step takes its products
+and the gap before the next, but no less than waiting, multiplying and telling takes; as long as its bytes take to come;
+and as long as its place in shared memory takes to be filled again, divided by the number of places. Where several
+workgroups fit on a unit, they fill each other's gaps. Where the last round leaves units idle and the compiler shares
+its tiles, or where sums are cut, parts of tiles are counted, with what they hand over. `copies` are those of rows that
+the copy engine cannot take.
+
+Launches follow each other. Of kernels whose workgroups have one tile or part each, the next begins while the last one
+ends. Where it finds room on the units for all of its workgroups, its start costs nothing, and what both read is still
+in L2; else it is read from memory once more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
-from math import gcd, prod
+from math import gcd, log2, prod
 
-from tilewave.ir.last_round import SCATTERED, is_scattered, parts_that_pay
+from tilewave.ir.last_round import is_scattered, parts_that_pay
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
 from tilewave.tune.gpu_room import MANY_SUMS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
 from tilewave.tune.problem import CutProduct, CutWork
 
-LINE_OF_DEPTH = 128
-"""Bytes of depth that the figures for stages are for."""
 HALF_DEPTH = 16
 """Elements of f16 that the matrix unit takes along the depth."""
 MOSTLY = 0.75
@@ -43,11 +48,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class SharedTiles:
-    """Tiles of a round in parts: how many, the steps of the longest, and how often sums are handed over in turn."""
+    """Tiles of a round in parts: how many, the steps of the longest, and whether slices of them are added apart."""
 
     parts: int
     longest: int
-    handed: int
+    is_scattered: bool = False
 
 
 @cache
@@ -58,13 +63,22 @@ def shared_round(
     rule = SplitLastRound(units)
     if not on_lines:
         cut = rule.best_cut(tiles, steps, step_bytes, ends_in_zeros=True)
-        return None if cut is None else SharedTiles(cut.parts, cut.longest, cut.parts - 1)
+        return None if cut is None else SharedTiles(cut.parts, cut.longest)
     if are_all:
         parts = parts_that_pay(tiles, steps, units, step_bytes, sums_bytes)
         if is_scattered(parts, sums_bytes):
-            return SharedTiles(parts, -(-steps // parts), SCATTERED)
+            return SharedTiles(parts, -(-steps // parts), is_scattered=True)
     split = rule.best(tiles, steps, step_bytes)
-    return None if split is None else SharedTiles(split.parts, split.longest, split.parts - 1)
+    return None if split is None else SharedTiles(split.parts, split.longest)
+
+
+class Beginning(Enum):
+    """When a launch begins."""
+
+    PLAIN = "behind the one before, as ever"
+    EARLY = "while the one before ends, beside it"
+    CROWDED = "while the one before ends, as far as it leaves room"
+    LATE = "when the one before has ended"
 
 
 @dataclass(frozen=True)
@@ -97,36 +111,66 @@ class GpuTiles(GpuRoom):
         copies = self._copies(cut)
         return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
 
-    def _bytes(self, cut: CutWork) -> dict[str, float]:
+    def _bytes(self, cut: CutWork, crowded: bool = False) -> dict[str, float]:
+        """What L2 and memory need; arrays that fit into L2 are still there from the launch before, unless `crowded`."""
         t, distinct = self.timing, cut.distinct_bytes
-        from_memory = distinct / (self.card.hbm.bytes_per_second * t.hbm_share) if distinct > t.l2_kept_bytes else 0.0
-        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": from_memory}
+        beyond = distinct + self._copied_bytes(cut) - t.l2_kept_bytes
+        missed = min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
+        kept = t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second
+        memory = missed / (self.card.hbm.bytes_per_second * t.hbm_share) + (1.0 - missed) / kept
+        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": distinct * memory}
 
     def _copies(self, cut: CutWork) -> float:
         """Of operands into rows that the engine can take: one launch, which reads and writes them."""
+        copied = self._copied_bytes(cut)
+        return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second if copied else 0.0
+
+    def _copied_bytes(self, cut: CutWork) -> int:
         if self.loading(cut) is not Loading.REPACKED:
-            return 0.0
-        copied = sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
-        return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second
+            return 0
+        return sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
+
+    def traits(self, cut: CutWork) -> tuple[float, ...]:
+        """What makes two launches unlike: sides, parts and stages that double, and who loads and when they begin."""
+        sides = [0.5 * log2(n) for p in cut.products for n in (p.rows, p.cols, p.depth)]
+        doubled = [*sides, 0.5 * log2(cut.split), 0.2 * log2(self.stages(cut))]
+        beginning = self._beginning(cut, self._shared(cut))
+        kinds = [*(self.loading(cut) is x for x in Loading), *(beginning is x for x in Beginning)]
+        return *doubled, *(0.5 * is_so for is_so in kinds), 0.5 * self.has_one_each(cut)
 
     # -- products
 
     def _of_products(self, cut: CutWork) -> tuple[float, dict[str, float]]:
         """(what nothing overlaps with, what does overlap and how long each takes)."""
-        step, start = self._step(cut), self._start(cut)
-        resident, units = self.resident(cut), self.card.units
+        t, step, start, units = self.timing, self._step(cut), self._start(cut), self.card.units
+        shared = self._shared(cut)
         if cut.split > 1:
             serial, busy = self._parts(cut, step, start)
-        elif (
-            self.loading(cut) is Loading.BY_LANES or not self.chip.copy_engine or (resident > 1 and cut.tasks >= units)
-        ):
-            serial, busy = self._in_turns(cut.tasks, cut.steps, resident, step, start)
+        elif self.has_one_each(cut):
+            serial, busy = self._in_turns(cut.tasks, cut.steps, self.resident(cut), step, start)
         else:
-            serial, busy = self._persistent(cut, step.of(1), start)
-        name = "products" if step.products * resident > MOSTLY * step.of(1) else "gaps between steps"
+            serial, busy = self._persistent(cut, shared, step.of(1), start)
+        beginning = self._beginning(cut, shared)
+        serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
+        crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
+        name = "products" if step.products * self.resident(cut) > MOSTLY * step.of(1) else "gaps between steps"
         if step.served >= step.alone:
             name = "loads"
-        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **self._bytes(cut)}
+        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **self._bytes(cut, crowded)}
+
+    def _beginning(self, cut: CutWork, shared: SharedTiles | None) -> Beginning:
+        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+            return Beginning.PLAIN
+        if cut.split == 1 and not self.has_one_each(cut) and (cut.tasks > self.card.units or shared is not None):
+            return Beginning.LATE
+        fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
+        return Beginning.EARLY if fits else Beginning.CROWDED
+
+    def has_one_each(self, cut: CutWork) -> bool:
+        """Whether each workgroup has one task and ends, because the compiler sees room for two on a unit."""
+        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+            return True
+        return self.fitting(cut) > 1 and cut.tasks >= self.card.units
 
     def _step(self, cut: CutWork) -> StepTime:
         t, products = self.timing, 0.0
@@ -137,8 +181,14 @@ class GpuTiles(GpuRoom):
             products += 2.0 * p.batch * prod(padded) * p.times / cut.steps * self.card.units / (rate * t.matrix_share)
         alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
         if self.loading(cut) is Loading.BY_LANES:
-            return StepTime(products, alone + t.lane_gap, self._loaded_by_lanes(cut))
-        return StepTime(products * t.together, alone * self._slower(cut), self._copied(cut))
+            served = self._loaded_by_lanes(cut)
+            return StepTime(products, alone + t.lane_gap + served, served)
+        served = self._copied(cut)
+        alone = max(alone, t.least_step) * self._slower(cut)
+        if self.chip.copy_engine:
+            filled = (t.latency + served + products) / self.stages(cut)
+            alone = (alone**t.ring_sharpness + filled**t.ring_sharpness) ** (1 / t.ring_sharpness)
+        return StepTime(products * t.together, alone, served)
 
     def _rate(self, p: CutProduct, taken: TakenInstruction | None) -> float:
         """Products and sums in a second, of the whole chip; groups of waves take as many bytes of depth at once."""
@@ -148,13 +198,10 @@ class GpuTiles(GpuRoom):
         return half * taken.instruction.depth / HALF_DEPTH if taken and taken.instruction.ignored_bits else half / 16
 
     def _slower(self, cut: CutWork) -> float:
-        """What few stages, rows off cache lines, rows across the depth and many sums make of a step."""
+        """What rows off cache lines and many sums make of a step."""
         t = self.timing
-        lines = max(1, sum(p.depth * p.dtype.bytes for p in cut.products[:1]) // LINE_OF_DEPTH)
-        ahead = (self.stages(cut) - 1) * lines + 1  # what is being multiplied is not yet free
-        slower = t.stages[min(len(t.stages), ahead) - 1] * (1.0 if self.on_lines(cut) else t.off_lines)
-        slower *= t.across_depth ** sum(x.is_across for x in cut.operands)
-        return slower * (t.many_sums if self._sums_per_lane(cut) > MANY_SUMS else 1.0)
+        slower = 1.0 if self.on_lines(cut) else t.off_lines
+        return slower * (t.many_sums if self.sums_per_lane(cut) > MANY_SUMS else 1.0)
 
     def _copied(self, cut: CutWork) -> float:
         """By the copy engine, which fills what lies outside an array line by line."""
@@ -163,17 +210,13 @@ class GpuTiles(GpuRoom):
         return inside + cut.outside_bytes / self.chip.line_bytes * t.outside_line
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """As many bytes at a time as rows are multiples of; rows that go across the depth are transposed on the way."""
-        t, loads = self.timing, 0.0
-        for x in cut.operands:
-            wide = gcd(x.row_bytes, self.chip.widest_load_bytes)
-            loads += x.tile_bytes * x.times / wide * (t.lane_across if x.is_across else 1.0)
-        return loads / cut.steps / t.lane_loads_per_second
-
-    def _sums_per_lane(self, cut: CutWork) -> float:
-        found = ((p, self.taken(p, cut)) for p in cut.products)
-        lanes = self.chip.lanes
-        return max((p.batch * prod(t.padded[:2]) / (prod(t.waves) * lanes) for p, t in found if t), default=0.0)
+        """As many bytes at a time as rows are multiples of."""
+        t, engine = self.timing, self.chip.copy_engine
+        loads = sum(x.tile_bytes * x.times / gcd(x.row_bytes, self.chip.widest_load_bytes) for x in cut.operands)
+        taken, columns = self.taken(cut.products[0], cut), cut.operands[-1]
+        odd = engine is not None and columns.row_bytes % engine.grain_bytes
+        turns = taken is not None and taken.is_turned and columns.is_across and odd and not self.engine_takes(cut)
+        return loads * (t.lane_turned if turns else 1.0) / cut.steps / t.lane_loads_per_second
 
     def _sums(self, cut: CutWork) -> int:
         """Of a tile, as it grows to whole instructions."""
@@ -196,28 +239,34 @@ class GpuTiles(GpuRoom):
 
     def _parts(self, cut: CutWork, step: StepTime, start: float) -> tuple[float, float]:
         """Sums that are cut: a workgroup for each part, and one of them, or several, add up."""
-        sums = self._sums(cut)
-        joined = SCATTERED if is_scattered(cut.split, 4 * sums) else cut.split - 1
         tasks, steps = cut.tasks * cut.split, -(-cut.steps // cut.split)
         serial, busy = self._in_turns(tasks, steps, self.resident(cut), step, start)
-        return serial + joined * self._handed(sums), busy
+        return serial + self._handed(cut, cut.split, is_scattered(cut.split, 4 * self._sums(cut))), busy
 
-    def _handed(self, sums: int) -> float:
-        return self.timing.hand_over + self.timing.hand_over_per_sum * sums
+    def _handed(self, cut: CutWork, parts: int, scattered: bool) -> float:
+        """Parts end at about the same time: they are waited for once, and added one after the other."""
+        t = self.timing
+        added = t.scattered if scattered else (parts - 1) ** t.added_power
+        return t.hand_over + t.hand_over_per_sum * self._sums(cut) * added
 
-    def _persistent(self, cut: CutWork, alone: float, start: float) -> tuple[float, float]:
+    def _shared(self, cut: CutWork) -> SharedTiles | None:
+        rounds, left = divmod(cut.tasks, self.card.units)
+        if not left or len(cut.products) != 1 or cut.split > 1 or self.has_one_each(cut):
+            return None
+        depth = sum(p.depth * p.dtype.bytes for p in cut.products)
+        facts = self.card.units, left, cut.steps, depth, 4 * self._sums(cut), self.on_lines(cut), not rounds
+        return shared_round(*facts)
+
+    def _persistent(self, cut: CutWork, shared: SharedTiles | None, alone: float, start: float) -> tuple[float, float]:
         """Rounds of whole tiles, then the last one, whose tiles the compiler may cut along their depth."""
         t = self.timing
         rounds, left = divmod(cut.tasks, self.card.units)
         busy = rounds * cut.steps * alone + max(0, rounds + bool(left) - 1) * t.start_hidden * start
         if not left:
             return start, busy
-        depth, sums = sum(p.depth * p.dtype.bytes for p in cut.products), self._sums(cut)
-        facts = self.card.units, left, cut.steps, depth, 4 * sums, self.on_lines(cut), not rounds
-        split = shared_round(*facts) if len(cut.products) == 1 else None
-        if split is None:
+        if shared is None:
             return start, busy + cut.steps * alone
-        return start + split.handed * self._handed(sums), busy + split.longest * alone
+        return start + self._handed(cut, shared.parts, shared.is_scattered), busy + shared.longest * alone
 
     # -- rows
 
@@ -230,4 +279,4 @@ class GpuTiles(GpuRoom):
         of_task = sum(x.tile_bytes * x.times for x in cut.transfers)
         rate = self.card.hbm.bytes_per_second * t.hbm_share / units
         at_once = min(resident, -(-cut.tasks // units))
-        return 0.0, {"rows": rounds * (t.start + at_once * of_task / rate), **self._bytes(cut)}
+        return 0.0, {"rows": rounds * (t.row_start + at_once * of_task / rate), **self._bytes(cut)}

@@ -24,6 +24,9 @@ MANY_SUMS = 128
 """Of a lane; more leave few registers for the rest, and none for a tile that is read or written on the way."""
 GROUP_ROWS = 64
 MOST_RESIDENT = 8
+GROUP_LANES = 128
+PLAIN_REGISTERS = 32
+"""Of a lane, beside its sums, where groups of waves multiply out of shared memory; `ptxas -v` says 26 to 30."""
 STAGED_WRITE_BYTES = 2 * 64 * 128
 """Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
 
@@ -46,6 +49,8 @@ class TakenInstruction:
     instruction: MatrixInstruction
     waves: Waves
     padded: tuple[int, int, int]
+    is_turned: bool
+    """Whether its sums are computed transposed: lanes store them then."""
 
     @property
     def groups(self) -> int:
@@ -67,9 +72,10 @@ def taken_instruction(
     asked = WISHES.get(wish)
     named = [asked] if asked and asked.ignored_bits and family in asked.chips else []
     for i in (*named, *instructions_for(family, dtypes[0], dtypes[0], dtypes[1])):
-        for sides in ((rows, cols), (cols, rows)) if turns and isinstance(i, GroupInstruction) else ((rows, cols),):
+        for is_turned in (False, True) if turns and isinstance(i, GroupInstruction) else (False,):
+            sides = (cols, rows) if is_turned else (rows, cols)
             waves = i.waves(sides, wished, EACH_WAY)
-            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves)))
+            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves), is_turned))
     return min(found, key=lambda one: prod(one.padded), default=None)
 
 
@@ -196,8 +202,15 @@ class GpuRoom:
     def shared_bytes(self, cut: CutWork, stages: int) -> int:
         staged = cut.step_bytes if cut.products else 0
         held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
-        written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self.chip.copy_engine else 0
+        written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self._stages_writes(cut) else 0
         return stages * staged + held + written
+
+    def _stages_writes(self, cut: CutWork) -> bool:
+        """Whether the copy engine writes results; it takes no transposed ones, and no rows off its grain."""
+        engine = self.chip.copy_engine
+        if engine is None or any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products)):
+            return False
+        return not any(t.is_written and t.row_bytes % engine.grain_bytes for t in cut.transfers)
 
     def stages(self, cut: CutWork) -> int:
         """Steps that shared memory holds at once."""
@@ -211,12 +224,31 @@ class GpuRoom:
         wished = cut.buffers or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
-    def resident(self, cut: CutWork) -> int:
-        """Workgroups that run on one unit at once."""
+    def fitting(self, cut: CutWork) -> int:
+        """Workgroups for which a unit has shared memory: what the compiler goes by."""
         needed = max(1, self.shared_bytes(cut, self.stages(cut)))
-        if needed > self.chip.shared.bytes // 2:
-            return 1
-        return min(MOST_RESIDENT, self.chip.shared.bytes // needed)
+        return max(1, min(MOST_RESIDENT, self.chip.shared.bytes // needed))
+
+    def resident(self, cut: CutWork) -> int:
+        """Workgroups that run on one unit at once: those that its registers have room for as well."""
+        fitting = self.fitting(cut)
+        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+            return fitting
+        return 1 if self.groups(cut) > 1 else max(1, min(fitting, self._lanes_held(cut) // (2 * GROUP_LANES)))
+
+    def _lanes_held(self, cut: CutWork) -> int:
+        """That registers last for: of one group of waves, and of one that copies, each with as many as products need.
+
+        Where several groups multiply, they take all registers of a unit.
+        """
+        grain = self.chip.matrix_units.register_grain
+        needed = -(-(PLAIN_REGISTERS + int(self.sums_per_lane(cut))) // grain) * grain
+        return self.chip.register_bytes // (4 * needed)
+
+    def sums_per_lane(self, cut: CutWork) -> float:
+        found = ((p, self.taken(p, cut)) for p in cut.products)
+        lanes = self.chip.lanes
+        return max((p.batch * prod(t.padded[:2]) / (prod(t.waves) * lanes) for p, t in found if t), default=0.0)
 
     # -- how operands come there
 

@@ -119,6 +119,9 @@ class HostTiles:
         (product,) = cut.products
         return product.rows, product.cols
 
+    def traits(self, cut: CutWork) -> None:
+        """What one point loses by, a lane that is left over or a cache, its neighbours need not."""
+
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
         name = "products" if cut.products else "elements"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import exp
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ UNFINISHED = "unfinished.jsonl"
 """Points of searches that have not ended."""
 RUNS = 8
 """Points that are timed at most, where not all of them are."""
+MOST_WEIGHED = 256
+"""Points, the best predicted ones, of which these are taken."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
 BEYOND = 0.01
@@ -126,13 +129,37 @@ def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileCho
         raise open_tiles.nothing_fits()
     order = found[0].order
     found = [replace(one, order=order) for one in found]
-    others = [o for o in open_tiles.orders if o != order] if order else []
     if how == STRENGTHS[1]:
-        least = max(1, runs - len(others))
-        return [found[0], *(replace(found[0], order=o) for o in others), *found[1:least]][:runs]
+        asked = [replace(found[0], order=o) for o in open_tiles.asked if o != order and order]
+        return [found[0], *asked, *unlike_each_other(open_tiles, found, max(1, runs - len(asked)))[1:]][:runs]
     if how == STRENGTHS[2]:
+        others = [o for o in open_tiles.orders if o != order] if order else []
         return [*found, *(replace(one, order=o) for o in others for one in found)]
     return found[:1]
+
+
+def unlike_each_other(open_tiles: UndecidedKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
+    """The best predicted, then such as are predicted well and are not told of by those before.
+
+    Where the model is wrong about a point, it is about those that are like it: each counts as slower by the model's
+    error, for every one before it and as far as they are alike.
+    """
+    left = list(found[:MOST_WEIGHED])
+    traits = {one.text: open_tiles.machine.traits(open_tiles.problem.cut(one.point)) for one in left}
+    weighed = {one.text: one.prediction.seconds for one in left}
+    taken: list[TileChoice] = []
+    while left and len(taken) < count:
+        chosen = min(left, key=lambda one: weighed[one.text])
+        left.remove(chosen)
+        taken.append(chosen)
+        for one in left:
+            alike = _likeness(traits[chosen.text], traits[one.text])
+            weighed[one.text] += one.prediction.seconds * one.prediction.error * alike
+    return taken
+
+
+def _likeness(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> float:
+    return exp(-sum(abs(x - y) for x, y in zip(a, b, strict=True))) if a is not None and b is not None else 0.0
 
 
 def search(

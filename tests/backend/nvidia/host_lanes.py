@@ -39,6 +39,19 @@ define void @own.note(ptr addrspace(1) %p) {
   ret void
 }
 """
+BLOCK = """
+define { i32, i32, i32, i32 } @own.block(ptr addrspace(1) %p, i32 %truth) {
+  %has = icmp ne i32 %truth, 0
+  br i1 %has, label %look, label %leave
+look:
+  call void @own.note(ptr addrspace(1) %p)
+  %x = load { i32, i32, i32, i32 }, ptr addrspace(1) %p, align 16
+  ret { i32, i32, i32, i32 } %x
+leave:
+  ret { i32, i32, i32, i32 } zeroinitializer
+}
+"""
+"""A load that a lane predicates, which is no word of LLVM's."""
 NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "own.thread",
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "own.workgroup",
@@ -64,10 +77,14 @@ def host_text(kernel):
         text = re.sub(rf"declare [^\n]*@{re.escape(theirs)}\([^\n]*\n", "", text).replace(theirs, ours)
     text = re.sub(r"define ptx_kernel void (@[^\n]*?\)) nounwind[^\n]*\{", r"define void \1 {", text)
     text = re.sub(r", !dbg !\d+", "", text)
+    predicated = (
+        r"asm sideeffect \"[^\n\"]*@p ld\.global[^\n\"]*\", \"[^\"]*\"\((?:i32 0, )+([^\n]*?)\) nounwind convergent"
+    )
+    text = re.sub(predicated, r"@own.block(\1)", text)
     noted = r"call void @own.note(ptr addrspace(1) \2)\n  \1"
     text = re.sub(r"(%\S+ = load [^\n]*?ptr addrspace\(1\) (%[\w.]+)[^\n]*)", noted, text)
     text = "\n".join(line for line in text.splitlines() if not line.startswith(("!", "attributes", "target")))
-    return text + HERE + UPPER
+    return text + HERE + UPPER + BLOCK
 
 
 @cache

@@ -1,5 +1,7 @@
 """Arrays that lanes load and store beside those that the copy engine moves: how each lies decides for it alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attention_problems import Problem, execute
@@ -9,7 +11,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx
-from tilewave.kernels import AttentionTile, Heads, Scores
+from tilewave.kernels import AttentionTile, Heads, Rows, Scores
 from tilewave.runtime.arrays import ArrayView
 
 ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
@@ -38,39 +40,61 @@ def views(queries, keys, size=64, **at):
 
 CLASSES = {
     (64, 128): ON_LINES,
-    (63, 128): Variant(any_strides=("lse",)),
+    (63, 128): ON_LINES,
     (64, 127): Variant(any_strides=("bias",)),
-    (63, 127): Variant(any_strides=("bias", "lse")),
+    (63, 127): Variant(any_strides=("bias",)),
 }
 
 
 @pytest.mark.parametrize("queries, keys", CLASSES)
 def test_an_odd_length_leaves_all_else_to_copies(attention, queries, keys):
+    """Of the log-sum-exp lanes store single numbers, wherever its rows begin."""
     assert attention.build.program.plan_for(views(queries, keys)).variant == CLASSES[queries, keys]
 
 
 def test_what_copies_move_still_decides_for_all(attention):
     program = attention.build.program
     assert program.plan_for(views(63, 128, q=(1 << 20) + 2)).variant == program.for_any
-    assert program.plan_for(views(63, 128, lse=(1 << 20) + 4)).variant == Variant(any_strides=("lse",))
+    assert program.plan_for(views(63, 128, bias=(1 << 20) + 4)).variant == Variant(any_strides=("bias",))
+    assert program.plan_for(views(63, 128, lse=(1 << 20) + 4)).variant == ON_LINES
 
 
 def test_rows_off_cache_lines_have_arrays_beside_them_too():
-    kernel = shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(80, 80), Scores(1.0), *[f16] * 4, None, f32)
+    kernel = shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(80, 80), Scores(1.0), *[f16] * 4, f32, f32)
     program = kernel.compile("sm_90a").build.program
-    given = [v for i, v in enumerate(views(63, 128, size=80)) if i != 3]
-    assert program.plan_for(given).variant == Variant(any_strides=("lse",), off_lines=True)
+    assert program.plan_for(views(63, 127, size=80)).variant == Variant(any_strides=("bias",), off_lines=True)
 
 
 def test_the_code_is_named_by_what_lies_anywhere(attention):
     program = attention.build.program
-    code = program.code_for(Variant(any_strides=("lse",)))
-    assert "rows on cache lines, but lse anywhere" in attention.binaries
+    code = program.code_for(Variant(any_strides=("bias",)))
+    assert "rows on cache lines, but bias anywhere" in attention.binaries
     assert code.maps == program.code_for(ON_LINES).maps
-    told = [d.what for d in program.declined(views(63, 128))]
+    told = [d.what for d in program.declined(views(63, 127))]
     assert told == [
-        "lse, or its rows, begin at multiples of 4 bytes, and not of 16, so lanes move its elements one by one"
+        "bias, or its rows, begin at multiples of 4 bytes, and not of 16, so lanes move its elements one by one"
     ]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_an_odd_number_of_rows_leaves_wide_loads_to_each_of_them(is_open):
+    """Of a number a row lanes store one number; only what they load in chunks has to lie as these want it."""
+    kernel = shipped.sum_kernel(Rows(1), f16, f32)
+    made = kernel.compile("sm_90a", **({"longest": {sym.N: 256}} if is_open else {"subs": {sym.M: 7, sym.N: 256}}))
+    program, y = made.build.program, lying((7,), f32)
+    assert program.plan_for([lying((7, 256), f16), y]).variant == Variant()
+    assert "ld.global.nc.v4" in program.code_for(Variant()).ptx
+    assert program.plan_for([lying((7, 256), f16), lying((7,), f32, (1 << 20) + 4)]).variant == Variant()
+    assert program.plan_for([lying((7, 256), f16, (1 << 20) + 2), y]).variant != Variant()
+    assert program.plan_for([lying((7, 256), f16), replace(y, strides=(8,))]).variant != Variant()
+
+
+def test_parts_are_joined_by_wide_loads_whatever_the_number_of_queries():
+    program = shipped.join_parts_kernel(128, f32, f16).compile("sm_90a").build.program
+    for queries in (1, 3):
+        rows = 2, 3, queries
+        given = [lying((5, *rows, 128), f32), lying((5, *rows), f32), lying((*rows, 128), f16)]
+        assert program.plan_for(given).variant == Variant()
 
 
 @needs_ptxas
@@ -82,7 +106,7 @@ def test_heads_of_256_and_an_odd_length_spill_nothing():
     )
     given = [v for i, v in enumerate(views(4095, 4095, size=256)) if i != 3]
     variant = made.build.program.plan_for(given).variant
-    assert variant == Variant(any_strides=("lse",))
+    assert variant == ON_LINES
     assert assemble_ptx(made.build.program.code_for(variant).ptx, "sm_90a").spilled_bytes == 0
 
 
@@ -98,7 +122,7 @@ def test_a_saved_kernel_brings_code_for_arrays_anywhere(attention, tmp_path):
     attention.save(tmp_path / "attention")
     program = load(tmp_path / "attention").build.program
     both = ("bias", "lse")
-    assert program.plan_for(views(63, 128)).variant == Variant(any_strides=both)
+    assert program.plan_for(views(63, 127)).variant == Variant(any_strides=both)
     assert program.plan_for(views(64, 128)).variant == ON_LINES
     assert (
         program.code_for(Variant(any_strides=both)).ptx

@@ -56,6 +56,8 @@ class NvidiaCode:
     """Workgroups that share copies."""
     starts_early: bool
     """While the kernel launched before still ends."""
+    chunked: tuple[str, ...]
+    """The arrays whose addresses and rows have to suit wide loads and stores, or copies."""
     launch: str
     """What is computed at each launch, where sizes are open."""
     ptx: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewave.analysis.loads import moved_in_chunks
 from tilewave.backend.assembler import assembled
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.spelling import Nvptx
@@ -15,8 +16,9 @@ from tilewave.machine.chips import Chip
 
 
 def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
-    memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
-    alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
+    memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+    alignments = {v.name: v.type.dtype.bytes for v in memories}
+    alignments |= dict.fromkeys(moved_in_chunks(kernel), chip.widest_load_bytes) | dict(variant.narrow)
     return lower_lanes(
         kernel, Nvptx(chip), frozenset(variant.any_strides), alignments, loads_whole_rows(kernel, variant)
     )
@@ -34,5 +36,11 @@ def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
     return NvidiaCode(
-        lowered.arguments, lowered.maps, *sizes, starts_early, lowered.launch, sums_of_each_half(made.asm)
+        lowered.arguments,
+        lowered.maps,
+        *sizes,
+        starts_early,
+        moved_in_chunks(kernel),
+        lowered.launch,
+        sums_of_each_half(made.asm),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tilewave.analysis.loads import moved_in_chunks
 from tilewave.analysis.repacking import TileLoads
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
@@ -353,7 +354,7 @@ class NvidiaProgram:
         anywhere = tuple(name for name in named if name in {*fitting.any_strides, *dict(fitting.narrow)})
         if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
             return self.for_any
-        if not self.copied and (anywhere or self._has_odd_rows(named)):
+        if not self.copied and (anywhere or self._has_odd_rows({x: v for x, v in named.items() if x in self.chunked})):
             return self.for_any
         brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
         rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
@@ -370,7 +371,8 @@ class NvidiaProgram:
         if not plain:
             named = {name: v for name, v in named.items() if name not in self.turned}
         any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
-        narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
+        chunked = {name: v for name, v in named.items() if plain or name in self.chunked}
+        narrow = tuple((name, found) for name, v in chunked.items() if (found := alignment(v, widest)) < widest)
         narrow = tuple((name, found) for name, found in narrow if name not in any_strides)
         return Variant(plain, any_strides, narrow)
 
@@ -415,6 +417,13 @@ class NvidiaProgram:
     @cached_property
     def written(self) -> frozenset[str]:
         return frozenset(v.name for v in touched(self.tiles)[0])
+
+    @cached_property
+    def chunked(self) -> frozenset[str]:
+        """The arrays that must lie as wide loads, stores or copies want it; of others lanes move single elements."""
+        if Variant() in self._codes or not self.is_open:
+            return frozenset(self.code_for(Variant()).chunked)
+        return frozenset(moved_in_chunks(self.lanes()))
 
     @cached_property
     def copied(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

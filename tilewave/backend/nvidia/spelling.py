@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
-from tilewave.backend.nvidia.inline_ptx import asm
+from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
@@ -87,13 +87,14 @@ class Nvptx:
     def await_memory(self, f: LlvmFunction) -> None:
         pass  # bar.sync orders what lanes of a workgroup do to global memory too
 
-    # -- scheduling: the chip and its assembler decide
+    # -- scheduling: mostly the chip and its assembler decide
 
     def priority(self, f: LlvmFunction, level: int) -> None:
         pass
 
     def keep_order(self, f: LlvmFunction) -> None:
-        pass
+        """The assembler moves nothing over a branch, and does not know that this one is never taken."""
+        asm(f, when(0, "trap;"), [("i32", numbers.hidden_zero(f, 1))])
 
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         pass
@@ -102,6 +103,15 @@ class Nvptx:
         pass
 
     # -- memory
+
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+        """Lanes that load from elsewhere instead, to throw it away, are slower by far: all ask for one line."""
+        registers = ", ".join(f"${i}" for i in range(words))
+        load = f"ld.global{'' if is_written else '.nc'}.v{words}.b32 {{{registers}}}, [${2 * words}];"
+        truth = f.value(f"zext i1 {condition} to i32")
+        return asm_on(
+            f, when(2 * words + 1, load), [("i32", "0")] * words, [(self.global_pointer, pointer), ("i32", truth)]
+        )
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""

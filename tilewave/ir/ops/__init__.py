@@ -130,7 +130,7 @@ from tilewave.ir.ops.product import (
     ZeroAccumulator,
 )
 from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
-from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
+from tilewave.ir.ops.shape import Broadcast, Concatenate, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
 __all__ = [
@@ -162,6 +162,7 @@ __all__ = [
     "ClusterBarrier",
     "Comparison",
     "Computed",
+    "Concatenate",
     "Const",
     "Convert",
     "Copy",

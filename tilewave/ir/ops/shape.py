@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed, Pure
-from tilewave.ir.rules import ON_BOTH, ON_TILES, are_axes, want_results
+from tilewave.ir.rules import ON_BOTH, ON_LANES, ON_TILES, are_axes, want_results
 from tilewave.ir.types import BOOL, Scalar, Tile, Vector, is_held
 
 
@@ -46,6 +46,27 @@ class Part(Pure):
         others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
         inside = 0 <= self.first <= whole.shape[axis] - part.shape[axis]
         want(others and inside, f"{part} at {self.first} is no part of {whole}")
+
+
+@dataclass(frozen=True)
+class Concatenate(Computed):
+    """Vectors one behind the other along an axis."""
+
+    levels = ON_LANES
+
+    vectors: tuple[Value, ...]
+    axis: int
+
+    def check(self, want: Want) -> None:
+        whole, axis = self.result.type, self.axis
+        shapes = [v.type.shape for v in self.vectors]
+        kinds = isinstance(whole, Vector) and all(isinstance(v.type, Vector) for v in self.vectors)
+        want(kinds and all(v.type.dtype == whole.dtype for v in self.vectors), f"makes {whole} of such vectors")
+        want(0 <= axis < len(whole.shape), f"{whole} has no axis {axis}")
+        others = {shape[:axis] + shape[axis + 1 :] for shape in shapes} == {
+            whole.shape[:axis] + whole.shape[axis + 1 :]
+        }
+        want(others and sum(s[axis] for s in shapes) == whole.shape[axis], f"{shapes} do not make {whole}")
 
 
 @dataclass(frozen=True)
@@ -105,6 +126,7 @@ class Iota(Pure):
 OPS: tuple[type[Op], ...] = (
     Broadcast,
     Part,
+    Concatenate,
     Permute,
     Convert,
     Iota,

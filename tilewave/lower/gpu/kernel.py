@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from tilewave.analysis.barriers import Handovers, Transits, touched_by_lanes, written_by_lanes
 from tilewave.errors import NOWHERE
@@ -28,7 +28,7 @@ from tilewave.lower.gpu.products import multiply
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
-from tilewave.lower.gpu.unaligned import load_unaligned, store_unaligned, takes_blocks
+from tilewave.lower.gpu.unaligned import is_quicker_in_blocks, load_in_blocks, store_unaligned, takes_blocks
 from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
@@ -312,11 +312,13 @@ class _Body:
         place = self.places[op.memory]
         memory = self.global_memory if isinstance(place, GlobalPlace) else self.shared_memory
         match op:
-            case ir.LoadUnaligned() if self.takes_blocks(op, place, op.result.type.shape):
+            case ir.Load() if self.loads_blocks(op, place):
                 assert isinstance(place, GlobalPlace)
-                loaded = load_unaligned(self.global_memory, op, place)
+                loaded = load_in_blocks(self.global_memory, op, place)
                 self.registers.vectors[op.result] = self.from_memory(loaded, op.result)
-            case ir.StoreUnaligned(x) if self.takes_blocks(op, place, x.type.shape):
+            case ir.StoreUnaligned(x) if self.in_rows(place) and takes_blocks(
+                self.global_memory, op, place, x.type.shape
+            ):
                 assert isinstance(place, GlobalPlace)
                 store_unaligned(self.global_memory, op, self.to_memory(x), place)
             case ir.Load():
@@ -334,14 +336,17 @@ class _Body:
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
-    def takes_blocks(
-        self,
-        op: ir.LoadUnaligned | ir.StoreUnaligned,
-        place: GlobalPlace | SharedPlace,
-        shape: tuple[int, ...],
-    ) -> bool:
-        """Windows find out by themselves what is inside; they move such chunks element by element."""
-        return isinstance(place, GlobalPlace) and self.target.windows is None and takes_blocks(op, place, shape)
+    def in_rows(self, place: GlobalPlace | SharedPlace) -> TypeGuard[GlobalPlace]:
+        """Windows find out by themselves what is inside; they move chunks that lie anywhere element by element."""
+        return isinstance(place, GlobalPlace) and self.target.windows is None
+
+    def loads_blocks(self, op: ir.Load, place: GlobalPlace | SharedPlace) -> bool:
+        """Whether of chunks that lie anywhere aligned blocks are loaded, and shifted."""
+        if not self.in_rows(place):
+            return False
+        if isinstance(op, ir.LoadUnaligned):
+            return takes_blocks(self.global_memory, op, place, op.result.type.shape)
+        return is_quicker_in_blocks(self.global_memory, op, place)
 
     def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
         assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
@@ -452,6 +457,7 @@ VECTORS: tuple[type[Op], ...] = (
     ir.Broadcast,
     ir.Permute,
     ir.Part,
+    ir.Concatenate,
     ir.Rearrange,
     ir.Shuffle,
     ir.ReduceRegisters,

@@ -17,6 +17,7 @@ from math import gcd, lcm, prod
 from typing import Protocol
 
 from tilewave.analysis.affine import Affine
+from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
@@ -84,12 +85,7 @@ class Chunks:
 
     @staticmethod
     def of(shape: tuple[int, ...], steps: Sequence[Sequence[int]], most: int, begin: tuple[int, ...] = ()) -> Chunks:
-        run = 1
-        for extent, step in zip(reversed(shape), reversed(steps), strict=True):
-            if extent > 1 and (any(step[:-1]) or step[-1] != run):
-                break
-            run *= extent
-        width = gcd(run, most)
+        width = gcd(run_of_neighbours(shape, steps), most)
         begin = begin or (0,) * len(steps[0])
         every = [
             tuple(
@@ -259,6 +255,13 @@ class GlobalAccess:
         if bounds(whole, self.n.positions)[1] < op.within[axis]:
             return ""
         return self.f.value(f"icmp ult i32 {self.n.sum(whole, 32)}, {op.within[axis]}")
+
+    def is_never_there(self, op: Load | Store, axis: int, step: int) -> bool:
+        """Whether a register so far from a lane's first one lies beyond that part in every lane."""
+        return (
+            bool(op.own)
+            and bounds(self.n.positions.of(op.own[axis]).plus(step), self.n.positions)[0] >= op.within[axis]
+        )
 
     def whole_there(self, op: Load | Store | CopyAsyncChunks, axis: int) -> int:
         """Elements of which, along an axis, all are there or none; 0: any number."""

@@ -20,6 +20,7 @@ from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import (
     Array,
     Held,
+    concatenated,
     constant,
     element,
     natural_width,
@@ -112,6 +113,8 @@ class Registers:
                 places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
                 taken = places.take(range(first, first + shape[axis]), axis)
                 return picked(self.f, self.vector(x), shape, taken)
+            case ir.Concatenate(vectors, axis):
+                return concatenated(self.f, [self.resized_vector(x, kind) for x in vectors], shape, axis)
             case ir.Rearrange(x):
                 return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
             case ir.Shuffle(x):

@@ -119,6 +119,11 @@ class LaneTarget(Protocol):
 
     def wave(self, f: LlvmFunction) -> str: ...
 
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+        """So many words of 32 bits from an address that is a multiple of them; zeros where the condition does not hold,
+        and nothing is looked at. `is_written`: the kernel writes that array, too."""
+        ...
+
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """The 32 bits that a lane of this wave has for `word`."""
         ...

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewave.ir.ops import LoadUnaligned, StoreUnaligned
+from tilewave.ir.ops import Load, Store, StoreUnaligned
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.values import Held, cut, regrouped
@@ -29,20 +29,36 @@ BLOCK_BYTES = 16
 WORD_BYTES = 4
 WORDS = BLOCK_BYTES // WORD_BYTES
 BLOCK = RAW[BLOCK_BYTES]
+BLOCKS_OF_A_CHUNK = 2
 
 
-def takes_blocks(op: LoadUnaligned | StoreUnaligned, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
-    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows."""
-    if place.any_strides or op.own or BLOCK_BYTES % place.bytes:
+def takes_blocks(memory: GlobalAccess, op: Load | Store, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
+    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows; each of them is there
+    as a whole or not at all, but for the ends of rows."""
+    if place.any_strides or BLOCK_BYTES % place.bytes:
         return False
     per_block = BLOCK_BYTES // place.bytes
-    return Chunks.of(shape, op.steps, per_block).width == per_block
+    in_one_part = memory.whole_there(op, len(op.at) - 1) % per_block == 0
+    return in_one_part and Chunks.of(shape, op.steps, per_block, op.begin).width == per_block
 
 
-def load_unaligned(memory: GlobalAccess, op: LoadUnaligned, place: GlobalPlace) -> Held:
+def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> bool:
+    """Whether a load whose op does not ask for it is: where a chunk would take more accesses than its two blocks.
+
+    Blocks hold what other lanes may write, so of what the kernel writes each element is looked at by itself.
+    """
+    shape = op.result.type.shape
+    if place.is_written or not takes_blocks(memory, op, place, shape):
+        return False
+    per_block = BLOCK_BYTES // place.bytes
+    chunks = Chunks.of(shape, op.steps, per_block, op.begin)
+    return BLOCKS_OF_A_CHUNK * Pointers(memory, op, place).unbroken(chunks) < per_block
+
+
+def load_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> Held:
     kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
-    chunks = Chunks.of(shape, op.steps, width)
+    chunks = Chunks.of(shape, op.steps, width, op.begin)
     parts = [_Chunk(pointers, at, width).load() for at in chunks.offsets]
     return Held(shape, kind, width, tuple(from_raw(memory.f, x, BLOCK, kind, width) for x in parts))
 
@@ -50,7 +66,7 @@ def load_unaligned(memory: GlobalAccess, op: LoadUnaligned, place: GlobalPlace) 
 def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: GlobalPlace) -> None:
     width = BLOCK_BYTES // place.bytes
     pointers = Pointers(memory, op, place)
-    chunks = Chunks.of(x.shape, op.steps, width)
+    chunks = Chunks.of(x.shape, op.steps, width, op.begin)
     for part, at in zip(regrouped(memory.f, x, width).parts, chunks.offsets, strict=True):
         _Chunk(pointers, at, width).store(part, x.kind)
 
@@ -71,18 +87,15 @@ class _Chunk:
 
     def load(self) -> str:
         f, p, size = self.f, self.p, self.p.place.bytes
+        if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
+            return "zeroinitializer"
         first, behind = self._inside()
         own = p.pointer(self.at)
         low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
         far = f.value(f"sub i32 {self._times(behind, size)}, 1")
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
         condition = self._some_inside(first, behind)
-        if condition:  # the array's first element is always there to be loaded, and thrown away
-            low, high = (
-                f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
-            )
-            behind = f.value(f"select i1 {condition}, i32 {behind}, i32 0")
-        words = [word for x in (low, high) for word in self._block(x)]
+        words = [word for x in (low, high) for word in self._block(x, condition)]
         address = f.value(f"ptrtoint {p.kind} {own} to i64")
         begin = f.value(f"trunc i64 {address} to i32")
         return self._joined(self._within(self._shifted(words, begin), first, behind))
@@ -109,6 +122,7 @@ class _Chunk:
             truths.append(f.value(f"icmp sgt i32 {behind}, 0"))
         if first != "0":
             truths.append(f.value(f"icmp slt i32 {first}, {self.width}"))
+        truths += filter(None, (p.m.is_there(p.op, axis, step) for axis, step in enumerate(self.at)))
         return p.m.all_of([*map(p.n.truth, p.op.mask), *truths])
 
     def _times(self, x: str, size: int) -> str:
@@ -116,10 +130,13 @@ class _Chunk:
             return str(int(x) * size)
         return self.f.value(f"mul i32 {x}, {size}")
 
-    def _block(self, pointer: str) -> list[str]:
-        """The words of the aligned block that an address lies in."""
+    def _block(self, pointer: str, condition: str) -> list[str]:
+        """The words of the aligned block that an address lies in; zeros, and nothing is looked at, where a condition
+        does not hold."""
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
+        if condition:
+            return self.p.m.target.load_if(f, condition, WORDS, where, self.p.place.is_written)
         block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
         return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 

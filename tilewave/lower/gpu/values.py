@@ -161,6 +161,15 @@ def rearranged(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array)
     return Held(shape, x.kind, width, tuple(parts))
 
 
+def concatenated(f: LlvmFunction, parts: Sequence[Held], shape: tuple[int, ...], axis: int) -> Held:
+    """One behind the other along an axis."""
+    counts = [prod(part.shape) for part in parts]
+    begins = [sum(counts[:i]) for i in range(len(parts))]
+    places = [np.arange(n).reshape(part.shape) + b for part, n, b in zip(parts, counts, begins, strict=True)]
+    singles = tuple(one for part in parts for one in regrouped(f, part, 1).parts)
+    return rearranged(f, Held(shape, parts[0].kind, 1, singles), shape, np.concatenate(places, axis))
+
+
 def picked(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
     """The same where whole parts are taken as they are."""
     runs = sources.reshape(-1, x.width) if sources.size % x.width == 0 else sources.reshape(-1, 1)
