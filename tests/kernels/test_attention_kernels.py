@@ -138,8 +138,12 @@ def test_decode_on_the_cpu(queries, keys, dtype):
 
 
 @pytest.mark.parametrize("way", ["numpy", "lanes of gfx942", "lanes of sm_90a"])
-def test_keys_of_a_head_in_one_part(way):
-    Problem(1, (4, 2), 2, 130, 64, 64, asked={"causal": True, "window": 100}).run_in_rows(way)
+@pytest.mark.parametrize(
+    ("queries", "keys", "asked"), [(2, 130, {"causal": True, "window": 100}), (1, 1000, {}), (16, 1, {})]
+)
+def test_keys_of_a_head_in_one_part(way, queries, keys, asked):
+    """As many steps as shared memory holds, more of them, and one."""
+    Problem(1, (4, 2), queries, keys, 64, 64, asked=asked).run_in_rows(way)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +196,14 @@ def test_heads_that_keep_memory_busy_are_not_cut():
 
 
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
-@pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])
-def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size):
+@pytest.mark.parametrize(
+    ("size", "window"), [(64, None), (80, None), (96, None), (128, None), (128, 9), (192, None), (256, None), (256, 9)]
+)
+def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size, window):
     heads = shipped.Heads(size, size, 4)
-    way = DecodeWay.alone("sm_90a", heads, f16, 4)
-    kernel = shipped.attention_rows_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, *[f16] * 4, f32)
+    scores = shipped.Scores(1.0, window=window)
+    way = DecodeWay.alone("sm_90a", heads, scores, f16, 4)
+    kernel = shipped.attention_rows_kernel(way.tile, heads, scores, 1, f32, *[f16] * 4, f32)
     made = way.prepared(kernel, "sm_90a")
     left = CHIPS["sm_90a"].shared.bytes - made.build.program.code_for(Variant()).shared_bytes
     assert 0 <= left < way.tile.keys * 2 * size * 2, "there is room for another step"

@@ -89,7 +89,8 @@ def attention_decode(
     of = arithmetic_of("attention_decode", **dtypes)
     target, (of_k, keys) = target_on("attention_decode", views["q"].device).name, views["k"].shape[1:3]
     rows = heads.sharing * queries
-    way, alone = (choose(target, heads, dtypes["k"], rows) for choose in (DecodeWay.of, DecodeWay.alone))
+    way = DecodeWay.of(target, heads, dtypes["k"], rows)
+    alone = DecodeWay.alone(target, heads, scores, dtypes["k"], rows)
     length = part_length(way.at_once, batch * of_k, -(-keys // way.tile.keys)) * way.tile.keys
     parts = -(-keys // length)
     in_rows = q.reshape(batch, of_k, rows, heads.size)
@@ -152,12 +153,12 @@ class DecodeWay:
 
     @staticmethod
     @cache
-    def alone(target: str, heads: Heads, dtype: DType, rows: int) -> DecodeWay:
+    def alone(target: str, heads: Heads, scores: Scores, dtype: DType, rows: int) -> DecodeWay:
         """Of whole heads, one to a processor; as parts where nobody copies."""
         tile, chip = rows_tile_for(target, heads, dtype, rows), CHIPS.get(target)
         if chip is None or chip.copy_engine is None:
             return DecodeWay.of(target, heads, dtype, rows)
-        for keys in (attention_tile_for(target, heads, dtype).keys, tile.keys):
+        for keys in (attention_tile_for(target, heads, scores, dtype).keys, tile.keys):
             longer = replace(tile, keys=keys)
             ahead = _steps_in(chip.shared.bytes, heads, dtype, longer, queries_held=1)
             if ahead > 1:
