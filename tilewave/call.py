@@ -136,6 +136,10 @@ class KernelCalls:
             known = self._compiled(self._device(arrays, places), {}, places)
         return None if known is None else known.again(arrays, scalars, fresh)
 
+    def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
+        """The numbers of a call in the author's order, as a launch passes them; an error where one is none."""
+        return self.signature.words(numbers)
+
     # -- what a call is about
 
     def _where(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:

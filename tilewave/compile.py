@@ -604,6 +604,22 @@ class _JudgedSizes:
         is_right = self._is_proved or not seen.numbers
         return is_right or self.verdicts.knows(seen.workgroups, seen.passed, places[1])
 
+    def with_others(self, numbers: Sequence[int], given: Sequence[int]) -> tuple[int, ...] | None:
+        found = list(numbers)
+        for (at, decides), number in zip(self._given, given, strict=True):
+            if decides and found[at] != number:
+                return None
+            found[at] = number
+        return tuple(found)
+
+    @cached_property
+    def _given(self) -> list[tuple[int, bool]]:
+        """Where the numbers stand that a call gives, and whether each decides more than what is computed."""
+        compiled, limits = self.compiled, self.sizes.limits
+        numbers = [(i, v) for i, v in enumerate(compiled.numbers) if v.name not in limits]
+        free = () if compiled.assumed else [v for _, v in numbers if v.type != INDEX_SCALAR]
+        return [(i, v not in free or v in compiled._deciding) for i, v in numbers]
+
     def _is_assumed(self, numbers: Sequence[int]) -> bool:
         values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
         return all(condition.holds(values) for condition in self.compiled.assumed)

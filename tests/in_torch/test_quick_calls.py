@@ -4,7 +4,9 @@ from importlib import import_module
 
 import pytest
 
+import tilewave
 from tilewave import ops
+from tilewave.errors import CallError
 from tilewave.ops.plans import Operated
 
 torch = pytest.importorskip("torch", reason="these operators are torch's; it is not installed")
@@ -97,6 +99,30 @@ def test_the_second_step_of_training_is_not_looked_at(name, seen):
     for found, want in zip(step(ours, given), step(theirs, given), strict=True):
         near(found, want)
     assert seen == []
+
+
+M, N = tilewave.sym.M, tilewave.sym.N
+
+
+@tilewave.wave([tilewave.WorkgroupConstraint(M, 16, 0), tilewave.WorkgroupConstraint(N, 16, 1)])
+def shifted_rows(
+    by: tilewave.f32,
+    x: tilewave.Memory[M, N, tilewave.GLOBAL_ADDRESS_SPACE, tilewave.f32],
+    y: tilewave.Memory[M, N, tilewave.GLOBAL_ADDRESS_SPACE, tilewave.f32],
+):
+    tilewave.write(tilewave.read(x) + by, y)
+
+
+def test_an_operator_of_any_kernel_is_not_looked_at_twice_whatever_its_numbers_are(seen):
+    shift = tilewave.torch.op(shifted_rows)
+    shift(0.5, torch.randn(6, 8))
+    seen.clear()
+    for by in (0.5, 1.5, -2.0):
+        x = torch.randn(6, 8)
+        near(shift(by, x), x + by)
+    assert seen == []
+    with pytest.raises(CallError, match=r"by is .*, but the kernel takes a float"):
+        shift("1", torch.randn(6, 8))
 
 
 def test_autocast_casts_and_is_not_looked_at_twice(seen):

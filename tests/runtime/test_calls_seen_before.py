@@ -188,3 +188,53 @@ def test_where_arrays_are_is_all_that_later_calls_ask(monkeypatch):
     assert (wide[1] == 5).all()
     with pytest.raises(CallError, match="M is 20 by a, but 5 by c"):
         kernel(a, wide[1], 1.0)
+
+
+# -- a call again, of arrays that lie alike
+
+
+def arrays(count=2):
+    return [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(count)]
+
+
+def test_a_call_is_made_again_with_other_arrays_and_numbers():
+    a, c = arrays()
+    shifted(a, c, 0.5)
+    again = shifted.again((a, c, 0.5), [1])
+    there, to = a * 2, np.empty_like(c)
+    assert again((there, to)) == 0
+    assert np.array_equal(to, there + np.float32(0.5))
+    assert again((a, to), shifted.words((-2.0,))) == 0
+    assert np.array_equal(to, a - np.float32(2.0))
+    assert again((a, to)) == 0
+    assert np.array_equal(to, a + np.float32(0.5))
+
+
+def test_what_a_call_writes_must_be_nobody_elses_to_be_written_unseen():
+    a, c = arrays()
+    shifted(a, c, 0.5)
+    assert shifted.again((a, c, 0.5), []) is None
+    assert shifted.again((a, c, 0.5), [0]) is None
+
+
+def test_a_number_that_is_none_is_told_for_a_call_again():
+    with pytest.raises(CallError, match=r"by is 3 \(int\), but the kernel takes a float"):
+        shifted.words((3,))
+
+
+def test_a_number_that_decides_what_is_read_is_looked_at_again():
+    column = sym.COLUMN
+    first, second = (IndexMapping.iterator(i) for i in range(2))
+    moved = IndexMapping(2, inputs={M: first, N: second + column}, outputs={M: first, N: second})
+
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)])
+    def copied(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32], by: i32):
+        set_symbol(column, by)
+        write(read(a, mapping=moved), c)
+
+    a, c = arrays()
+    copied(a, c, 1)
+    again = copied.again((a, c, 1), [1])
+    c.fill(0)
+    assert again((a, c), copied.words((100,))) != 0 and not c.any()
+    assert again((a, c), copied.words((1,))) == 0 and np.array_equal(c[:, 0], a[:, 1])

@@ -38,9 +38,10 @@ class BuildOptions:
     """Whether operands are read where they lie, and not packed before the launch."""
 
 
-CallAgain = Callable[[tuple[Any, ...]], int]
-"""Of arrays that begin where others do which lie as those of a call before: 0 where that has been made again; anything
-else where nothing has been done, and they must be looked at closely."""
+CallAgain = Callable[..., int]
+"""Of arrays that begin where others do which lie as those of a call before, and perhaps of other numbers than it gave,
+as words; both in tuples. 0 where it has been made; anything else where nothing has, and they must be looked at closely.
+"""
 
 
 class Emulated(Protocol):

@@ -65,6 +65,11 @@ class WaveKernel:
         """A call that has been made, for other arrays that lie as these: as `Compiled.again`."""
         return _calling().prepared(self).again(arrays, {}, fresh)
 
+    def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
+        """The numbers of a call as `again` gives them to a launch, and no arrays."""
+        found: tuple[int, ...] = _calling().prepared(self).words(numbers)
+        return found
+
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return _calling().compile_kernel(self, target, subs or {}, options)

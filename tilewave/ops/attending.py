@@ -18,7 +18,7 @@ from tilewave.kernels.attentions import (
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
-from tilewave.ops.plans import Launch, Operated, Work, given_only
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 
 
 class AttentionAsked(NamedTuple):
@@ -39,20 +39,20 @@ def _attention(
     out: Array | None,
     asked: AttentionAsked,
     keeps: bool,
-) -> Work:
+) -> CallWork:
     _check_axes(q, k, v)
     shape, held = (*q.shape[:-1], v.shape[-1]), lib.dtype("attention", "q", q)
     results = {"out": prepared("attention", lib, out, shape, held, q)}
     if keeps:
         results["lse"] = lib.empty(tuple(q.shape[:-1]), sums_dtype(held), q)
     if not prod(shape):
-        return Work(results)
+        return CallWork(results)
     added = None if bias is None else _stacked(lib.broadcast(bias, (*q.shape[:-1], k.shape[-2])))
     lse = results["lse"].reshape(_stacked_shape((*q.shape[:-1], 1))[:-1]) if keeps else None
     arrays = (_stacked(q), _stacked(k), _stacked(v), _stacked(results["out"]))
     kernel = attention_for(*arrays, asked.causal, asked.window, asked.scale, asked.soft_cap, added, lse)
     names = given_only(q=arrays[0], k=arrays[1], v=arrays[2], bias=added, out=arrays[3], lse=lse)
-    return Work(results, Launch(kernel, names))
+    return CallWork(results, KernelLaunch(kernel, names))
 
 
 attention = Operated(("q", "k", "v", "bias", "out"), _attention)

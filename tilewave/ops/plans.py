@@ -23,7 +23,7 @@ KEPT_PLANS = 4096
 NOT_MADE = object()
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """A kernel and what it is given."""
 
     kernel: WaveKernel
@@ -47,12 +47,12 @@ def given_only(**arrays: Array | None) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-class Work(NamedTuple):
+class CallWork(NamedTuple):
     """What a call comes to."""
 
     results: Mapping[str, Array]
     """By name; new ones, or one that the call was given."""
-    launch: Launch | None = None
+    launch: KernelLaunch | None = None
     """None where there is nothing to compute."""
     behind: Callable[[], None] | None = None
     """What is left to be done then, if anything."""
@@ -65,23 +65,29 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Work to be done again with other arrays."""
+    """What is done again with other arrays."""
 
     allocations: Sequence[Callable[[], Array]]
     """Of results that are new."""
     picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
     """Of what is given and what is new, whatever the kernel takes."""
     call: CallAgain
+    words: Callable[[Sequence[Any]], tuple[int, ...]]
+    """Of numbers that the kernel takes."""
     results: Callable[[tuple[Array, ...]], Any]
     """The same of what is given back: one array, or several."""
 
-    def __call__(self, arrays: tuple[Array, ...]) -> Any:
-        """The results; `NOT_MADE` where these arrays must be looked at closely."""
+    def __call__(self, arrays: tuple[Array, ...], numbers: Sequence[Any] = ()) -> Any:
+        """The results, with the kernel's own numbers or others; `NOT_MADE` where arrays must be looked at closely."""
         every = (*arrays, *[allocate() for allocate in self.allocations])
-        return NOT_MADE if self.call(self.picked(every)) else self.results(every)
+        if numbers:
+            said = self.call(self.picked(every), self.words(numbers))
+        else:
+            said = self.call(self.picked(every))
+        return NOT_MADE if said else self.results(every)
 
     @staticmethod
-    def of(lib: ArrayLibrary, given: Mapping[str, Array], work: Work) -> Plan | None:
+    def of(lib: ArrayLibrary, given: Mapping[str, Array], work: CallWork) -> Plan | None:
         """Of work that has been done; None where it cannot be done again so."""
         launch = work.launch
         if launch is None or work.behind is not None:
@@ -98,7 +104,7 @@ class Plan(NamedTuple):
         allocations = [lib.allocation(sources[name]) for name in new]
         picked = picked_of([at[name] for name in launch.arrays])
         results = itemgetter(*[at[name] for name in work.results]) if work.results else _nothing
-        return Plan(allocations, picked, call, results)
+        return Plan(allocations, picked, call, launch.kernel.words, results)
 
 
 def _nothing(every: tuple[Array, ...]) -> None:
@@ -108,9 +114,12 @@ def _nothing(every: tuple[Array, ...]) -> None:
 class Operated:
     """The calls of one operation."""
 
-    def __init__(self, names: Sequence[str], work: Callable[..., Work]) -> None:
-        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names."""
-        self.names, self.work = tuple(names), work
+    def __init__(self, names: Sequence[str], work: Callable[..., CallWork], numbers: int = 0) -> None:
+        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names.
+
+        The first of what is said are so many numbers: all that the kernel takes, which do nothing else.
+        """
+        self.names, self.work, self.numbers = tuple(names), work, numbers
         self.kept: dict[Any, Plan] = {}
 
     def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
@@ -119,8 +128,9 @@ class Operated:
 
     def known(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """The same where it has been asked how the arrays lie."""
-        plan = self.kept.get((lie, said))
-        found = NOT_MADE if plan is None else plan(arrays)
+        count = self.numbers
+        plan = self.kept.get((lie, said[count:]))
+        found = NOT_MADE if plan is None else plan(arrays, said[:count])
         return self._closely(lib, lie, arrays, said) if found is NOT_MADE else found
 
     def _closely(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
@@ -132,7 +142,7 @@ class Operated:
         if plan is not None:
             if len(self.kept) >= KEPT_PLANS:
                 self.kept.clear()
-            self.kept[lie, said] = plan
+            self.kept[lie, said[self.numbers :]] = plan
         results = [self._own(name, arrays, found) for name, found in work.results.items()]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 

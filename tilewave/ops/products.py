@@ -22,7 +22,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
 from tilewave.ops.digits import Digits, instruction_for
-from tilewave.ops.plans import Launch, Operated, Work, given_only
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 
 
 def result_dtype(dtype: DType) -> DType:
@@ -115,16 +115,16 @@ def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[A
 # products -----------------------------------------------------------------------------------------------------------
 
 
-def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Digits) -> Work:
+def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Digits) -> CallWork:
     x, y, batch = _matrices("matmul", lib, a, b)
     held = _common_dtype("matmul", lib, a=a, b=b)
     found = prepared("matmul", lib, out, product_shape(a.shape, b.shape, batch), result_dtype(held), a)
     if not prod(found.shape):
-        return Work({"out": found})
+        return CallWork({"out": found})
     to = _operands(lib, x, y, _as_matrices(found, a, b), batch)
     if to.batches > len(BATCH):
         return _of_copies(lib, found, to, digits)
-    return Work({"out": found}, _launch(lib, to, digits, ("a", "b")))
+    return CallWork({"out": found}, _launch(lib, to, digits, ("a", "b")))
 
 
 matmul = Operated(("a", "b", "out"), _matmul)
@@ -137,7 +137,7 @@ def _as_matrices(c: Array, a: Array, b: Array) -> Array:
     return c[..., None, :] if len(a.shape) == 1 else c
 
 
-def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> Work:
+def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> CallWork:
     """More batches than a grid has axes: one stack of copies."""
     count = prod(to.c.shape[:-2])
     stacked = lib.empty((count, *to.c.shape[-2:]), lib.dtype("matmul", "out", to.c), to.c)
@@ -146,7 +146,7 @@ def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) ->
     def put_back() -> None:
         to.c[...] = stacked.reshape(to.c.shape)
 
-    return Work({"out": found}, _launch(lib, Operands(a, b, stacked), digits, ("a", "b")), put_back)
+    return CallWork({"out": found}, _launch(lib, Operands(a, b, stacked), digits, ("a", "b")), put_back)
 
 
 def _launch(
@@ -156,7 +156,7 @@ def _launch(
     names: tuple[str, str],
     activation: str | None = None,
     **beside: Array | None,
-) -> Launch:
+) -> KernelLaunch:
     """The kernel for operands of these names and what stands beside them, and its arrays in order."""
     a, a_axes = _laid(lib, to.a, M, K)
     b, b_axes = _laid(lib, to.b, K, N)
@@ -165,7 +165,9 @@ def _launch(
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
     product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation or "", **dtypes)
     asked = instruction_for(target_of(product.name, lib.device(to.c)), dtype, digits)
-    return Launch(product_kernel(product, asked), {**dict(zip(names, (a, b), strict=True)), **others, "out": to.c})
+    return KernelLaunch(
+        product_kernel(product, asked), {**dict(zip(names, (a, b), strict=True)), **others, "out": to.c}
+    )
 
 
 def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:
@@ -199,13 +201,13 @@ def _linear(
     activation: str | None,
     keeps: bool,
     digits: Digits,
-) -> Work:
+) -> CallWork:
     results = {"out": _layer_result(lib, x, weight, bias, activation, out)}
     if keeps:
         results["sums"] = _layer_result(lib, x, weight, bias, activation, None)
     if not prod(results["out"].shape):
-        return Work(results)
-    return Work(results, _layer(lib, x, weight, bias, activation, residual, digits, **results))
+        return CallWork(results)
+    return CallWork(results, _layer(lib, x, weight, bias, activation, residual, digits, **results))
 
 
 linear = Operated(("x", "weight", "bias", "residual", "out"), _linear)
@@ -231,7 +233,7 @@ def _layer(
     digits: Digits,
     out: Array,
     sums: Array | None = None,
-) -> Launch:
+) -> KernelLaunch:
     added = None if residual is None else folded(lib.broadcast(residual, tuple(out.shape)))
     to = Operands(folded(x), weight.swapaxes(0, 1), folded(out))
     kept = None if sums is None else folded(sums)
@@ -268,26 +270,26 @@ def _layer_result(
 # backward -----------------------------------------------------------------------------------------------------------
 
 
-def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation: str) -> Work:
+def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation: str) -> CallWork:
     activation_named("activation_backward", activation)
     found = lib.empty(tuple(sums.shape), lib.dtype(activation, "sums", sums), sums)
     if not prod(sums.shape):
-        return Work({"grad_sums": found})
+        return CallWork({"grad_sums": found})
     kernel = activation_backward_kernel(activation, *(lib.dtype(activation, "sums", x) for x in (sums, grad, found)))
     arrays = {"sums": folded(sums), "grad": folded(grad), "grad_sums": folded(found)}
-    return Work({"grad_sums": found}, Launch(kernel, arrays))
+    return CallWork({"grad_sums": found}, KernelLaunch(kernel, arrays))
 
 
 activation_backward = Operated(("sums", "grad"), _activation_backward)
 """The gradient of what an activation got: its slope there, times that of what it gave; the activation is said."""
 
 
-def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> Work:
+def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> CallWork:
     found = lib.empty((x.shape[-1],), dtype, x)
     if not x.shape[-1]:
-        return Work({"out": found})
+        return CallWork({"out": found})
     kernel = column_sums_kernel(lib.dtype("column_sums", "x", x), dtype)
-    return Work({"out": found}, Launch(kernel, {"x": folded(x), "out": found}))
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": folded(x), "out": found}))
 
 
 column_sums = Operated(("x",), _column_sums)

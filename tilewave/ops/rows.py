@@ -17,38 +17,38 @@ from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
 from tilewave.kernels.rows import Rows, arithmetic_of, kernel_for, rows_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.ops.arrays import Array, ArrayLibrary, prepared, target_of
-from tilewave.ops.plans import Launch, Operated, Work, given_only
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.products import folded, folds
 
 
-def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> Work:
+def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
     found = _like("softmax", lib, x, out)
     if not prod(x.shape):
-        return Work({"out": found})
+        return CallWork({"out": found})
     rows, written = folded(x), _written(lib, found)
     kernel = kernel_for(softmax_kernel, x=rows, y=written)
-    return Work({"out": found}, Launch(kernel, {"x": rows, "out": written}))
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": written}))
 
 
 softmax = Operated(("x", "out"), _softmax)
 """exp(x) / the sum of exp(x) along the last axis."""
 
 
-def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | None, eps: float) -> Work:
+def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | None, eps: float) -> CallWork:
     found = _like("rms_norm", lib, x, out)
     _check_columns("rms_norm", x, weight=weight)
     if not prod(x.shape):
-        return Work({"out": found})
+        return CallWork({"out": found})
     rows, written = folded(x), _written(lib, found)
     kernel = kernel_for(rms_norm_kernel, x=rows, y=written, weight=weight, residual=None, total=None)
-    return Work({"out": found}, Launch(kernel, given_only(x=rows, weight=weight, out=written), (eps,)))
+    return CallWork({"out": found}, KernelLaunch(kernel, given_only(x=rows, weight=weight, out=written), (eps,)))
 
 
 rms_norm = Operated(("x", "weight", "out"), _rms_norm)
 """x / sqrt(mean of x² + eps) · weight along the last axis; eps is said."""
 
 
-def _add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, eps: float) -> Work:
+def _add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, eps: float) -> CallWork:
     _check_columns("rms_norm", x, weight=weight)
     if tuple(residual.shape) != tuple(x.shape):
         what = f"rms_norm: residual is {tuple(residual.shape)}, but x is {tuple(x.shape)}"
@@ -56,13 +56,15 @@ def _add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | 
     found, total = (_like("rms_norm", lib, x, None) for _ in range(2))
     results = {"out": found, "total": total}
     if not prod(x.shape):
-        return Work(results)
+        return CallWork(results)
     rows = {name: folded(array) for name, array in {"x": x, "residual": residual, **results}.items()}
     kernel = kernel_for(
         rms_norm_kernel, x=rows["x"], y=rows["out"], weight=weight, residual=rows["residual"], total=rows["total"]
     )
     names = ("x", "residual", "weight", "total", "out")
-    return Work(results, Launch(kernel, given_only(**{n: {**rows, "weight": weight}[n] for n in names}), (eps,)))
+    return CallWork(
+        results, KernelLaunch(kernel, given_only(**{n: {**rows, "weight": weight}[n] for n in names}), (eps,))
+    )
 
 
 add_rms_norm = Operated(("x", "residual", "weight"), _add_rms_norm)
@@ -71,14 +73,16 @@ add_rms_norm = Operated(("x", "residual", "weight"), _add_rms_norm)
 
 def _layer_norm(
     lib: ArrayLibrary, x: Array, weight: Array | None, bias: Array | None, out: Array | None, eps: float
-) -> Work:
+) -> CallWork:
     found = _like("layer_norm", lib, x, out)
     _check_columns("layer_norm", x, weight=weight, bias=bias)
     if not prod(x.shape):
-        return Work({"out": found})
+        return CallWork({"out": found})
     rows, written = folded(x), _written(lib, found)
     kernel = layer_norm_for(rows, written, weight, bias)
-    return Work({"out": found}, Launch(kernel, given_only(x=rows, weight=weight, bias=bias, out=written), (eps,)))
+    return CallWork(
+        {"out": found}, KernelLaunch(kernel, given_only(x=rows, weight=weight, bias=bias, out=written), (eps,))
+    )
 
 
 layer_norm = Operated(("x", "weight", "bias", "out"), _layer_norm)
@@ -109,70 +113,72 @@ def _written(lib: ArrayLibrary, out: Array) -> Array:
 # backward -----------------------------------------------------------------------------------------------------------
 
 
-def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> Work:
+def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> CallWork:
     found = _like("softmax", lib, y, None)
     if not prod(y.shape):
-        return Work({"grad_x": found})
+        return CallWork({"grad_x": found})
     kernel = softmax_backward_kernel(_rows("softmax", lib, y), *_dtypes("softmax", lib, y, grad, found))
-    return Work({"grad_x": found}, Launch(kernel, {"y": folded(y), "grad": folded(grad), "grad_x": folded(found)}))
+    return CallWork(
+        {"grad_x": found}, KernelLaunch(kernel, {"y": folded(y), "grad": folded(grad), "grad_x": folded(found)})
+    )
 
 
 softmax_backward = Operated(("y", "grad"), _softmax_backward)
 """The gradient of what softmax got, of what it gave and the gradient of that."""
 
 
-def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> Work:
+def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
     found, of = _like("rms_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
     results = {"grad_x": found, "scale": lib.empty((prod(x.shape[:-1]),), of, x)}
     if not prod(x.shape):
-        return Work(results)
+        return CallWork(results)
     dtypes = _dtypes("rms_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
     kernel = rms_norm_backward_kernel(_rows("rms_norm", lib, x), *dtypes)
     rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), scale=results["scale"])
-    return Work(results, Launch(kernel, rows, (eps,)))
+    return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
 
 rms_norm_backward = Operated(("x", "grad", "weight"), _rms_norm_backward)
 """The gradient of x, and the scale of each row; eps is said."""
 
 
-def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> Work:
+def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> CallWork:
     found = lib.empty(tuple(weight.shape), lib.dtype("rms_norm", "weight", weight), x)
     if not prod(found.shape):
-        return Work({"grad_weight": found})
+        return CallWork({"grad_weight": found})
     kernel = rms_norm_weights_kernel(*_dtypes("rms_norm", lib, x, grad, scale, weight))
     arrays = {"x": folded(x), "grad": folded(grad), "scale": scale, "grad_weight": found}
-    return Work({"grad_weight": found}, Launch(kernel, arrays))
+    return CallWork({"grad_weight": found}, KernelLaunch(kernel, arrays))
 
 
 rms_norm_weights = Operated(("x", "grad", "scale", "weight"), _rms_norm_weights)
 """The gradient of the weights, of the scales that the backward pass left."""
 
 
-def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> Work:
+def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
     found, of = _like("layer_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
     mean, scale = (lib.empty((prod(x.shape[:-1]),), of, x) for _ in range(2))
     results = {"grad_x": found, "mean": mean, "scale": scale}
     if not prod(x.shape):
-        return Work(results)
+        return CallWork(results)
     dtypes = _dtypes("layer_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
     kernel = layer_norm_backward_kernel(_rows("layer_norm", lib, x), *dtypes)
     rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), mean=mean, scale=scale)
-    return Work(results, Launch(kernel, rows, (eps,)))
+    return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
 
 layer_norm_backward = Operated(("x", "grad", "weight"), _layer_norm_backward)
 """The gradient of x, and the mean and scale of each row; eps is said."""
 
 
-def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array) -> Work:
+def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array) -> CallWork:
     dtype = lib.dtype("layer_norm", "weight", weight)
     results = {name: lib.empty(tuple(weight.shape), dtype, x) for name in ("grad_weight", "grad_bias")}
     if not prod(weight.shape):
-        return Work(results)
+        return CallWork(results)
     kernel = layer_norm_weights_kernel(*_dtypes("layer_norm", lib, x, grad, scale, weight, weight))
-    return Work(
-        results, Launch(kernel, {"x": folded(x), "grad": folded(grad), "mean": mean, "scale": scale, **results})
+    return CallWork(
+        results, KernelLaunch(kernel, {"x": folded(x), "grad": folded(grad), "mean": mean, "scale": scale, **results})
     )
 
 

@@ -111,7 +111,8 @@ class NativeCalls:
         return made
 
     def alike(self, places: ArrayPlaces, given: Sequence[int], device: int, kept: object) -> Any:
-        """Makes calls of a tuple of tensors that begin where arrays do which lie as these; None where nothing can.
+        """Makes calls of a tuple of tensors that begin where arrays do which lie as these, and of the same numbers or a
+        tuple of others; None where nothing can.
 
         `kept` holds the launches, and lives as long.
         """
@@ -126,7 +127,8 @@ class NativeCalls:
                 "reader": self.reader,
                 "arrays": len(ranks),
                 "places": words([*accumulate((1 + 2 * rank for rank in ranks[:-1]), initial=0)]),
-                "words": sum(1 + 2 * rank for rank in ranks) + len(given),
+                "words": sum(1 + 2 * rank for rank in ranks),
+                "given": len(given),
                 "template": found,
                 "device": device,
             },

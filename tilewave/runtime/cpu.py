@@ -157,11 +157,11 @@ class CpuProgram:
             laid_out = self._words(*words, *self._memory(lease.address, sizes, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
-    def alike(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> CpuCallAlike:
+    def alike(self, views: Sequence[ArrayView]) -> CpuCallAlike:
         """The call of arrays that lie as these, wherever they begin."""
         ranks = [len(view.strides) for view in views]
         places = [*accumulate((1 + rank for rank in ranks[:-1]), initial=0)]
-        return CpuCallAlike(self, self.words_of(views), places, tuple(numbers))
+        return CpuCallAlike(self, self.words_of(views), places)
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
         """Strides as machine code counts them; those of a kernel's arrays are mostly the same from call to call."""
@@ -199,15 +199,15 @@ class CpuProgram:
 class CpuCallAlike:
     """A call of which only addresses are new."""
 
-    def __init__(self, program: CpuProgram, words: list[int], places: list[int], numbers: tuple[int, ...]) -> None:
+    def __init__(self, program: CpuProgram, words: list[int], places: list[int]) -> None:
         """`words` are those of arrays that lie so, with addresses at these places."""
-        self._program, self._words, self._places, self._numbers = program, words, places, numbers
+        self._program, self._words, self._places = program, words, places
 
-    def __call__(self, addresses: Iterable[int], threads: int) -> None:
+    def __call__(self, addresses: Iterable[int], numbers: tuple[int, ...], threads: int) -> None:
         words = self._words.copy()
         for place, address in zip(self._places, addresses):  # noqa: B905  strict costs time, and they are counted
             words[place] = address
-        self._program.call(words, self._numbers, threads)
+        self._program.call(words, numbers, threads)
 
 
 class _Frame:

@@ -138,13 +138,13 @@ class CudaProgram:
         if seen is not None and not recording and isinstance(kind, LaunchTemplate):
             self._know(sized.look).know(seen, number, stream, kind.record)
 
-    def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[[tuple[Any, ...]], int] | None:
+    def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[..., int] | None:
         """The call of arrays that lie as these, which machine code knows by now."""
         facts, _ = self._facts(arrays)
         if not facts or self._native is None or facts[DEVICES:] not in self._accepted:
             return None
         numbers = tuple([one.word_of(given[one.name]) for one in self.given])
-        found: Callable[[tuple[Any, ...]], int] | None
+        found: Callable[..., int] | None
         found = self._native.alike(facts[:DEVICES], numbers, facts[DEVICES][0], self)
         return found
 

@@ -13,7 +13,7 @@ from tilewave.ir.core import word
 from tilewave.ir.launch import Picked, picked
 from tilewave.ir.types import BOOL, DType
 from tilewave.runtime.dlpack import Refused
-from tilewave.runtime.scalars import scalar_value
+from tilewave.runtime.scalars import scalar_value, word_of
 
 
 class BoundCall(NamedTuple):
@@ -90,6 +90,15 @@ class Signature:
         assert way is not None, "all are there"
         everything = [found[name] for name in self.names]
         return BoundCall(way.arrays(everything), self._scalars(way.numbers, everything), symbols)
+
+    def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
+        """Of a number for each parameter that is one, in order, the words that a launch passes."""
+        found = self._scalars([(i, name, dtype) for i, (name, dtype) in enumerate(self._numbers)], numbers)
+        return tuple([word_of(found[name], dtype) for name, dtype in self._numbers])
+
+    @cached_property
+    def _numbers(self) -> list[tuple[str, DType]]:
+        return [(name, self.dtypes[name]) for name in self.names if name in self.dtypes]
 
     def of_numbers(self, names: Set[str]) -> Signature:
         """Of some of its numbers, and no array."""

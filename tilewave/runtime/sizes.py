@@ -63,6 +63,9 @@ class Size(Protocol):
     def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
         """Whether it is known that numbers are right which that has seen, and leaves open."""
 
+    def with_others(self, numbers: Sequence[int], given: Sequence[int]) -> tuple[int, ...] | None:
+        """The numbers of a call that was right, with those that it gives; None where one decides, and is another."""
+
 
 @dataclass(frozen=True)
 class _Source:

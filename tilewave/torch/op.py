@@ -14,7 +14,7 @@ from tilewave.errors import CallError, TraceError, here
 from tilewave.lang.kernel import WaveKernel, given_subs
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import ArrayLibrary
-from tilewave.ops.plans import Launch, Operated, Work
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated
 from tilewave.torch.registry import define, free_name
 from tilewave.torch.signatures import OperatorSignature, signature_of
 from tilewave.torch.tensors import LIBRARY
@@ -28,7 +28,7 @@ class TorchOperator:
     ) -> None:
         self.kernel, self.signature, self.name = kernel, signature, name
         self.arguments = signature.arguments
-        self._calls = Operated(signature.arrays, self._work)
+        self._calls = Operated(signature.arrays, self._work, len(signature.given) - len(signature.arrays))
         self._gradients = gradients
         differentiated = not signature.mutated
         self._operator = define(
@@ -77,7 +77,7 @@ class TorchOperator:
         arrays, others = self.signature.parted(args)
         return self._calls(LIBRARY, arrays, *others)
 
-    def _work(self, lib: ArrayLibrary, *parted: Any) -> Work:
+    def _work(self, lib: ArrayLibrary, *parted: Any) -> CallWork:
         """What a call comes to, of its tensors and then of its numbers."""
         signature = self.signature
         args = signature.joined(parted)
@@ -88,7 +88,7 @@ class TorchOperator:
         numbers = {name: every[name] for name in signature.parameters if name not in arrays}
         names = (*arrays, *numbers)
         order = tuple(map(names.index, signature.parameters))
-        return Work(found, Launch(self.kernel, arrays, tuple(numbers.values()), order))
+        return CallWork(found, KernelLaunch(self.kernel, arrays, tuple(numbers.values()), order))
 
     def _fake(self, *args: Any) -> Any:
         self.signature.check(args)

@@ -1,6 +1,7 @@
 """Tensors that lie as those of a call before: machine code tells how they lie, and makes the call, or nothing."""
 
 import gc
+import struct
 import weakref
 
 import pytest
@@ -52,6 +53,15 @@ def test_tensors_may_have_other_shapes_if_they_begin_where_such_do(fake, torch, 
     assert again(flat) == 0 and again(pair(torch, 0x700000)) == 0
     one, other = fake.launches
     assert one.arguments == other.arguments
+
+
+def test_other_numbers_are_handed_over(fake, torch, again):
+    assert again(pair(torch), scaled().words((-0.5,))) == 0 and again(pair(torch)) == 0
+    one, other = (seen.arguments for seen in fake.launches)
+    assert [(x, y) for x, y in zip(one, other, strict=True) if x != y] == [
+        (struct.pack("<f", -0.5), struct.pack("<f", 2.0))
+    ]
+    assert again(pair(torch), (1, 2)) and again(pair(torch), ()) and len(fake.launches) == 2
 
 
 def test_other_alignment_overlaps_and_new_streams_are_left_to_python(fake, torch, again):

@@ -99,10 +99,13 @@ class CpuBuild(Build):
         if address is None or not {*written} <= {*fresh}:
             return None
         views = check_host_call(self.tiles.name, found.parameters, arrays)
-        call, threads = self.program.alike(views, found.numbers), self._threads
+        call, same, threads = self.program.alike(views), tuple(found.numbers), self._threads
 
-        def made(arrays: tuple[Any, ...]) -> int:
-            call(map(address, arrays), threads())
+        def made(arrays: tuple[Any, ...], words: Sequence[int] = ()) -> int:
+            numbers = sized.with_others(same, words) if words else same
+            if numbers is None:
+                return 1
+            call(map(address, arrays), numbers, threads())
             return 0
 
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewave.ir.host_program import LINE
 from tilewave.ir.types import WIDEST_BYTES
-from tilewave.runtime.native.calls import CUDA, TENSOR_BYTES, address_of
+from tilewave.runtime.native.calls import CUDA, TENSOR_BYTES, address_of, giving
 from tilewave.runtime.native.records import ALIKE, CALL, READER, UNKNOWN
 from tilewave.runtime.native.text import api, constant, copy, fields, loop
 
@@ -130,8 +130,8 @@ read.seen:
 def call_alike() -> str:
     numbers_at = CALL.index("numbers")
     return f"""
-; call_alike(arrays), a tuple of those that begin where the arrays of a call do which lie as the record says: LAUNCHED,
-; UNKNOWN, or what failed.
+; call_alike(arrays) or call_alike(arrays, numbers), tuples: of arrays that begin where those of a call do which lie as
+; the record says, with its numbers or others: LAUNCHED, UNKNOWN, or what failed.
 define ptr @call_alike(ptr %self, ptr %arguments, i64 %argument_count) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
@@ -142,11 +142,22 @@ entry:
   %numbers.in = getelementptr i64, ptr %call, i64 {numbers_at}
   %numbers = load i64, ptr %numbers.in
   %r = alloca i64, i64 %numbers, align 16
-{copy("%r", "%template", "%words")}
+  %every = add i64 %words, %given
+{copy("%r", "%template", "%every")}
   %tensors = load ptr, ptr %arguments
   br label %begun
 begun:
 {loop("read", "begun", "%arrays", _placed())}
+  %has_numbers = icmp ugt i64 %argument_count, 1
+  br i1 %has_numbers, label %numbered, label %give.done
+numbered:
+  %tuple.in = getelementptr ptr, ptr %arguments, i64 1
+  %tuple = load ptr, ptr %tuple.in
+  %number_count = call i64 {api("PyTuple_Size")}(ptr %tuple)
+  %are_all = icmp eq i64 %number_count, %given
+  br i1 %are_all, label %counted, label %unknown
+counted:
+{loop("give", "counted", "%given", giving())}
   %stream.out.in = getelementptr i64, ptr %reader, i64 {READER.index("*stream")}
   %ask_stream = load ptr, ptr %stream.out.in
   %device.32 = trunc i64 %device to i32

@@ -160,7 +160,7 @@ read.one:
 read.fine:"""
 
 
-def _giving() -> str:
+def giving() -> str:
     """One of the numbers."""
     return f"""  %one = call ptr {api("PyTuple_GetItem")}(ptr %tuple, i64 %give.i)
   %no_number = icmp eq ptr %one, null
@@ -204,7 +204,7 @@ entry:
   br i1 %complete, label %begun, label %unknown
 begun:
 {loop("read", "begun", "%arrays", _reading())}
-{loop("give", "read.done", "%given", _giving())}
+{loop("give", "read.done", "%given", giving())}
   %stream.out.in = getelementptr i64, ptr %reader, i64 {READER.index("*stream")}
   %ask_stream = load ptr, ptr %stream.out.in
   %device.now = load i64, ptr %device.in

@@ -47,7 +47,7 @@ class Engine(NamedTuple):
     lie: _MethodDefinition
     """lie(arrays, grad) of a record of `READER`."""
     call_alike: _MethodDefinition
-    """call_alike(arrays) of a record of `ALIKE`."""
+    """call_alike(arrays[, numbers]) of a record of `ALIKE`."""
     memory: Any
     """What holds it."""
 

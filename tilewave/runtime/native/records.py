@@ -31,7 +31,7 @@ CALL = (
     *("*launches", "*is_capturing", "*reader"),
 )
 """A kernel's calls: its arrays, the program that looks at them, and its launches by what that finds."""
-ALIKE = ("*call", "*reader", "arrays", "*places", "words", "*template", "device")
+ALIKE = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
 """A call of arrays that lie as others did: where their addresses go among the words of that, and on which device."""
 READER = ("*tensor", "*parameter", "*look", "*stream", "*requires_grad", "*is_neg", "device")
 """How torch's tensors are read."""
