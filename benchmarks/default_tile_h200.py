@@ -97,7 +97,8 @@ def space_cells():
     for shape in SPACE_SHAPES:
         sizes = dict(zip((M, N, K), shape, strict=True))
         open_tiles = UndecidedKernel.of(product("NT"), sizes, (), {}, TARGET)
-        ranked.append([(shape, tuple(c.point[s] for s in BLOCKS)) for c in open_tiles.choices()])
+        tiles = dict.fromkeys(tuple(c.point[s] for s in BLOCKS) for c in open_tiles.choices())
+        ranked.append([(shape, tile) for tile in tiles])
     for at in range(max(map(len, ranked))):
         for tiles in ranked:
             if at < len(tiles):

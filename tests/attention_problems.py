@@ -23,7 +23,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.kernels import Heads, Scores
 from tilewave.kernels.attentions import attention_tile_for
-from tilewave.kernels.decodes import rows_tile_for
+from tilewave.kernels.decodes import DecodeWay, rows_tile_for
 
 TANH_ULPS, LOG2_ULPS = (
     max(column[name] for column in bounds().values() if name in column) for name in ("tanh", "log2")
@@ -166,13 +166,13 @@ class Problem:
         """Decode where each head's keys are one part."""
         target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
         of_k, rows = self.heads[1], self.sharing * self.queries
-        tile = rows_tile_for(target, heads, self.dtype, rows)
+        chosen = DecodeWay.alone(target, heads, self.scores, self.dtype, rows)
         dtypes = *[self.dtype] * 3, self.out, f32
-        kernel = shipped.attention_rows_kernel(tile, heads, self.scores, self.queries, f32, *dtypes)
+        kernel = shipped.attention_rows_kernel(chosen.tile, heads, self.scores, self.queries, f32, *dtypes)
         q, y = (x.reshape(self.batch, of_k, rows, x.shape[-1]) for x in (self.q, self.y))
         lse = self.lse.reshape(self.batch, of_k, rows)
-        execute(way, kernel.compile(target=target), q, self.k, self.v, y, lse)
-        self.check(self.y, self.lse, -(-self.keys // tile.keys))
+        execute(way, kernel.compile(target=target, buffers=chosen.steps_ahead), q, self.k, self.v, y, lse)
+        self.check(self.y, self.lse, -(-self.keys // chosen.tile.keys))
 
 
 def execute(way, compiled, *arguments):

@@ -13,7 +13,7 @@ from tilewave.errors import CallError, DTypeError
 from tilewave.ir.ops import Select
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, decodes
-from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
+from tilewave.kernels.decodes import DecodeWay, is_sooner_whole, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
 
 pytestmark = pytest.mark.share(4)
@@ -138,8 +138,12 @@ def test_decode_on_the_cpu(queries, keys, dtype):
 
 
 @pytest.mark.parametrize("way", ["numpy", "lanes of gfx942", "lanes of sm_90a"])
-def test_keys_of_a_head_in_one_part(way):
-    Problem(1, (4, 2), 2, 130, 64, 64, asked={"causal": True, "window": 100}).run_in_rows(way)
+@pytest.mark.parametrize(
+    ("queries", "keys", "asked"), [(2, 130, {"causal": True, "window": 100}), (1, 1000, {}), (16, 1, {})]
+)
+def test_keys_of_a_head_in_one_part(way, queries, keys, asked):
+    """As many steps as shared memory holds, more of them, and one."""
+    Problem(1, (4, 2), queries, keys, 64, 64, asked=asked).run_in_rows(way)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +183,31 @@ def test_parts_keep_all_processors_busy_to_the_end():
     assert part_length(264, 140, 64) == 13  # 700 workgroups in three rounds; whole heads would need two, of 64
     assert part_length(264, 1, 64) == 4
     assert part_length(16, 1, 2) == 2 and part_length(16, 1, 0) == 1 and part_length(16, 0, 1) == 1
+
+
+def test_heads_that_keep_memory_busy_are_not_cut():
+    """On 132 processors, where parts would run two to a processor: half as many heads do."""
+    head = 4096 * 512
+    assert is_sooner_whole(132, 264, 16 * 8, head, 2) and is_sooner_whole(132, 264, 16 * 8, 8 * head, 2)
+    assert is_sooner_whole(132, 264, 8 * 8, head, 4) and is_sooner_whole(132, 264, 32 * 8, head, 1)
+    assert is_sooner_whole(132, 264, 8, head // 16, 2)  # which are read before parts are joined
+    assert not is_sooner_whole(132, 264, 8, head, 16) and not is_sooner_whole(132, 264, 4 * 8, head, 8)
+    assert not is_sooner_whole(132, 264, 17 * 8, head, 5)  # four heads of a second round
+
+
+@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
+@pytest.mark.parametrize(
+    ("size", "window"), [(64, None), (80, None), (96, None), (128, None), (128, 9), (192, None), (256, None), (256, 9)]
+)
+def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size, window):
+    heads = shipped.Heads(size, size, 4)
+    scores = shipped.Scores(1.0, window=window)
+    way = DecodeWay.alone("sm_90a", heads, scores, f16, 4)
+    kernel = shipped.attention_rows_kernel(way.tile, heads, scores, 1, f32, *[f16] * 4, f32)
+    made = way.prepared(kernel, "sm_90a")
+    left = CHIPS["sm_90a"].shared.bytes - made.build.program.code_for(Variant()).shared_bytes
+    assert 0 <= left < way.tile.keys * 2 * size * 2, "there is room for another step"
+    assert made.resources.assembled.spilled_bytes == 0 and made.resources.assembled.serialized == ()
 
 
 @pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])

@@ -16,9 +16,9 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
 LEAST_BYTES = 512 << 10
-"""That all workgroups load. On an H200 a launch that copies takes 2 µs and what its bytes need; lanes that load tiles of
-which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256 of a product of 83x1025x347, 1.3 MB in
-all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
+"""That all workgroups load. On an H200 a launch that copies takes 2 µs and what its bytes need; lanes that load tiles
+of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256 of a product of 83x1025x347, 1.3 MB
+in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
 
 
 @dataclass(frozen=True)

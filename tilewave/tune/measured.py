@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
-H200 = (DATA / "h200_judged.csv", DATA / "h200_tiles.csv", DATA / "h200_spaces.csv")
+JUDGED = (DATA / "h200_judged.csv",)
+"""All points of a shape that were predicted to be any good."""
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv")
 """The files that its timing is fitted on."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tilewave.backend.protocol import Build, CallAgain, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, Copy, CopyAsyncCluster, CopyAsyncSignal, Mma
+from tilewave.ir.ops import Allocate, Copy, CopyAsyncCluster, CopyAsyncSignal, Mma, Read
 from tilewave.ir.placements import elements, is_repacked
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 Passed = tuple[Kernel, tuple[Step, ...]]
 """What each lane does, and how passes came to it."""
 
+AHEAD_BYTES = 20 << 10
+"""Of a step that lanes load ahead where nobody asks for it: 160 bytes of each of a group's lanes."""
 TWO_FIT = Reason(
     "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
     "with larger tiles a workgroup has a processor to itself, and goes from tile to tile",
@@ -201,14 +204,15 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
-    tiles, lanes load them, `prefetched` steps ahead.
+    tiles, lanes load them, `prefetched` steps ahead; unsaid, one where lanes have registers for it.
     """
     misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
     repacks = is_open(tiles) or bool(misfits)
     key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits)
 
     def plain() -> NvidiaBuild:
-        pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
+        ahead = prefetched or int(_brings_little(tiles))
+        pipelining = _pipelines().prefetch(ahead) if ahead else ()
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
     def off_lines() -> NvidiaBuild:
@@ -291,6 +295,13 @@ def copying_passes(
     at_once = chip.processors if workgroups is None else workgroups
     passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, at_once, stages or 1, open_on_lines)
     return passes
+
+
+def _brings_little(tiles: Kernel) -> bool:
+    """Whether lanes that multiply can hold the tiles of a step beside the sums and what is under way."""
+    ops = list(walk(tiles.body))
+    read = [op.result.type for op in ops if isinstance(op, Read)]
+    return any(isinstance(op, Mma) for op in ops) and sum(prod(x.shape) * x.dtype.bytes for x in read) <= AHEAD_BYTES
 
 
 def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
