@@ -46,8 +46,10 @@ class LaunchTiming:
     """Of a task without products."""
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
-    odd_write: float
-    """How much longer sums take to write where rows of the result lie on no grain of the copy engine."""
+    odd_store: float
+    """Of an element that lanes store because rows of the result lie on no grain of the copy engine, of one unit."""
+    turned_store: float
+    """How much longer, or shorter, that takes for results that are computed transposed."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
     latency: float
@@ -64,6 +66,8 @@ class LaunchTiming:
     """Of one unit, each of so many bytes as rows are multiples of."""
     lane_turned: float
     """How many times as long it takes where elements of rows across the depth become rows of the instruction."""
+    lane_memory: float
+    """How many times as long memory takes where lanes load."""
     l2_bytes_per_second: float
     """That all units together get from L2; infinite where the rate of each says it."""
     l2_kept_bytes: float
@@ -89,41 +93,43 @@ class LaunchTiming:
 
 HOPPER = LaunchTiming(
     matrix_share=1.0,
-    group_gap=7.077e-08,
-    step_gap=8.8e-08,
-    least_step=1.995e-07,
-    launch=1.893e-07,
-    start=6.077e-07,
-    start_per_sum=9.137e-12,
-    start_per_byte=3.88e-13,
-    start_hidden=1.0,
-    together=1.828,
-    no_room=4.015e-07,
-    not_early=7.182e-07,
-    hand_over=1.398e-06,
-    hand_over_per_sum=1.547e-10,
-    added_power=0.4207,
-    scattered=2.107,
+    group_gap=6.664e-08,
+    step_gap=5.96e-08,
+    least_step=2.036e-07,
+    launch=2.784e-07,
+    start=4.295e-07,
+    start_per_sum=3.61e-11,
+    start_per_byte=1.356e-12,
+    start_hidden=0.5341,
+    together=1.868,
+    no_room=3.777e-07,
+    not_early=7.386e-07,
+    hand_over=1.402e-06,
+    hand_over_per_sum=1.295e-10,
+    added_power=0.8191,
+    scattered=2.323,
     row_start=1.3e-06,
-    outside_line=3.243e-09,
-    odd_write=20.73,
-    unit_bytes_per_second=9.618e10,
-    latency=5.204e-07,
-    ring_sharpness=3.13,
-    copy_launch=1.676e-06,
-    copy_bytes_per_second=2.074e12,
-    lane_gap=3.625e-07,
-    lane_loads_per_second=6.638e09,
-    lane_turned=8.412,
+    outside_line=2.903e-09,
+    odd_store=4.29e-10,
+    turned_store=0.2666,
+    unit_bytes_per_second=9.38e10,
+    latency=5.472e-07,
+    ring_sharpness=4.035,
+    copy_launch=1.862e-06,
+    copy_bytes_per_second=2.143e12,
+    lane_gap=3.696e-07,
+    lane_loads_per_second=6.769e09,
+    lane_turned=8.638,
+    lane_memory=2.502,
     l2_bytes_per_second=inf,
-    l2_kept_bytes=4.8e07,
-    l2_thrashed=0.05,
-    kept_bytes_per_second=9.758e12,
-    crowded_bytes_per_second=4.241e12,
-    hbm_share=0.8699,
-    off_lines=1.188,
-    many_sums=1.034,
-    sharpness=4.368,
+    l2_kept_bytes=4.6e07,
+    l2_thrashed=0.05748,
+    kept_bytes_per_second=1e13,
+    crowded_bytes_per_second=5.124e12,
+    hbm_share=0.8638,
+    off_lines=1.193,
+    many_sums=1.039,
+    sharpness=2.862,
     error=0.15,
     fitted_on="h200_judged.csv, h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
 )
@@ -146,7 +152,8 @@ CDNA = LaunchTiming(
     scattered=3.0,
     row_start=1.5e-6,
     outside_line=0.0,
-    odd_write=1.0,
+    odd_store=0.0,
+    turned_store=1.0,
     unit_bytes_per_second=100e9,
     latency=0.0,
     ring_sharpness=1.0,
@@ -155,6 +162,7 @@ CDNA = LaunchTiming(
     lane_gap=0.0,
     lane_loads_per_second=1e12,
     lane_turned=1.0,
+    lane_memory=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
     l2_thrashed=1e-9,

@@ -118,7 +118,8 @@ class GpuTiles(GpuRoom):
         missed = min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
         kept = t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second
         memory = missed / (self.card.hbm.bytes_per_second * t.hbm_share) + (1.0 - missed) / kept
-        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": distinct * memory}
+        slower = t.lane_memory if cut.products and self.loading(cut) is Loading.BY_LANES else 1.0
+        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": distinct * memory * slower}
 
     def _copies(self, cut: CutWork) -> float:
         """Of operands into rows that the engine can take: one launch, which reads and writes them."""
@@ -150,6 +151,7 @@ class GpuTiles(GpuRoom):
             serial, busy = self._in_turns(cut.tasks, cut.steps, self.resident(cut), step, start)
         else:
             serial, busy = self._persistent(cut, shared, step.of(1), start)
+        busy += self._stored(cut)
         beginning = self._beginning(cut, shared)
         serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
         crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
@@ -224,10 +226,17 @@ class GpuTiles(GpuRoom):
         return max((p.batch * prod(t.padded[:2] if t else (p.rows, p.cols)) for p, t in found), default=0)
 
     def _start(self, cut: CutWork) -> float:
+        t = self.timing
+        return t.start + t.start_per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
+
+    def _stored(self, cut: CutWork) -> float:
+        """Rows of results on no grain of the copy engine: lanes store their elements one by one."""
         t, engine = self.timing, self.chip.copy_engine
-        odd = engine is not None and any(x.is_written and x.row_bytes % engine.grain_bytes for x in cut.transfers)
-        per_sum = t.start_per_sum * (t.odd_write if odd else 1.0)
-        return t.start + per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
+        odd = [x for x in cut.transfers if engine and x.is_written and x.row_bytes % engine.grain_bytes]
+        elements = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd)
+        taken = self.taken(cut.products[0], cut)
+        each = t.odd_store * (t.turned_store if taken and taken.is_turned else 1.0)
+        return -(-cut.tasks // self.card.units) * elements * each
 
     # -- rounds
 

@@ -12,6 +12,7 @@ from ptx_code import half_gemm
 
 import tilewave
 from tilewave import *
+from tilewave.analysis import repacking
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError
@@ -48,7 +49,7 @@ CLASSES = {
     (1, 8, 64): ON_LINES,
     (1, 8, 8): OFF_LINES,  # b's rows
     (300, 264, 136): OFF_LINES,
-    (300, 264, 1001): ANY,
+    (100, 264, 301): ANY,
     (129, 250, 64): ANY,  # the copy engine would store six columns too many
     (5, 8, 0): ANY,
 }
@@ -293,7 +294,8 @@ def came_to(gemm, fake, given):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, fake, torch, seed):
+def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, fake, torch, monkeypatch, seed):
+    monkeypatch.setattr(repacking, "LEAST_BYTES", 1 << 40)  # copies of rows lie elsewhere in every launch
     rng = random.Random(seed)
     calls = [drawn_call(rng, torch) for _ in range(60)]
     calls = [*calls, *(rng.choice(calls) for _ in range(60))]
