@@ -94,7 +94,10 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
         parts = max(1, PROCESSORS // (-(-m // 128) * -(-n // 128)))
         yield Configuration(128, 128)
         yield Configuration(128, 128, parts if parts > 1 else 0, depth=128)
-        yield Configuration(128, filling_width(m, n))
+        width = filling_width(m, n)
+        yield Configuration(128, width)
+        if width // 2 not in (64, 128):
+            yield Configuration(128, width // 2, depth=128)
     if not quick:
         yield Configuration(rows, 64, buffers=4)
         yield Configuration(rows, 64, 2 if tiles <= 66 else 0, depth=128)

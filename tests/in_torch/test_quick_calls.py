@@ -173,6 +173,27 @@ def test_what_watches_operators_sees_them(seen):
     assert seen == []
 
 
+def test_modes_that_are_about_functions_of_torchs_alone_do_not_watch(seen):
+    class Attends(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.into = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return F.scaled_dot_product_attention(*[self.into(x)[None]] * 3)[0]
+
+    model, x = Attends(), torch.randn(6, 8)
+    want = model(x)
+    tilewave.torch.patch(model)
+    for _ in range(2):
+        seen.clear()
+        with torch.no_grad():
+            near(model(x), want)
+        with torch.device("cpu"):
+            near(ops.softmax(x), F.softmax(x, -1))
+    assert seen == []
+
+
 def test_tensors_that_are_not_what_they_seem_are_left_to_torch(seen):
     class Own(torch.Tensor):
         pass

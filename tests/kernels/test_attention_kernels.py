@@ -10,7 +10,7 @@ from tilewave import kernels as shipped
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
-from tilewave.ir.ops import Select
+from tilewave.ir.ops import Allocate, Select
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, decodes
 from tilewave.kernels.decodes import DecodeWay, is_sooner_whole, part_length, rows_tile_for
@@ -221,6 +221,21 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
     assert fit == (made.build.lanes.resident == 2) == (way.at_once == 264) == (size < 256)
     assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"
+
+
+def test_queries_that_a_workgroup_brings_once_have_one_slot():
+    """A workgroup that goes from head to head has two, unless as many steps are asked for as fit beside one."""
+    heads, tile, scores = shipped.Heads(128, 128, 4), AttentionTile(64, 64, 4), shipped.Scores(1.0)
+    once = shipped.attention_parts_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
+    again = shipped.attention_rows_kernel(tile, heads, scores, 1, f32, *[f16] * 4)
+    for kernel, steps, slots in ((once, 2, 1), (again, 4, 2), (again, 6, 1)):
+        memories = [
+            op.result
+            for op in walk(kernel.compile("sm_90a", buffers=steps).build.lanes.body)
+            if isinstance(op, Allocate)
+        ]
+        rings = [v.type.shape[0] for v in memories if v.type.shape[1:] == (1, 1, 64, 128)]
+        assert sorted(rings) == [slots, steps, steps]
 
 
 def test_few_rows_are_brought_by_the_copy_engine():

@@ -11,10 +11,9 @@ barrier()                                  %largest = reduce(%all)
 
 So with powers relative to the largest number, and with squares relative to the mean: Σ (x - mean)² of n numbers is
 Σ (x - own)² + n · (own - mean)², where `own` is their own mean. A wave goes on as soon as its own part of the row is
-there, while others still wait for theirs. Powers are computed twice then, so that it pays only where they are too many
-to be held over the second meeting, and would be in any case (`recompute_rows`). The order of the sum stays, its terms
-are rounded otherwise. Squares of what was cast from narrower numbers are added up in the lane first (`_Runs`), which
-also pays where they are few.
+there, while others still wait for theirs. Differences are computed twice then, so that it pays only where they are too
+many to be held over the second meeting, and would be in any case (`recompute_rows`). The order of the sum stays, its
+terms are rounded otherwise. Squares of what was cast from narrower numbers are added up in the lane first (`_Runs`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
-    Barrier,
     Broadcast,
     Cast,
     Concatenate,
@@ -60,18 +58,14 @@ from tilewave.ir.ops import (
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Scalar, Vector
 
-FEW_BYTES = 64
-"""Of differences in a lane: to compute those again takes less time than to meet again. A layer norm of rows of 1024 was
-1 % quicker on an H200; of twice as many differences, some would be spilled."""
-
 
 @dataclass(frozen=True)
 class MeetOnce:
     most_bytes: int = MOST_HELD_BYTES
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        meets = {Barrier, ReduceRegisters}.issubset(map(type, walk(kernel.body)))
-        return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body)) if meets else kernel
+        wide = (held_bytes(v) > self.most_bytes for op in walk(kernel.body) for v in op.results)
+        return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body)) if any(wide) else kernel
 
 
 class _Terms(Protocol):
@@ -235,8 +229,7 @@ class _Kernel:
         if second.how != "sum" or not first.is_read_like(second) or not first.is_held_alike():
             return None
         added, reductions = self.meetings.reduced_to(second.own)
-        few = held_bytes(added) <= FEW_BYTES and self.summed_in_runs(first)
-        if held_bytes(added) <= self.most_bytes and not few:
+        if held_bytes(added) <= self.most_bytes:
             return None
         return self.powers(first, added, reductions) if first.how == "max" else self.squares(first, added, reductions)
 
@@ -314,20 +307,15 @@ class _Kernel:
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
 
     def runs(self, first: WaveMeeting) -> _Runs | None:
-        sums, (x, steps) = self.summed_in_runs(first), self.meetings.reduced_to(first.own)
-        narrow = self.narrow(x)
-        if sums is None or narrow is None:
+        """Where a lane adds up runs of what was narrow before, and then lanes do."""
+        x, steps = self.meetings.reduced_to(first.own)
+        narrow, sums = self.narrow(x), steps[-1]
+        if narrow is None or not isinstance(sums, ReduceRegisters) or sums.axes != (2,):
+            return None
+        if len(x.type.shape) != 3 or x.type.shape[0] > 1 or first.own.type.shape != (1,) or x.type.shape[2] % 2:
             return None
         self.builder.locate = lambda: sums.loc
         return _Runs.of(self.builder, narrow, sums, tuple(sorted(set(chain.from_iterable(map(_bits, steps))))))
-
-    def summed_in_runs(self, first: WaveMeeting) -> ReduceRegisters | None:
-        """Where a lane adds up runs of what was narrow before, and then lanes do."""
-        x, steps = self.meetings.reduced_to(first.own)
-        sums = steps[-1] if steps and first.how == "sum" and self.narrow(x) else None
-        if not isinstance(sums, ReduceRegisters) or sums.axes != (2,) or first.own.type.shape != (1,):
-            return None
-        return sums if x.type.shape[0] == 1 and len(x.type.shape) == 3 and x.type.shape[2] % 2 == 0 else None
 
     def of_all(self, op: Op, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
         """What adds up what the waves left, once that is relative to what all of them found."""

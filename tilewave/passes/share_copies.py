@@ -148,8 +148,8 @@ class ShareCopies:
         """Whether L2 cannot keep it; what a launch tells the size of is left to it."""
         kind = memory.type
         assert isinstance(kind, Memory)
-        card = STANDING_FOR[self.machine.name]
-        return not kind.is_open and prod(kind.shape) * kind.dtype.bytes > card.l2.bytes
+        card = STANDING_FOR.get(self.machine.name)  # of a chip of somebody's own nobody knows it
+        return card is not None and not kind.is_open and prod(kind.shape) * kind.dtype.bytes > card.l2.bytes
 
     def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
         try:

@@ -41,6 +41,8 @@ class WithOurAttention:
 
 
 class _OurAttention(TorchFunctionMode):  # type: ignore[misc]
+    watches_operators = False
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), named: Any = None) -> Any:
         answers = scaled_dot_product_attention if function is _THEIRS else function
         return answers(*args, **named or {})

@@ -79,7 +79,8 @@ def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[A
     scores = matmul(q, keys.mT).to(lse.dtype) * scale
     capped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
     shown = _seen_only(capped if bias is None else capped + bias.to(lse.dtype), causal, window)
-    weights = torch.where(shown == -inf, 0.0, torch.exp(shown - lse[..., None]))
+    # A query that sees no key has -inf for its sum, and -inf - -inf would be no number.
+    weights = torch.exp(shown - lse.clamp_min(torch.finfo(lse.dtype).min)[..., None])
     mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1)
     mean = mean if grad_lse is None else mean - grad_lse
     inner = weights * (matmul(grad, values.mT).to(lse.dtype) - mean[..., None])
@@ -108,14 +109,15 @@ def _gathered(grad: Tensor, x: Tensor) -> Tensor:
 
 def _seen_only(scores: Tensor, causal: bool, window: int | None) -> Tensor:
     """-inf where a query does not see a key; the last query stands at the last key."""
+    ahead = 1 if causal else window  # of a query's own place, the first that it does not see
+    if ahead is None:
+        return scores
     queries, keys = scores.shape[-2:]
-    query = torch.arange(queries, device=scores.device)[:, None] + (keys - queries)
-    ahead = torch.arange(keys, device=scores.device) - query
-    if causal:
-        scores = scores.masked_fill(ahead > 0, -inf)
+    every, own = torch.ones((queries, keys), dtype=torch.bool, device=scores.device), keys - queries
+    hidden = every.triu(own + ahead)
     if window is not None:
-        scores = scores.masked_fill(ahead.abs() >= window, -inf)
-    return scores
+        hidden = hidden | every.tril(own - window)
+    return scores.masked_fill(hidden, -inf)
 
 
 _ATTENTION = define(

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
@@ -99,11 +101,16 @@ def is_unwatched() -> bool:
     return not (
         _is_compiling()
         or _modes()
-        or _functions()
+        or (_functions() and any(map(_watches, _get_current_function_mode_stack())))
         or _transform() is not None
         or _profiler._is_profiler_enabled
         or _forward_gradients._current_level >= 0
     )
+
+
+def _watches(mode: Any) -> bool:
+    """Whether a mode on torch's functions is about operators too: one that says where new tensors go is not."""
+    return getattr(mode, "watches_operators", type(mode) is not DeviceContext)
 
 
 def free_lie(tensors: tuple[Any, ...]) -> Any:

@@ -50,11 +50,14 @@ def test_every_element_arrives_wherever_rows_begin_and_only_blocks_of_the_array_
         assert not (looked % 16).any() and {*(looked // 16).tolist()} <= {*inside}
 
 
-def test_what_a_kernel_writes_and_rows_on_blocks_are_loaded_as_they_were():
-    for arrays, bits in ((ARRAYS.replace("%c", "%b"), 16), (ARRAYS.replace("5x43", "5x48"), 128)):
-        text = COPY.format(arrays=arrays, own="", within="").replace("%c", "%a" if "%b" in arrays else "%c")
-        found = host_text(verify(parse(text)))
-        assert f"load {'i16' if bits == 16 else '<4 x i32>'}, ptr addrspace(1)" in found and "ptrmask" not in found
+IN_PLACE = ("(%a: memory<5x43xf16, global>)", "%a", "load i16")
+ON_BLOCKS = ("(%a: memory<5x48xf16, global>, %c: memory<8x64xf16, global>)", "%c", "load <4 x i32>")
+
+
+@pytest.mark.parametrize(("arrays", "to", "load"), [IN_PLACE, ON_BLOCKS], ids=["in place", "on blocks"])
+def test_what_a_kernel_writes_and_rows_on_blocks_are_loaded_as_they_were(arrays, to, load):
+    text = host_text(verify(parse(COPY.format(arrays=arrays, own="", within="").replace("%c,", f"{to},"))))
+    assert f"{load}, ptr addrspace(1)" in text and "ptrmask" not in text
 
 
 @wave(tiling())

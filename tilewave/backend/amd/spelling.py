@@ -130,7 +130,7 @@ class Amdgcn:
         # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
         raise NotImplementedError(f"{self.chip.name} reaches arrays through windows, which say what is inside")
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:

@@ -72,7 +72,8 @@ ELEMENTS = Reason(
 )
 NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
 NARROW = Reason(
-    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
+    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes take two loads for one, "
+    "and store {bytes} bytes at a time",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
 

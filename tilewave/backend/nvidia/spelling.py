@@ -104,14 +104,13 @@ class Nvptx:
 
     # -- memory
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
         """Lanes that load from elsewhere instead, to throw it away, are slower by far: all ask for one line."""
         registers = ", ".join(f"${i}" for i in range(words))
-        load = f"ld.global{'' if is_written else '.nc'}.v{words}.b32 {{{registers}}}, [${2 * words}];"
+        load = f"ld.global.v{words}.b32 {{{registers}}}, [${2 * words}];"
         truth = f.value(f"zext i1 {condition} to i32")
-        return asm_on(
-            f, when(2 * words + 1, load), [("i32", "0")] * words, [(self.global_pointer, pointer), ("i32", truth)]
-        )
+        operands = [(self.global_pointer, pointer), ("i32", truth)]
+        return asm_on(f, when(2 * words + 1, load), [("i32", "0")] * words, operands)
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""

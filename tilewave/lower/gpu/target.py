@@ -119,9 +119,9 @@ class LaneTarget(Protocol):
 
     def wave(self, f: LlvmFunction) -> str: ...
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str, is_written: bool) -> list[str]:
+    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
         """So many words of 32 bits from an address that is a multiple of them; zeros where the condition does not hold,
-        and nothing is looked at. `is_written`: the kernel writes that array, too."""
+        and nothing is looked at."""
         ...
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewave.ir.ops import Load, Store, StoreUnaligned
+from tilewave.ir.ops import Load, LoadUnaligned, Store, StoreUnaligned
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.values import Held, cut, regrouped
@@ -95,6 +95,14 @@ class _Chunk:
         far = f.value(f"sub i32 {self._times(behind, size)}, 1")
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
         condition = self._some_inside(first, behind)
+        if condition and isinstance(p.op, LoadUnaligned):
+            # Almost all lanes of a copy want something, and have few registers. The array's first element is always
+            # there to be loaded, and thrown away.
+            low, high = (
+                f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
+            )
+            behind = f.value(f"select i1 {condition}, i32 {behind}, i32 0")
+            condition = ""
         words = [word for x in (low, high) for word in self._block(x, condition)]
         address = f.value(f"ptrtoint {p.kind} {own} to i64")
         begin = f.value(f"trunc i64 {address} to i32")
@@ -136,7 +144,7 @@ class _Chunk:
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
-            return self.p.m.target.load_if(f, condition, WORDS, where, self.p.place.is_written)
+            return self.p.m.target.load_if(f, condition, WORDS, where)
         block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
         return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 
