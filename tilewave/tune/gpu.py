@@ -111,13 +111,12 @@ class GpuTiles(GpuRoom):
         copies = self._copies(cut)
         return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
 
-    def _bytes(self, cut: CutWork, crowded: bool = False) -> dict[str, float]:
-        """What L2 and memory need; arrays that fit into L2 are still there from the launch before, unless `crowded`."""
+    def _bytes(self, cut: CutWork, kept_bytes_per_second: float) -> dict[str, float]:
+        """What L2 and memory need; arrays that fit into L2 are still there from the launch before, and come so fast."""
         t, distinct = self.timing, cut.distinct_bytes
         beyond = distinct + self._copied_bytes(cut) - t.l2_kept_bytes
         missed = min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
-        kept = t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second
-        memory = missed / (self.card.hbm.bytes_per_second * t.hbm_share) + (1.0 - missed) / kept
+        memory = missed / (self.card.hbm.bytes_per_second * t.hbm_share) + (1.0 - missed) / kept_bytes_per_second
         slower = t.lane_memory if cut.products and self.loading(cut) is Loading.BY_LANES else 1.0
         return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": distinct * memory * slower}
 
@@ -155,10 +154,11 @@ class GpuTiles(GpuRoom):
         beginning = self._beginning(cut, shared)
         serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
         crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
+        found = self._bytes(cut, t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second)
         name = "products" if step.products * self.resident(cut) > MOSTLY * step.of(1) else "gaps between steps"
         if step.served >= step.alone:
             name = "loads"
-        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **self._bytes(cut, crowded)}
+        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **found}
 
     def _beginning(self, cut: CutWork, shared: SharedTiles | None) -> Beginning:
         if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
@@ -288,4 +288,7 @@ class GpuTiles(GpuRoom):
         of_task = sum(x.tile_bytes * x.times for x in cut.transfers)
         rate = self.card.hbm.bytes_per_second * t.hbm_share / units
         at_once = min(resident, -(-cut.tasks // units))
-        return 0.0, {"rows": rounds * (t.row_start + at_once * of_task / rate), **self._bytes(cut)}
+        return 0.0, {
+            "rows": rounds * (t.row_start + at_once * of_task / rate),
+            **self._bytes(cut, t.kept_bytes_per_second),
+        }
