@@ -241,3 +241,11 @@ def test_a_compiled_call_is_one_operator_and_is_not_looked_at_twice(seen):
             seen.clear()
         near(compiled(x, w), F.rms_norm(F.softmax(x, -1), (8,), w, 1e-5))
     assert "looked" not in seen
+
+
+def test_the_first_call_of_all_may_be_compiled(monkeypatch):
+    """A compiler that traces it finds the operators that it brings."""
+    monkeypatch.setattr("tilewave.ops.arrays._Door.operators", None)
+    x = torch.randn(4, 8)
+    compiled = torch.compile(lambda x: ops.softmax(x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
