@@ -36,7 +36,7 @@ SMALL_TILES = ((64, 128, 64), (128, 128, 64))
 TILES = ((128, 256, 64), (192, 176, 64), (192, 192, 64))
 """192 x 176 makes whole rounds for 132 processors of 2047 x 2049 (132 tiles) and of 4097 x 4097 (528); of B as [K, N]
 the matrix unit wants rows of 64 elements."""
-SMALL = 4096 * 1024
+SMALL = 4_000_000
 """Elements of a result that has few tiles."""
 DTYPES = {"f16": f16, "bf16": bf16}
 LINE_BYTES = 128
