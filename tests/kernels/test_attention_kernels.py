@@ -356,6 +356,15 @@ def test_keys_of_a_step_leave_registers_for_results():
     assert tile(128, bias=f32) == tile(128, "gfx942") == (128, 64)
 
 
+def test_a_cpu_computes_no_more_of_a_tile_than_there_is():
+    def tile(queries, keys):
+        heads, scores = shipped.Heads(64, 64), shipped.Scores(1.0)
+        found = shipped.attention_tile_for("cpu", heads, scores, f32, None, queries, keys)
+        return found.queries, found.keys
+
+    assert tile(1, 0) == (16, 32) and tile(17, 33) == (32, 64) and tile(1000, 1000) == (128, 64)
+
+
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 Q = np.zeros((1, 4, 3, 16), np.float32)

@@ -82,7 +82,7 @@ def attention_for(
     target = target_on("attention", views["q"].device).name
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
-    tile = attention_tile_for(target, heads, scores, views["k"].dtype, dtypes[4])
+    tile = attention_tile_for(target, heads, scores, views["k"].dtype, dtypes[4], *places_of(views))
     return attention_kernel(tile, heads, scores, *dtypes)
 
 
@@ -199,18 +199,35 @@ BOUND_REGISTERS = 16
 
 
 def attention_tile_for(
-    target: str, heads: Heads, scores: Scores, dtype: DType, bias: DType | None = None
+    target: str,
+    heads: Heads,
+    scores: Scores,
+    dtype: DType,
+    bias: DType | None = None,
+    queries: int = MOST_OPEN,
+    keys: int = MOST_OPEN,
 ) -> AttentionTile:
-    """On a GPU as many keys as three quarters of its shared memory hold, with their values."""
+    """On a GPU as many keys as three quarters of its shared memory hold, with their values; on a CPU no more than there
+    are, as it computes all of a tile."""
     if target not in CHIPS:
-        return AttentionTile(128, MOST_KEYS)
+        return AttentionTile(power_between(16, queries, 128), power_between(32, keys, MOST_KEYS))
     chip = CHIPS[target]
     if chip.copy_engine and bias is None and not scores.masked and max(heads.size, heads.size_v) <= SMALL_HEAD:
         return AttentionTile(192, MOST_KEYS_COPIED, waves=4)
-    room, keys = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.copy_engine else MOST_KEYS
-    while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
-        keys //= 2
-    return AttentionTile(128, keys, waves=4)
+    room, step = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.copy_engine else MOST_KEYS
+    while step > 16 and step * (heads.size + heads.size_v) * dtype.bytes > room:
+        step //= 2
+    return AttentionTile(128, step, waves=4)
+
+
+def places_of(views: dict[str, ArrayView]) -> tuple[int, int]:
+    """How many queries and keys a head has."""
+    return views["q"].shape[2], views["k"].shape[2]
+
+
+def power_between(least: int, wanted: int, most: int) -> int:
+    """The first power of two that is no less than wanted, within bounds that are some."""
+    return max(least, min(1 << max(wanted - 1, 0).bit_length(), most))
 
 
 def keys_held(heads: Heads, scores: Scores, bias: DType | None) -> int:

@@ -14,6 +14,7 @@ from tilewave.kernels.attentions import (
     attention_kernel,
     attention_tile_for,
     looked_at_all,
+    places_of,
 )
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
@@ -66,7 +67,7 @@ def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: 
     views = looked_at_all("attention", q=_stacked(q), k=_stacked(k), v=_stacked(v))
     heads, target = Heads.of("attention", views), target_of("attention", lib.device(q))
     scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap)
-    tile = attention_tile_for(target, heads, scores, views["k"].dtype)
+    tile = attention_tile_for(target, heads, scores, views["k"].dtype, None, *places_of(views))
     return attention_kernel(tile, heads, scores, *(views[name].dtype for name in ("q", "k", "v", "q")))
 
 
