@@ -69,10 +69,10 @@ def attention_for(
     k: Any,
     v: Any,
     y: Any,
-    causal: bool = False,
-    window: int | None = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+    soft_cap: float | None,
     bias: Any = None,
     lse: Any = None,
 ) -> WaveKernel:
@@ -82,7 +82,9 @@ def attention_for(
     target = target_on("attention", views["q"].device).name
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
-    tile = attention_tile_for(target, heads, scores, views["k"].dtype, dtypes[4], *places_of(views))
+    tile = attention_tile_for(
+        target, heads, scores, views["k"].dtype, dtypes[4], views["q"].shape[2], views["k"].shape[2]
+    )
     return attention_kernel(tile, heads, scores, *dtypes)
 
 
@@ -218,11 +220,6 @@ def attention_tile_for(
     while step > 16 and step * (heads.size + heads.size_v) * dtype.bytes > room:
         step //= 2
     return AttentionTile(128, step, waves=4)
-
-
-def places_of(views: dict[str, ArrayView]) -> tuple[int, int]:
-    """How many queries and keys a head has."""
-    return views["q"].shape[2], views["k"].shape[2]
 
 
 def power_between(least: int, wanted: int, most: int) -> int:

@@ -141,8 +141,8 @@ def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None
 
 
 def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
-    lib, (q, k, v) = _library("attention", q=q, k=k, v=v)
-    return attention_kernel_of(lib, q, k, v, AttentionAsked(causal))
+    _, (q, k, v) = _library("attention", q=q, k=k, v=v)
+    return attention_kernel_of(q, k, v, AttentionAsked(causal))
 
 
 attention = Operation("attention", _attention, _attention_kernel)

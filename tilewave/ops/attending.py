@@ -7,18 +7,10 @@ from typing import NamedTuple
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
-from tilewave.kernels.attentions import (
-    Heads,
-    Scores,
-    attention_for,
-    attention_kernel,
-    attention_tile_for,
-    looked_at_all,
-    places_of,
-)
+from tilewave.kernels.attentions import attention_for
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
+from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 
 
@@ -51,7 +43,7 @@ def _attention(
     added = None if bias is None else _stacked(lib.broadcast(bias, (*q.shape[:-1], k.shape[-2])))
     lse = results["lse"].reshape(_stacked_shape((*q.shape[:-1], 1))[:-1]) if keeps else None
     arrays = (_stacked(q), _stacked(k), _stacked(v), _stacked(results["out"]))
-    kernel = attention_for(*arrays, asked.causal, asked.window, asked.scale, asked.soft_cap, added, lse)
+    kernel = attention_for(*arrays, *asked, added, lse)
     names = given_only(q=arrays[0], k=arrays[1], v=arrays[2], bias=added, out=arrays[3], lse=lse)
     return CallWork(results, KernelLaunch(kernel, names))
 
@@ -61,14 +53,11 @@ attention = Operated(("q", "k", "v", "bias", "out"), _attention)
 back as well."""
 
 
-def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
+def attention_kernel_of(q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
     """The kernel of such a call, without a bias."""
     _check_axes(q, k, v)
-    views = looked_at_all("attention", q=_stacked(q), k=_stacked(k), v=_stacked(v))
-    heads, target = Heads.of("attention", views), target_of("attention", lib.device(q))
-    scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap)
-    tile = attention_tile_for(target, heads, scores, views["k"].dtype, None, *places_of(views))
-    return attention_kernel(tile, heads, scores, *(views[name].dtype for name in ("q", "k", "v", "q")))
+    queries, keys, values = (_stacked(x) for x in (q, k, v))
+    return attention_for(queries, keys, values, queries, *asked)
 
 
 def sums_dtype(dtype: DType) -> DType:
