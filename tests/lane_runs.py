@@ -33,6 +33,22 @@ def operands(shape, dtype=f16, seed=7):
     return random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype)
 
 
+TIMES = (*((order, 0) for order in ORDERS), ("random", 1))
+
+
+def check_same_bits(kernel, shape, times=TIMES):
+    """A product by lanes, right and to the last bit the same in all of these orders, each with its seed."""
+    a, b = operands(shape)
+    found = []
+    for order, seed in times:
+        c = poisoned(shape[:2], f32)
+        interpret_lanes(kernel, [a, b, c], {}, order, seed)
+        check_product(c, a, b)
+        found.append(c)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 def check_lanes(compiled, shape, orders=ORDERS, dtype=f16, out=f32):
     a, b = operands(shape, dtype)
     for order in orders:

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 from hopper_kernels import mapped_tiles, ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import K, check_product, gemm, poisoned, sizes
-from lane_runs import ORDERS, operands
+from kernels import K, gemm, poisoned, sizes
+from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
 from tilewave.analysis import pairs, scattered
@@ -35,7 +34,6 @@ from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
 TILE = (64, 64, 64)
-TIMES = [*((order, 0) for order in ORDERS), ("random", 1)]
 
 
 class Anyway(ShareCopies):
@@ -64,18 +62,6 @@ def in_ranges(shape, workgroups, mapping="grouped(4)"):
     return steps_of(tiles, workgroups, split=SplitLastRound(workgroups, 0, 1))[0]
 
 
-def check(kernel, shape, times=TIMES):
-    a, b = operands(shape)
-    found = []
-    for order, seed in times:
-        c = poisoned(shape[:2], f32)
-        interpret_lanes(kernel, [a, b, c], {}, order, seed)
-        check_product(c, a, b)
-        found.append(c)
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
-
-
 PARTS = {
     "two parts": ((128, 128, 256), 2),
     "three parts of two tiles": ((128, 64, 384), 3),
@@ -91,7 +77,7 @@ def test_parts_that_an_author_cuts_are_right_to_the_last_bit(case):
     kernel, _ = steps_of(in_parts(shape, parts))
     is_one_tile = shape[:2] == TILE[:2]  # its parts have nothing in common
     assert (kernel.cluster == 2) != is_one_tile and ops(kernel, HandOver)
-    check(kernel, shape)
+    check_same_bits(kernel, shape)
 
 
 @pytest.fixture
@@ -108,7 +94,7 @@ def test_those_who_add_up_slices_are_pairs_as_well(case, always_scattered):
     shape, parts = SCATTERED[case]
     kernel, _ = steps_of(in_parts(shape, parts))
     assert kernel.cluster == 2 and ops(kernel, TakeOverAll)
-    check(kernel, shape)
+    check_same_bits(kernel, shape)
 
 
 def test_a_pair_of_one_who_multiplies_and_one_who_adds_up_shares_nothing(always_scattered):
@@ -117,7 +103,7 @@ def test_a_pair_of_one_who_multiplies_and_one_who_adds_up_shares_nothing(always_
     kernel, steps = steps_of(in_parts(shape, 3))
     (said,) = (s.declined for s in steps if s.name == "anyway")
     assert kernel.cluster == 1 and [d.what for d in said] == [OTHER_FORM.what]
-    check(kernel, shape, TIMES[:2])
+    check_same_bits(kernel, shape, TIMES[:2])
 
 
 RANGES = {
@@ -134,7 +120,7 @@ def test_ranges_of_a_last_round_are_shared_where_all_pairs_have_as_many_steps(ca
     shape, workgroups, cluster = RANGES[case]
     kernel = in_ranges(shape, workgroups)
     assert ops(kernel, MakeExchange) and kernel.cluster == cluster
-    check(kernel, shape)
+    check_same_bits(kernel, shape)
 
 
 def test_turns_that_nobody_looked_at_may_differ(monkeypatch):
@@ -153,7 +139,7 @@ def test_turns_that_nobody_looked_at_may_differ(monkeypatch):
 @settings(max_examples=6)
 def test_any_shape_whose_rows_begin_on_lines(shape, workgroups, group, order, seed):
     shape = (*shape[:2], 64 * shape[2])
-    check(in_ranges(shape, workgroups, f"grouped({group})"), shape, [(order, seed)])
+    check_same_bits(in_ranges(shape, workgroups, f"grouped({group})"), shape, [(order, seed)])
 
 
 # -- what is left out or wrong is found
