@@ -55,7 +55,27 @@ def cases(device: str, dtype: Any, size: int) -> dict[str, dict[str, Call]]:
             "torch": lambda: F.rms_norm(x, (size,), scale),
             "torch.compile": lambda: compiled["rms_norm"](x, scale),
         },
+        **attention_cases(device, dtype, size),
     }
+
+
+def attention_cases(device: str, dtype: Any, size: int) -> dict[str, dict[str, Call]]:
+    """16 heads of 128, of sequences as long as the size; on the CPU, 4 of 64."""
+    heads, width = (16, 128) if device == "cuda" else (4, 64)
+    q, k, v = (torch.randn(1, heads, size, width, device=device).to(dtype) for _ in range(3))
+    found: dict[str, dict[str, Call]] = {}
+    for causal in (False, True):
+
+        def theirs(q: Any, k: Any, v: Any, causal: bool = causal) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        compiled = torch.compile(theirs, fullgraph=True)
+        found[f"attention {size}{', causal' * causal}"] = {
+            "tilewave": lambda causal=causal: ops.attention(q, k, v, causal=causal),
+            "torch": lambda theirs=theirs: theirs(q, k, v),
+            "torch.compile": lambda compiled=compiled: compiled(q, k, v),
+        }
+    return found
 
 
 def burst(call: Call, device: str) -> float:
@@ -173,9 +193,9 @@ def measured(calls: dict[str, Call], rounds: int, measure: Callable[[Call], floa
 def show(title: str, results: dict[str, dict[str, float]]) -> None:
     print(f"\n{title}")
     names = list(dict.fromkeys(name for one in results.values() for name in one))
-    print(f"{'':18}" + "".join(f"{name:>19}" for name in names))
+    print(f"{'':22}" + "".join(f"{name:>19}" for name in names))
     for what, times in results.items():
-        print(f"{what:18}" + "".join(f"{times[name]:19.1f}" if name in times else f"{'–':>19}" for name in names))
+        print(f"{what:22}" + "".join(f"{times[name]:19.1f}" if name in times else f"{'–':>19}" for name in names))
 
 
 def main() -> None:

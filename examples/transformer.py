@@ -1,10 +1,12 @@
 """A small transformer, trained with torch's layers and with ours: the same loss, and what a step takes.
 
-    python examples/transformer.py [--steps 50] [--compile]
+    python examples/transformer.py [--steps 50] [--compile] [--graphs]
 
 It learns to continue sequences in which every token follows from the two before it. Without a GPU it is trained in f32;
 on one, in bfloat16 by autocast. How far two curves may be apart is not guessed: a third model is trained in float64 on
-the CPU, and torch's own curve is as far from that one as roundings make it.
+the CPU, and torch's own curve is as far from that one as roundings make it. `--compile` trains compiled models too, and
+runs the compiled one of ours on 20 sizes of batches, for which it must not be compiled again; `--graphs`, on a GPU,
+records a whole step as a CUDA graph, of either.
 """
 
 import argparse
@@ -54,6 +56,12 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.layers(x)))
 
 
+def patched(device):
+    model = fresh(device)
+    tilewave.torch.patch(model)
+    return model
+
+
 def sequences(batch, seed):
     """Each token is the sum of the two before it."""
     generator = torch.Generator().manual_seed(seed)
@@ -68,53 +76,119 @@ def fresh(device, dtype=torch.float32):
     return Transformer().to(device, dtype)
 
 
-def train(model, steps, run=None):
-    """The loss of every step, and milliseconds of one, warm."""
-    run, device = run or model, next(model.parameters()).device
+def loss_of(run, data):
+    with torch.autocast(data.device.type, torch.bfloat16, enabled=data.device.type == "cuda"):
+        logits = run(data[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), data[:, 1:].flatten())
+
+
+def stepping(model, run=None):
+    """One step of training; `run` is the model, or what it was compiled to."""
+    run = model if run is None else run
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, times = [], []
-    for step in range(steps):
-        data, start = sequences(BATCH, step).to(device), time.perf_counter()
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logits = run(data[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), data[:, 1:].flatten())
+
+    def step(data):
+        loss = loss_of(run, data)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        return loss
+
+    return step
+
+
+def stepping_in_a_graph(model):
+    """The same, recorded after some steps on a stream of its own; what these learnt is forgotten again."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, capturable=True)
+    device = next(model.parameters()).device
+    data, start = sequences(BATCH, 0).to(device), {name: value.clone() for name, value in model.state_dict().items()}
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model, data)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        loss = step()
+    model.load_state_dict(start)
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+    def replay(given):
+        data.copy_(given)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def train(model, steps, step=None):
+    """The loss of every step, and milliseconds of one, warm."""
+    step, device = step or stepping(model), next(model.parameters()).device
+    losses, times = [], []
+    for number in range(steps):
+        data, start = sequences(BATCH, number).to(device), time.perf_counter()
+        losses.append(step(data).item())
         times.append(time.perf_counter() - start)
     return torch.tensor(losses), 1000 * sorted(times)[len(times) // 2]
+
+
+def compilations(run, device, batches):
+    """How often a model is compiled for batches of these sizes."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    for size in batches:
+        data = sequences(size, size).to(device)
+        torch._dynamo.mark_dynamic(data, 0)
+        loss_of(run, data).backward()
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def apart(one, other):
     return (one - other).abs().max().item()
 
 
-def main(steps=50, compiles=False):
+def main(steps=50, compiles=False, graphs=False):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     exact, _ = train(fresh("cpu", torch.float64), steps)
-    torchs, milliseconds = train(fresh(device), steps)
-    roundings = apart(torchs, exact)
-    rows = [("torch", torchs, milliseconds)]
-    model = fresh(device)
-    print(tilewave.torch.patch(model), "\n")
-    rows.append(("tilewave", *train(model, steps)))
-    if compiles:
-        model = fresh(device)
-        tilewave.torch.patch(model)
-        rows.append(("tilewave, compiled", *train(model, steps, torch.compile(model, fullgraph=True))))
+    rows = []
+    for whose, made in {"torch": fresh, "tilewave": patched}.items():
+        rows.append((whose, *train(made(device), steps)))
+        if compiles:
+            model = made(device)
+            step = stepping(model, torch.compile(model, fullgraph=True))
+            rows.append((f"{whose}, compiled", *train(model, steps, step)))
+        if graphs:
+            model = made(device)
+            rows.append((f"{whose}, in a graph", *train(model, steps, stepping_in_a_graph(model))))
+    roundings = apart(rows[0][1], exact)
+    print(tilewave.torch.patch(fresh(device)), "\n")
     print(f"{'':20}{'first loss':>12}{'last loss':>12}{'from f64':>12}{'ms a step':>12}")
     for name, losses, milliseconds in rows:
         first, last, off = losses[0].item(), losses[-1].item(), apart(losses, exact)
         print(f"{name:20}{first:12.4f}{last:12.4f}{off:12.1e}{milliseconds:12.1f}")
         assert off <= 8 * roundings, f"{name} is {off} from float64, torch {roundings}"
-    assert torchs[-1] < torchs[0] / 1.2, "nothing was learnt"
+    assert rows[0][1][-1] < rows[0][1][0] / 1.2, "nothing was learnt"
+    if compiles:
+        count = compilations(torch.compile(patched(device), fullgraph=True), device, range(3, 23))
+        print(f"\ncompiled {count} time(s) for batches of 20 sizes")
     return rows
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--compile", action="store_true", dest="compiles", help="train a compiled model as well")
+    parser.add_argument("--compile", action="store_true", dest="compiles", help="train compiled models as well")
+    parser.add_argument("--graphs", action="store_true", help="train with steps that are CUDA graphs as well")
     given = parser.parse_args()
-    main(given.steps, given.compiles)
+    main(given.steps, given.compiles, given.graphs)

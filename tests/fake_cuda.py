@@ -340,6 +340,7 @@ class FakeCuda(FakeLibrary):
         promotion: int,
         fill: int,
     ) -> None:
+        self.current()
         item = ELEMENT_BYTES[dtype]
         must(out and out % 64 == 0, "the descriptor is 64-byte aligned")
         must(1 <= rank <= 5, "1 to 5 axes")

@@ -579,7 +579,8 @@ def test_a_launch_survives_json():
 )
 def test_every_dtype_has_its_number(driver, fake, dtype, number):
     columns = 128 // dtype.bytes
-    TensorMap(dtype, (8, columns), (128, dtype.bytes), (8, columns)).encode(driver, 0x1000, "gemm")
+    with driver.current(0):
+        TensorMap(dtype, (8, columns), (128, dtype.bytes), (8, columns)).encode(driver, 0x1000, "gemm")
     assert fake.maps[0].dtype == number
 
 
@@ -592,12 +593,14 @@ def test_every_array_dtype_has_a_map():
 def test_batches_and_rows_of_length_1(driver, fake):
     batched = TensorMap(F16, (5, 1, 64), (1 << 20, 3, 2), (1, 1, 64))
     assert batched.problem(0x1000) == ""
-    bytes_ = bytes(batched.encode(driver, 0x1000, "gemm"))
+    with driver.current(0):
+        bytes_ = bytes(batched.encode(driver, 0x1000, "gemm"))
     assert len(bytes_) == 128
     assert (fake.maps[0].sizes, fake.maps[0].strides) == ((64, 1, 5), (128, 1 << 20))
     vector = TensorMap(F32, (4096,), (4,), (256,), swizzle_bytes=0)
     assert vector.problem(0x1000) == ""
-    vector.encode(driver, 0x1000, "gemm")
+    with driver.current(0):
+        vector.encode(driver, 0x1000, "gemm")
     assert fake.maps[1].strides == ()
 
 

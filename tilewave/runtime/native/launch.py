@@ -137,30 +137,35 @@ filled:
   %frame = alloca i8, i64 %frame_bytes, align 64
   call void @llvm.memcpy.p0.p0.i64(ptr %frame, ptr %image, i64 %frame_bytes, i1 false)
 {_filled()}
-{loop("encode_one", "point.done", "%maps", _encoded())}
   %asked = call i32 %get_current(ptr %current.in)
   %current = load ptr, ptr %current.in
   %is_current = icmp eq ptr %current, %context
-  br i1 %is_current, label %made, label %entered
+  br i1 %is_current, label %within, label %entered
 entered:
   %pushed = call i32 %push(ptr %context)
   %is_pushed = icmp eq i32 %pushed, 0
-  br i1 %is_pushed, label %made, label %failed
-made:
+  br i1 %is_pushed, label %within, label %not_pushed
+not_pushed:
+  %pushed.64 = zext i32 %pushed to i64
+  ret i64 %pushed.64
+within:  ; maps too are encoded in a context, and a thread of autograd's has none of its own
+{loop("encode_one", "within", "%maps", _encoded())}
   %thread = call ptr {api("PyEval_SaveThread")}()
   %code = call i32 %launch(ptr %config, ptr %function, ptr %pointers, ptr null)
   call void {api("PyEval_RestoreThread")}(ptr %thread)
-  br i1 %is_current, label %failed, label %left
-left:
-  %popped = call i32 %pop(ptr %current.in)
-  br label %failed
-failed:
-  %said.32 = phi i32 [ %pushed, %entered ], [ %code, %made ], [ %code, %left ]
-  %said = zext i32 %said.32 to i64
-  ret i64 %said
+  %code.64 = zext i32 %code to i64
+  br label %made
 not_encoded:
   %encoded.64 = zext i32 %encoded to i64
   %below = sub i64 {UNKNOWN}, %encoded.64
-  ret i64 %below
+  br label %made
+made:
+  %said = phi i64 [ %code.64, %encode_one.done ], [ %below, %not_encoded ]
+  br i1 %is_current, label %done, label %left
+left:
+  %popped = call i32 %pop(ptr %current.in)
+  br label %done
+done:
+  ret i64 %said
 }}
 """
