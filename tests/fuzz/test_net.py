@@ -61,8 +61,8 @@ def value(x, dtype):
 @pytest.mark.parametrize("dtype", sorted(set(FORMATS) - {"f32"}))
 def test_rounding_from_f32_is_that_of_ml_dtypes(dtype):
     """Every f16 as it is, doubled digits to make ties, and numbers a little beside these."""
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     with np.errstate(all="ignore"):
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         x = np.concatenate([halves, np.nextafter(halves, np.float32(np.inf)), halves * np.float32(1.0625)])
         wanted = x.astype(NUMPY[dtype]).astype(np.float64)
         np.testing.assert_array_equal(exact.rounded(x.astype(np.float64), dtype), wanted)

@@ -72,6 +72,11 @@ def larger(most: Formula) -> Formula:
     return lambda a, b: np.where(a == b, np.where(np.signbit(a), b, a), most(a, b))
 
 
+def over_nan(two: Formula) -> Formula:
+    """Of two, the one that is a number: processors differ on signaling NaN."""
+    return lambda a, b: np.where(np.isnan(b), a, np.where(np.isnan(a), b, two(a, b)))
+
+
 def of_three(two: Formula) -> Formula:
     return lambda a, b, c: two(two(a, b), c)
 
@@ -121,8 +126,9 @@ def _selections(least: Formula, most: Formula) -> dict[str, Formula]:
     }
 
 
-SELECTIONS = _selections(smaller(np.fmin), larger(np.fmax))
-_IEEE_SELECTIONS = _selections(quieting(smaller(np.fmin)), quieting(larger(np.fmax)))
+_LEAST, _MOST = smaller(over_nan(np.fmin)), larger(over_nan(np.fmax))
+SELECTIONS = _selections(_LEAST, _MOST)
+_IEEE_SELECTIONS = _selections(quieting(_LEAST), quieting(_MOST))
 IN_IEEE_MODE = {
     **{f"{name}_{kind}": formula for kind in ("f16", "f32", "f64") for name, formula in _IEEE_SELECTIONS.items()},
     **{f"pk_{name}_f16": _IEEE_SELECTIONS[name] for name in ("min", "max")},
