@@ -15,6 +15,9 @@ from tilewave.ir.core import ONE_ORDER
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.one_order import judged
 from tilewave.pipeline.runner import pass_name
+from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.records import TileRecord
+from tilewave.tune.store import Found
 
 TARGETS = ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"]
 MANY = sizes(2048, 2304, 8192, 128, 128, 64)
@@ -139,11 +142,33 @@ def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():
 # -- tiles that nobody gave
 
 
-def test_the_tile_that_is_chosen_is_one_for_every_batch():
-    points = {tuple(compiled({M: m, N: 512, K: 256}, "sm_90a").choice.point.values()) for m in (1, 16, 300, 8192)}
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+def test_the_tile_that_is_chosen_is_one_for_every_batch(target):
+    """Instructions of several depths, or sums that are under way at once: a tile decides among them."""
+    points = {tuple(compiled({M: m, N: 512, K: 256}, target).choice.point.values()) for m in (1, 16, 300, 8192)}
     assert len(points) == 1
-    one = compiled({}, "cpu")
+    one = compiled({}, target)
     assert one.by_size is None and one.choice is not None
+
+
+def test_where_one_instruction_adds_up_tiles_of_one_depth_serve_every_batch():
+    found = [compiled({M: m, N: 4096, K: 4096}, "sm_90a") for m in (1, 16, 300, 8192)]
+    assert len({one.choice.point[BLOCK_M] for one in found}) > 1
+    assert len({one.choice.point[BLOCK_K] for one in found}) == 1 and len({*map(str, map(proofs, found))}) == 1
+    assert all(one.choice.split == 1 for one in found)
+    one = compiled({}, "sm_90a")
+    assert {choice.choice.point[BLOCK_K] for choice in one.by_size.made.values()} == {one.choice.point[BLOCK_K]}
+
+
+def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
+    tiles = UndecidedKernel.of(gemm(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
+    taken = tiles.choices()[0]
+    depth = 128 if taken.point[BLOCK_K] == 64 else 64
+    for values, serves in (({}, True), ({BLOCK_K.name: depth}, False)):
+        choice = {s.name: n for s, n in taken.point.items() if s in tiles.space.tiles} | values
+        record = TileRecord(tiles.key({}), choice=choice, considered=36, predicted=5e-6)
+        found = Found(record, tmp_path / "mine.jsonl")
+        assert (tiles.of_record(found, {}, "") is not None) is serves
 
 
 # -- bits

@@ -14,6 +14,7 @@ from tilewave.kernels import ACTIVATIONS, accumulator, error_bound
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.ops.digits import Digits, instruction_for
+from tilewave.tune.choose import bucket
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.store import Records
 
@@ -255,7 +256,7 @@ def test_products_of_f32_lose_digits_on_a_chip_only_where_that_is_allowed():
 
 def chosen(product, target, size, asked=None):
     """What is decided for a call with such sizes."""
-    return undecided(product, target, asked).choices(dict.fromkeys((M, N, K), size.bit_length() - 1))[0]
+    return undecided(product, target, asked).choices(dict.fromkeys((M, N, K), bucket(size)))[0]
 
 
 def undecided(product, target, asked=None):

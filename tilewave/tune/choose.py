@@ -12,6 +12,7 @@ from typing import Protocol
 from tilewave.errors import NOWHERE, Loc, SymbolError
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.lang.symbols import Symbol
+from tilewave.trace import TileWork
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import NO_WORK, CutWork, Point, TiledProblem
 from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
@@ -34,6 +35,9 @@ class TileMachine(TileValues, Protocol):
 
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
+    def adds_alike(self, work: TileWork) -> bool:
+        """Whether tiles of one depth, whatever their other sides, add an element's products up in one order."""
+
     def program_of(self, cut: CutWork) -> Hashable | None:
         """Equal for points that come to the same program; None where each has its own."""
 
@@ -201,8 +205,9 @@ def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tu
 
 # -- sizes that a call tells ------------------------------------------------------------------------------------------
 
-LARGEST_BITS = 15
-"""Sizes beyond 2 ** 15 are decided as one."""
+WHOLE_BITS, LARGEST_BITS = 8, 15
+"""Sizes beyond 2 ** 8 are decided by halves of what lies between two powers of two, and those beyond 2 ** 15 as one."""
+LAST_BUCKET = WHOLE_BITS + 2 * (LARGEST_BITS - WHOLE_BITS) + 1
 ALIGNED = 16
 """Elements that rows are a multiple of where they begin well."""
 MOST_KNOBBED = 6
@@ -210,13 +215,23 @@ MOST_KNOBBED = 6
 
 
 def bucket(size: int) -> int:
-    """Sizes from one power of two, which does not belong to it, to the next, which does, are one bucket."""
-    return min(LARGEST_BITS + 1, max(0, size - 1).bit_length())
+    """Sizes from one power of two, which does not belong to it, to the next, which does; large ones are halved."""
+    bits = max(0, size - 1).bit_length()
+    if bits <= WHOLE_BITS:
+        return bits
+    upper = size - 1 >> bits - 2 & 1
+    return min(LAST_BUCKET, WHOLE_BITS - 1 + 2 * (bits - WHOLE_BITS) + upper)
 
 
 def bucket_ends(number: int) -> tuple[int, int]:
     """The least and the largest size of a bucket; of the last, a size that stands for all."""
-    return (1, 1) if number == 0 else ((1 << number - 1) + 1, 1 << number)
+    if number <= WHOLE_BITS:
+        return (1, 1) if number == 0 else ((1 << number - 1) + 1, 1 << number)
+    if number == LAST_BUCKET:
+        return (1 << LARGEST_BITS) + 1, 2 << LARGEST_BITS
+    bits, upper = divmod(number - WHOLE_BITS - 1, 2)
+    half = 1 << WHOLE_BITS + bits - 1
+    return (2 + upper) * half + 1, (3 + upper) * half
 
 
 def bucket_text(buckets: Mapping[Symbol, int]) -> str:
@@ -224,7 +239,7 @@ def bucket_text(buckets: Mapping[Symbol, int]) -> str:
 
     def told(symbol: Symbol, number: int) -> str:
         least, most = bucket_ends(number)
-        if number > LARGEST_BITS:
+        if number == LAST_BUCKET:
             return f"{symbol} over {least - 1}"
         return f"{symbol} = {most}" if least == most else f"{symbol} from {least} to {most}"
 

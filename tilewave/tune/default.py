@@ -127,11 +127,22 @@ class UndecidedKernel:
         return tuple(orders_on(self.machine.card))
 
     def for_all_batches(self) -> UndecidedKernel:
-        """The same, decided once for every size along which tiles lie: by the depths alone."""
+        """The same, such that no sum hangs on sizes along which tiles lie.
+
+        The depth of a tile is decided by the depths alone; where all tiles of that depth add up alike, their other
+        sides are decided by the sizes as ever, and else with it.
+        """
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
         values = {dim: n if dim in depths else TYPICAL for dim, n in sizes.items()}
-        return replace(self, problem=self.problem.sized(values), space=self.space.without(SPLIT), left_open=())
+        space = self.space.without(SPLIT)
+        for_all = replace(self, problem=self.problem.sized(values), space=space, left_open=())
+        if not self.machine.adds_alike(self.problem.work):
+            return for_all
+        first = for_all.predicted({})[:1]
+        for d in space.decisions if first else ():
+            space = space.with_only(d.symbol, first[0].point[d.symbol]) if d.dim in depths else space
+        return replace(self, space=space)
 
     @property
     def told(self) -> tuple[SizeTold, ...]:
@@ -190,7 +201,7 @@ class UndecidedKernel:
         """The choice of a record; None where it names other symbols, or a point that is illegal now."""
         record = found.record
         point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
-        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
+        if {*self.space.tiles} - {*point} or len(point) != len(record.choice) or not self.space.has(point):
             return None
         cut = self.largest(buckets).cut(point)
         if self.machine.refused(cut):

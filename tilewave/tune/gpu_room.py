@@ -13,6 +13,7 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
+from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
 
@@ -161,6 +162,11 @@ class GpuRoom:
         if not cut.buffers:
             return False
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
+
+    def adds_alike(self, work: TileWork) -> bool:
+        """Whether there is one depth of instructions for its dtypes, however large a tile is."""
+        names = {(self.chip.matrix, p.dtype.name, p.dtype.name, p.acc.name) for p in work.products}
+        return len({i.depth for one in names for i in instructions_for(*one)}) == 1
 
     def program_of(self, cut: CutWork) -> None:
         """Each point has its own."""

@@ -11,6 +11,7 @@ from math import prod
 
 from tilewave.lower.cpu.products import block_of, dots_of, runs_along_depth
 from tilewave.machine.matrix import largest_divisor
+from tilewave.trace import TileWork
 from tilewave.tune.fitted import HostTiming
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
@@ -105,6 +106,10 @@ class HostTiles:
         if cut.in_place:
             return min(self._uses(cut)) > MOST_IN_PLACE
         return len(cut.products) == 1 and cut.products[0].cols > 8 * self.cols
+
+    def adds_alike(self, work: TileWork) -> bool:
+        """How many sums are under way at once follows from the tile."""
+        return False
 
     def _uses(self, cut: CutWork) -> list[float]:
         """Of each operand's elements: how often all tasks multiply one."""
