@@ -12,10 +12,10 @@ N, G = sym.N, GLOBAL_ADDRESS_SPACE
 EPS = float(np.finfo(np.float32).eps)
 
 
-def gelu_of(x, dtype):
+def gelu_of(x, dtype, rounded_to=f32):
     @wave([WorkgroupConstraint(N, 64, 0)])
     def apply(a: Memory[N, G, dtype], c: Memory[N, G, dtype]):
-        write(ACTIVATIONS["gelu"].value(read(a)), c)
+        write(ACTIVATIONS["gelu"].value(read(a), rounded_to), c)
 
     c = np.full_like(x, np.nan)
     wave_compile(WaveCompileOptions(subs={N: len(x)}, target="numpy"), apply).interpret(x, c)
@@ -46,6 +46,17 @@ def test_gelu_far_out():
     found = gelu_of(x, f32)
     np.testing.assert_array_equal(found[:8], np.maximum(x[:8], 0))
     assert np.isnan(found[8])
+
+
+@pytest.mark.parametrize("rounded_to", [f16, bf16], ids=str)
+def test_gelu_that_is_rounded_to_halves_has_few_terms_and_their_digits(rounded_to):
+    """Off by a fifth of what rounding to f16 may be off by, which is more than bf16 needs."""
+    x = np.concatenate([SPREAD, np.linspace(-6, 6, 5001)]).astype(np.float32)
+    want = exact(x)
+    off = np.abs(gelu_of(x, f32, rounded_to) - want)
+    assert (off <= np.maximum(2.0**-13.4 * np.abs(want), 2.0**-27)).all()
+    far = np.array([-np.inf, -1e30, -64, 64, 1e30, np.inf], np.float32)
+    np.testing.assert_array_equal(gelu_of(far, f32, rounded_to), np.maximum(far, 0))
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [(f64, 2.0**-50), (f16, 2.0**-9)], ids=str)

@@ -66,7 +66,8 @@ def product_kernel(product: ProductForm, asked: MMAType | None = None) -> WaveKe
         found = total + cast(read(to.bias), acc) if product.bias else total
         if product.sums:
             write(cast(found, product.sums), to.sums)
-        found = ACTIVATIONS[product.activation].value(found) if product.activation else found
+        rounded_to = acc if product.residual else product.out
+        found = ACTIVATIONS[product.activation].value(found, rounded_to) if product.activation else found
         found = found + cast(read(to.residual), acc) if product.residual else found
         write(cast(found, product.out), to.c)
 

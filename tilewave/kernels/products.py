@@ -107,7 +107,7 @@ def gemm_bias_gelu(
         def total(sums: Any) -> Any:
             return mma(read(a), read(b), sums)
 
-        write(cast(gelu(total + cast(read(bias), F32)), out), c)
+        write(cast(gelu(total + cast(read(bias), F32), out), out), c)
 
     gemm_bias_gelu.__annotations__ = {
         "a": MemoryType((M, K), SHARED_ADDRESS_SPACE, dtype),
