@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -93,6 +93,8 @@ class UndecidedKernel:
     """Of what it computes: its text, as traced."""
     asked: tuple[str, ...] = ()
     """Orders of tiles that are to be tried."""
+    fixed: Mapping[Symbol, int] = field(default_factory=dict)
+    """What must not be decided otherwise, by a record either."""
 
     @staticmethod
     def of(
@@ -135,14 +137,15 @@ class UndecidedKernel:
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
         values = {dim: n if dim in depths else TYPICAL for dim, n in sizes.items()}
-        space = self.space.without(SPLIT)
-        for_all = replace(self, problem=self.problem.sized(values), space=space, left_open=())
-        if not self.machine.adds_alike(self.problem.work):
+        space, problem = self.space.without(SPLIT), replace(self.problem, in_one_order=True)
+        for_all = replace(self, problem=problem.sized(values), space=space, left_open=())
+        if not self.machine.adds_alike(problem.work):
             return for_all
         first = for_all.predicted({})[:1]
-        for d in space.decisions if first else ():
-            space = space.with_only(d.symbol, first[0].point[d.symbol]) if d.dim in depths else space
-        return replace(self, space=space)
+        fixed = {d.symbol: one.point[d.symbol] for one in first for d in space.decisions if d.dim in depths}
+        for one in fixed.items():
+            space = space.with_only(*one)
+        return replace(self, problem=problem, space=space, fixed=fixed)
 
     @property
     def told(self) -> tuple[SizeTold, ...]:
@@ -201,7 +204,9 @@ class UndecidedKernel:
         """The choice of a record; None where it names other symbols, or a point that is illegal now."""
         record = found.record
         point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
-        if {*self.space.tiles} - {*point} or len(point) != len(record.choice) or not self.space.has(point):
+        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
+            return None
+        if any(point.get(s) != n for s, n in self.fixed.items()):
             return None
         cut = self.largest(buckets).cut(point)
         if self.machine.refused(cut):

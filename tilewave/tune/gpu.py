@@ -260,7 +260,7 @@ class GpuTiles(GpuRoom):
 
     def _shared(self, cut: CutWork) -> SharedTiles | None:
         rounds, left = divmod(cut.tasks, self.card.units)
-        if not left or len(cut.products) != 1 or cut.split > 1 or self.has_one_each(cut):
+        if not left or len(cut.products) != 1 or cut.split > 1 or cut.in_one_order or self.has_one_each(cut):
             return None
         depth = sum(p.depth * p.dtype.bytes for p in cut.products)
         facts = self.card.units, left, cut.steps, depth, 4 * self._sums(cut), self.on_lines(cut), not rounds

@@ -92,6 +92,8 @@ class CutWork:
     """Steps that shared memory holds at once, where that is said."""
     in_place: int = UNSAID
     """1 where operands are read where they lie."""
+    in_one_order: bool = False
+    """Whether all sums are to be added alike: then workgroups share no tile of a last round."""
 
     def with_knobs(self, point: Point) -> CutWork:
         """The same work, as the knobs of a point say; what they do not say stays."""
@@ -169,9 +171,11 @@ class TiledProblem:
     constraints: tuple[Constraint, ...]
     values: Mapping[Symbol, Any]
     """Sizes and other symbols, as far as they are known."""
+    in_one_order: bool = False
+    """Whether all sums are to be added alike."""
 
     def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
-        return TiledProblem(self.work, self.constraints, {**self.values, **sizes})
+        return replace(self, values={**self.values, **sizes})
 
     @property
     def is_ordered(self) -> bool:
@@ -179,7 +183,8 @@ class TiledProblem:
         return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
     def cut(self, point: Point) -> CutWork:
-        return _Cutting(self, {**self.values, **point}).work().with_knobs(point)
+        work = _Cutting(self, {**self.values, **point}).work()
+        return replace(work, in_one_order=self.in_one_order).with_knobs(point)
 
 
 def around(t: TileTransfer) -> tuple[Any, ...]:

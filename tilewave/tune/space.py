@@ -98,10 +98,6 @@ class Space:
             tuple(replace(d, values=(value,), covers=NO_COVERING) if d.symbol == symbol else d for d in self.decisions)
         )
 
-    def has(self, point: Mapping[Symbol, int]) -> bool:
-        """Whether a point takes the value of each decision that has only one."""
-        return all(point.get(d.symbol, d.values[0]) == d.values[0] for d in self.decisions if len(d.values) == 1)
-
     def within(self, sizes: Mapping[Symbol, Any]) -> Space:
         """Without tiles that a smaller one covers as well: the first that is as long as the dim is long enough."""
         return Space(tuple(_within(d, sizes) for d in self.decisions))
