@@ -56,7 +56,7 @@ FITTED = (
     "copy_bytes_per_second",
     "lane_gap",
     "lane_loads_per_second",
-    "lane_turned",
+    "lane_line",
     "lane_memory",
     "l2_kept_bytes",
     "l2_thrashed",

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from kernels import *
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::tilewave.errors.SlowCodeWarning"),  # without a schedule, products wait
+]
 L = sym.L
 TILES = ((8, 8, 8), (8, 128, 32), (40, 48, 24), (1, 64, 64), (64, 80, 16), (5, 7, 3))
 

@@ -212,13 +212,11 @@ class GpuTiles(GpuRoom):
         return inside + cut.outside_bytes / self.chip.line_bytes * t.outside_line
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """As many bytes at a time as rows are multiples of."""
-        t, engine = self.timing, self.chip.copy_engine
+        """As many bytes at a time as rows are multiples of, and each cache line that a row of a tile lies in."""
+        t, line = self.timing, self.chip.line_bytes
         loads = sum(x.tile_bytes * x.times / gcd(x.row_bytes, self.chip.widest_load_bytes) for x in cut.operands)
-        taken, columns = self.taken(cut.products[0], cut), cut.operands[-1]
-        odd = engine is not None and columns.row_bytes % engine.grain_bytes
-        turns = taken is not None and taken.is_turned and columns.is_across and odd and not self.engine_takes(cut)
-        return loads * (t.lane_turned if turns else 1.0) / cut.steps / t.lane_loads_per_second
+        lines = sum(x.tile_bytes * x.times / min(x.tile_row_bytes, line) for x in cut.operands)
+        return (loads / t.lane_loads_per_second + lines * t.lane_line) / cut.steps
 
     def _sums(self, cut: CutWork) -> int:
         """Of a tile, as it grows to whole instructions."""
