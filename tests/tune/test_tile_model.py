@@ -103,7 +103,7 @@ def test_where_the_next_launch_finds_room_arrays_are_still_in_l2():
     """Measured: 7.3 µs with 6 stages, of which four workgroups fit on a unit, and 13.2 µs with 12."""
     machine = machine_of("sm_90a")
     few, many = (machine.predict(cut((3, 12160, 1728), (8, 64, 64), layout="NN", buffers=n)).seconds for n in (6, 12))
-    assert few < 8e-6 and many > 1.2 * few
+    assert few < 0.75 * many
 
 
 def test_few_places_in_shared_memory_wait_for_copies():
