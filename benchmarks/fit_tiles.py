@@ -1,13 +1,14 @@
 """Fit the time of launches on measured rows: those of `tilewave/tune/data`, or of other files of such rows.
 
-    python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep] [--folds 5]
+    python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep] [--folds 5] [--neighbours]
                                    [--from ROWS.json --into FILE.csv]
 
 Prints the parameters of `tilewave.tune.fitted.LaunchTiming`, what they leave unexplained, and for every shape with
 several tiles what is lost by taking the one that is predicted best. What is made small is the error of times, most of
 those near the best of their shape, and that loss. `--keep` judges the parameters as they stand; `--folds` fits them
 once for each part of the shapes without these, and judges them on these: how they do on shapes that they do not know.
-`--from` makes such rows of what `benchmarks/tuner_h200.py` wrote.
+`--neighbours` keeps the parameters, and writes down what rows took beyond them (`tilewave/tune/neighbours.py`), which
+is left out of all the rest. `--from` makes such rows of what `benchmarks/tuner_h200.py` wrote.
 """
 
 import argparse
@@ -24,8 +25,10 @@ import tilewave
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.fitted import HOPPER
 from tilewave.tune.gpu import GpuTiles
-from tilewave.tune.measured import H200, measured_launches
+from tilewave.tune.measured import DATA, H200, measured_launches
+from tilewave.tune.neighbours import neighbours_of
 from tilewave.tune.space import BUFFERS, SPLIT
 
 TARGET = "sm_90a"
@@ -55,9 +58,9 @@ FITTED = (
     "copy_launch",
     "copy_bytes_per_second",
     "lane_gap",
+    "lane_latency",
     "lane_loads_per_second",
     "lane_line",
-    "lane_memory",
     "l2_kept_bytes",
     "l2_thrashed",
     "kept_bytes_per_second",
@@ -229,12 +232,17 @@ def converted(source, to):
                 writer.writerow({**row, "microseconds": microseconds})
 
 
+def without_neighbours(machine):
+    return replace(machine, timing=replace(machine.timing, neighbours=""))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, nargs="*", default=H200)
     parser.add_argument("--rounds", type=int, default=4000)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--neighbours", action="store_true")
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--into", type=Path)
     asked = parser.parse_args()
@@ -242,7 +250,13 @@ def main():
         converted(asked.source, asked.into)
         return
     rows = [(launch, cut(launch)) for launch in measured_launches(asked.rows)]
-    machine, by_shape = machine_of(TARGET), shapes_of(rows)
+    machine, by_shape = without_neighbours(machine_of(TARGET)), shapes_of(rows)
+    if asked.neighbours:
+        found = neighbours_of(machine, rows)
+        found.write(DATA / HOPPER.neighbours)
+        print(f"{len(found.weights)} of {len(rows)} rows are kept")
+        report(losses(replace(machine, timing=HOPPER), by_shape))
+        return
     print(f"{len(rows)} rows, {100 * error(machine, rows):.1f} % before")
     if asked.folds:
         report(unknown_losses(machine, by_shape, asked.folds, asked.rounds))

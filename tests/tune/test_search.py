@@ -1,7 +1,9 @@
 """Searches: at most so many runs, wrong points are never chosen, and who is killed goes on where it stopped."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
@@ -9,8 +11,9 @@ from tilewave import *
 from tilewave.bench.tuning import tune, without_tiles
 from tilewave.errors import SymbolError
 from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.neighbours import likeness
 from tilewave.tune.records import merged
-from tilewave.tune.search import UNFINISHED, PointTime, candidates, search
+from tilewave.tune.search import ALIKE, UNFINISHED, PointTime, candidates, search, unlike_each_other
 from tilewave.tune.store import FILE
 
 SIZES = {M: 512, N: 512, K: 512}
@@ -65,13 +68,29 @@ def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
     assert found.record.measured == pytest.approx(area(best), rel=1e-9)
 
 
+def told_of_each_other(found):
+    """How much of each other's times points tell."""
+    machine, problem = open_tiles().machine, open_tiles().problem
+    places = np.array([machine.traits(problem.cut(one.point)) for one in found])
+    return likeness(places, places, ALIKE).sum()
+
+
 def test_runs_go_to_points_that_do_not_tell_of_each_other():
     """Many buffers of one tile are predicted alike, and where the model errs about one it does about all."""
-    found = candidates(open_tiles(), "measured", 8)
-    foremost = open_tiles().predicted({})[:8]
-    assert found[0].text == foremost[0].text
-    tiles, of_foremost = ({tuple(one.tiles.values()) for one in some} for some in (found, foremost))
-    assert len(tiles) > len(of_foremost)
+    alike = open_tiles().predicted({})[:64]
+    alike = [replace(one, prediction=alike[0].prediction) for one in alike]
+    found = unlike_each_other(open_tiles(), alike, 8)
+    assert found[0].text == alike[0].text and len({one.text for one in found}) == 8
+    assert told_of_each_other(found) < 0.6 * told_of_each_other(alike[:8])
+    assert len({tuple(one.tiles.values()) for one in found}) == 8
+
+
+def test_no_run_goes_to_a_point_that_is_slower_than_the_model_errs():
+    first, *others = open_tiles().predicted({})[:64]
+    slow = replace(first.prediction, seconds=first.prediction.seconds * (1 + 3 * first.prediction.error))
+    slower = [replace(one, prediction=slow) for one in others[6:]]
+    found = unlike_each_other(open_tiles(), [first, *others[:6], *slower], 7)
+    assert {one.text for one in found} == {first.text, *(one.text for one in others[:6])}
 
 
 def test_where_points_tell_nothing_of_each_other_the_best_predicted_are_timed():

@@ -1,6 +1,7 @@
 """The model of launches: what it is fitted on, what it calls illegal, and how it agrees with the compiler."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
@@ -13,6 +14,7 @@ from tilewave.tune.fitted import HOST
 from tilewave.tune.gpu_room import Loading
 from tilewave.tune.host import HostTiles
 from tilewave.tune.measured import H200, measured_launches
+from tilewave.tune.neighbours import COUNT, neighbours_in, neighbours_of
 from tilewave.tune.space import BUFFERS, KNOBS, SPLIT
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
@@ -67,6 +69,51 @@ def test_the_tile_predicted_best_loses_little(rows):
     shares = [min(s for _, s in tiles) / min(tiles)[1] for tiles in by_shape.values() if len(tiles) > 2]
     assert len(shares) >= 35
     assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.965 and min(shares) >= 0.82
+
+
+def without_neighbours():
+    machine = machine_of("sm_90a")
+    return replace(machine, timing=replace(machine.timing, neighbours=""))
+
+
+def left_unexplained(machine, rows, beyond=lambda traits: 0.0):
+    """The deviation of the logarithm of predicted times, and what else is known of them, from measured ones."""
+    logs = [
+        math.log(launch.seconds / machine.predict(work).seconds) - beyond(machine.traits(work)) for launch, work in rows
+    ]
+    return math.sqrt(sum(x * x for x in logs) / len(logs))
+
+
+def test_what_launches_took_beyond_the_formulas_is_written_down_as_the_rows_say(rows):
+    """After a change of either: python benchmarks/fit_tiles.py --neighbours."""
+    machine = machine_of("sm_90a")
+    made, written = neighbours_of(without_neighbours(), rows), neighbours_in(machine.timing.neighbours)
+    assert written.weights.shape == (COUNT,)
+    for launch, work in rows[::97]:
+        traits = machine.traits(work)
+        assert math.isclose(made.beyond(traits), written.beyond(traits), abs_tol=1e-4), launch
+
+
+def test_launches_tell_of_others_that_nobody_measured(rows):
+    plain = without_neighbours()
+    known, unknown = ([one for one in rows if (one[0].shape[2] % 3 == 0) is is_known] for is_known in (False, True))
+    assert min(len(known), len(unknown)) > 2000
+    beyond = neighbours_of(plain, known).beyond
+    assert left_unexplained(plain, unknown, beyond) < 0.9 * left_unexplained(plain, unknown)
+
+
+def test_of_launches_unlike_all_that_were_measured_nothing_is_told():
+    known = neighbours_in(machine_of("sm_90a").timing.neighbours)
+    far = tuple(known.places.max(0) + 50.0)
+    assert known.beyond(far) == 0.0 and known.beyond(far[1:]) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [f8e4m3fn, i8])
+def test_of_other_dtypes_nothing_was_measured(dtype):
+    acc = i32 if dtype is i8 else f32
+    kernel = gemm(dtype, acc=acc, out=acc)
+    work = undecided((512, 512, 512), kernel=kernel).problem.cut(dict(zip(BLOCKS, (128, 128, 128), strict=True)))
+    assert machine_of("sm_90a").predict(work) == without_neighbours().predict(work)
 
 
 def test_shared_memory_and_stages_are_those_that_the_compiler_takes():

@@ -36,15 +36,15 @@ class TileMachine(TileValues, Protocol):
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
     def adds_alike(self, work: TileWork) -> bool:
-        """Whether tiles of one depth, whatever their other sides, add an element's products up in one order."""
+        """Whether an element's products are added up in one order in tiles of any size, as many at once."""
 
     def program_of(self, cut: CutWork) -> Hashable | None:
         """Equal for points that come to the same program; None where each has its own."""
 
     def predict(self, cut: CutWork) -> Prediction: ...
     def traits(self, cut: CutWork) -> tuple[float, ...] | None:
-        """Where a point lies: of two that are 1 apart, the time of one tells of the other's by a factor of e less than
-        its own would. None where no point tells of another."""
+        """Where a point lies among others: where the model errs about one, it does about those that are 1 or 2 away.
+        None where no point tells of another."""
 
 
 @dataclass(frozen=True)

@@ -62,12 +62,12 @@ class LaunchTiming:
     """Of these, read and written."""
     lane_gap: float
     """Of a step whose operands lanes load: until the first of them are there."""
+    lane_latency: float
+    """And how much later that is where they come from memory."""
     lane_loads_per_second: float
     """Of one unit, each of so many bytes as rows are multiples of."""
     lane_line: float
     """Of one unit, for each cache line that they load from."""
-    lane_memory: float
-    """How many times as long memory takes where lanes load."""
     l2_bytes_per_second: float
     """That all units together get from L2; infinite where the rate of each says it."""
     l2_kept_bytes: float
@@ -89,49 +89,52 @@ class LaunchTiming:
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
+    neighbours: str = ""
+    """The file of `data` that says what measured launches took beyond all this."""
 
 
 HOPPER = LaunchTiming(
     matrix_share=1.0,
-    group_gap=4.744e-08,
-    step_gap=6.221e-08,
-    least_step=2.04e-07,
-    launch=4.009e-08,
-    start=6.45e-07,
-    start_per_sum=4.567e-11,
-    start_per_byte=7.16e-14,
-    start_hidden=0.2965,
-    together=1.931,
-    no_room=4.155e-07,
-    not_early=6.552e-07,
-    hand_over=1.417e-06,
-    hand_over_per_sum=1.191e-10,
-    added_power=0.8239,
-    scattered=3.151,
+    group_gap=4.647e-08,
+    step_gap=6.219e-08,
+    least_step=2.017e-07,
+    launch=1.122e-08,
+    start=6.79e-07,
+    start_per_sum=4.487e-11,
+    start_per_byte=4.232e-14,
+    start_hidden=0.2988,
+    together=1.905,
+    no_room=4.272e-07,
+    not_early=6.78e-07,
+    hand_over=1.387e-06,
+    hand_over_per_sum=1.25e-10,
+    added_power=0.8281,
+    scattered=3.447,
     row_start=1.3e-06,
-    outside_line=2.879e-09,
-    odd_store=4.267e-10,
-    turned_store=0.1512,
-    unit_bytes_per_second=9.045e10,
+    outside_line=2.799e-09,
+    odd_store=4.341e-10,
+    turned_store=0.08934,
+    unit_bytes_per_second=9.095e10,
     latency=6.722e-07,
-    ring_sharpness=4.668,
-    copy_launch=2.151e-06,
-    copy_bytes_per_second=2.209e12,
-    lane_gap=1.213e-07,
-    lane_loads_per_second=2.288e10,
-    lane_line=1.283e-09,
-    lane_memory=0.1067,
+    ring_sharpness=5.176,
+    copy_launch=2.167e-06,
+    copy_bytes_per_second=2.218e12,
+    lane_gap=1.263e-07,
+    lane_latency=3.625e-07,
+    lane_loads_per_second=2.61e10,
+    lane_line=1.255e-09,
     l2_bytes_per_second=inf,
     l2_kept_bytes=4.6e07,
-    l2_thrashed=0.1242,
+    l2_thrashed=0.1328,
     kept_bytes_per_second=1e13,
     crowded_bytes_per_second=5.124e12,
-    hbm_share=0.95,
-    off_lines=1.004,
-    many_sums=1.013,
-    sharpness=2.217,
-    error=0.15,
+    hbm_share=0.943,
+    off_lines=1.008,
+    many_sums=1,
+    sharpness=2.258,
+    error=0.1,
     fitted_on="h200_judged.csv, h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
+    neighbours="h200_neighbours.csv",
 )
 CDNA = LaunchTiming(
     matrix_share=0.78,
@@ -160,9 +163,9 @@ CDNA = LaunchTiming(
     copy_launch=0.0,
     copy_bytes_per_second=1e12,
     lane_gap=0.0,
+    lane_latency=0.0,
     lane_loads_per_second=1e12,
     lane_line=0.0,
-    lane_memory=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
     l2_thrashed=1e-9,

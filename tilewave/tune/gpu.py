@@ -20,16 +20,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from math import gcd, log2, prod
+from math import exp, gcd, log2, prod
 
 from tilewave.ir.last_round import is_scattered, parts_that_pay
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
 from tilewave.tune.gpu_room import MANY_SUMS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
+from tilewave.tune.neighbours import neighbours_in
 from tilewave.tune.problem import CutProduct, CutWork
 
 HALF_DEPTH = 16
 """Elements of f16 that the matrix unit takes along the depth."""
+MEASURED_BYTES = 2
+"""Of an element, of which launches were measured."""
+MANY_ROUNDS = 8
+"""Of tasks: behind so many it does not matter how full the last one is."""
 MOSTLY = 0.75
 """Of a step: where products take so much, its time goes into them."""
 
@@ -109,16 +114,26 @@ class GpuTiles(GpuRoom):
         total = t.launch + serial + sum(x**t.sharpness for x in found.values()) ** (1 / t.sharpness)
         limit = max(found, key=lambda name: found[name])
         copies = self._copies(cut)
-        return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
+        seconds = (total + copies) * exp(self._beyond(cut))
+        return Prediction(seconds, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
+
+    def _beyond(self, cut: CutWork) -> float:
+        """What launches like it took beyond the formulas, where some were measured: one product of 16-bit operands."""
+        if not self.timing.neighbours or len(cut.products) != 1 or cut.products[0].dtype.bytes != MEASURED_BYTES:
+            return 0.0
+        return neighbours_in(self.timing.neighbours).beyond(self.traits(cut))
 
     def _bytes(self, cut: CutWork, kept_bytes_per_second: float) -> dict[str, float]:
         """What L2 and memory need; arrays that fit into L2 are still there from the launch before, and come so fast."""
-        t, distinct = self.timing, cut.distinct_bytes
-        beyond = distinct + self._copied_bytes(cut) - t.l2_kept_bytes
-        missed = min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
+        t, missed = self.timing, self._missed(cut)
         memory = missed / (self.card.hbm.bytes_per_second * t.hbm_share) + (1.0 - missed) / kept_bytes_per_second
-        slower = t.lane_memory if cut.products and self.loading(cut) is Loading.BY_LANES else 1.0
-        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": distinct * memory * slower}
+        return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": cut.distinct_bytes * memory}
+
+    def _missed(self, cut: CutWork) -> float:
+        """Of its arrays, the share that the launch before has not left in L2."""
+        t = self.timing
+        beyond = cut.distinct_bytes + self._copied_bytes(cut) - t.l2_kept_bytes
+        return min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
 
     def _copies(self, cut: CutWork) -> float:
         """Of operands into rows that the engine can take: one launch, which reads and writes them."""
@@ -131,12 +146,20 @@ class GpuTiles(GpuRoom):
         return sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
 
     def traits(self, cut: CutWork) -> tuple[float, ...]:
-        """What makes two launches unlike: sides, parts and stages that double, and who loads and when they begin."""
-        sides = [0.5 * log2(n) for p in cut.products for n in (p.rows, p.cols, p.depth)]
-        doubled = [*sides, 0.5 * log2(cut.split), 0.2 * log2(self.stages(cut))]
-        beginning = self._beginning(cut, self._shared(cut))
-        kinds = [*(self.loading(cut) is x for x in Loading), *(beginning is x for x in Beginning)]
-        return *doubled, *(0.5 * is_so for is_so in kinds), 0.5 * self.has_one_each(cut)
+        """Sides, parts and stages that double, sizes, how arrays lie, rounds, and who loads."""
+        sides = [log2(n) for p in cut.products for n in (p.rows, p.cols, p.depth)]
+        walked = [*cut.operands, *(t for t in cut.transfers if t.is_written)]
+        arrays = [0.35 * log2(max(1, t.array_bytes)) for t in walked]
+        grain = self.chip.widest_load_bytes
+        loading = self.loading(cut)
+        weight = 3.0 if loading is Loading.BY_LANES else 1.0  # to them, where rows begin is most of it
+        lie = [weight * x for t in walked for x in (t.is_across, t.row_bytes % grain == 0)]
+        rounds, steps = cut.tasks * cut.split / self.card.units, max(1.0, cut.steps / cut.split)
+        last = rounds % 1.0 if rounds < MANY_ROUNDS else 0.5
+        loads = [2.0 * (loading is x) for x in Loading]
+        knobs = [log2(cut.split), log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
+        knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
+        return (*sides, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
 
     # -- products
 
@@ -184,7 +207,8 @@ class GpuTiles(GpuRoom):
         alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
         if self.loading(cut) is Loading.BY_LANES:
             served = self._loaded_by_lanes(cut)
-            return StepTime(products, alone + t.lane_gap + served, served)
+            waited = t.lane_gap + t.lane_latency * self._missed(cut)
+            return StepTime(products, alone + waited + served, served)
         served = self._copied(cut)
         alone = max(alone, t.least_step) * self._slower(cut)
         if self.chip.copy_engine:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import TileChoice, seconds_text
 from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.neighbours import Unsure
 from tilewave.tune.problem import CutWork
 from tilewave.tune.records import STRENGTHS, TileRecord
 from tilewave.tune.store import add, add_line, locked, read_lines
@@ -28,6 +31,8 @@ RUNS = 8
 """Points that are timed at most, where not all of them are."""
 MOST_WEIGHED = 256
 """Points, the best predicted ones, of which these are taken."""
+ALIKE = 0.7
+"""How far off, in traits, points are that tell a good part of each other's time."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
 BEYOND = 0.01
@@ -141,25 +146,22 @@ def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileCho
 def unlike_each_other(open_tiles: UndecidedKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
     """The best predicted, then such as are predicted well and are not told of by those before.
 
-    Where the model is wrong about a point, it is about those that are like it: each counts as slower by the model's
-    error, for every one before it and as far as they are alike.
+    Where the model is wrong about a point, it is about those that are like it: each may be as much faster than
+    predicted as the model errs, but less so, the more the ones before it tell of it.
     """
     left = list(found[:MOST_WEIGHED])
-    traits = {one.text: open_tiles.machine.traits(open_tiles.problem.cut(one.point)) for one in left}
-    weighed = {one.text: one.prediction.seconds for one in left}
-    taken: list[TileChoice] = []
-    while left and len(taken) < count:
-        chosen = min(left, key=lambda one: weighed[one.text])
-        left.remove(chosen)
-        taken.append(chosen)
-        for one in left:
-            alike = _likeness(traits[chosen.text], traits[one.text])
-            weighed[one.text] += one.prediction.seconds * one.prediction.error * alike
-    return taken
-
-
-def _likeness(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> float:
-    return exp(-sum(abs(x - y) for x, y in zip(a, b, strict=True))) if a is not None and b is not None else 0.0
+    traits = [open_tiles.machine.traits(open_tiles.problem.cut(one.point)) for one in left]
+    places = [one for one in traits if one is not None]
+    if len(places) < len(left):
+        return left[:count]
+    times = np.log([one.prediction.seconds for one in left])
+    errors = np.array([one.prediction.error for one in left])
+    unsure, taken = Unsure(np.array(places), ALIKE), [int(np.argmin(times))]
+    while len(taken) < min(count, len(left)):
+        unsure.know(taken[-1])
+        times[taken[-1]] = inf
+        taken.append(int(np.argmin(times - errors * unsure.deviation)))
+    return [left[at] for at in taken]
 
 
 def search(

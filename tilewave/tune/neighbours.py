@@ -1,0 +1,115 @@
+"""What launches took beyond a model's times, and so what those like them will: a Gaussian process over their traits.
+
+A model of a few formulas errs, and errs alike where launches are alike. Of rows that were measured, a few hundred are
+kept that are least told of by each other, each with a weight: what is to be added to the logarithm of a time is the sum
+of these weights, each as far as its launch is like the one that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewave.tune.measured import DATA, MeasuredLaunch
+
+if TYPE_CHECKING:
+    from tilewave.tune.gpu import GpuTiles
+    from tilewave.tune.problem import CutWork
+
+Places = NDArray[np.float64]
+"""Traits of launches, one row for each."""
+REACH = 2.5
+"""How far off launches are of which a model's error is told: there, by a factor of exp(-1/2) less."""
+NOISE = 0.5
+"""Of what is beyond a model's time: the deviation that traits do not tell of, as a share of that which they do."""
+TINY = 1e-3
+"""Of the variance of what is told, such that nothing is divided by zero."""
+COUNT = 896
+"""Launches that are kept."""
+NEAR = 0.5
+"""Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones."""
+FARTHEST = 0.6
+"""A row that is further off counts as if it were so far off."""
+
+
+def likeness(a: Places, b: Places, reach: float) -> NDArray[np.float64]:
+    """Of each of `a` to each of `b`: 1 for the same, 0 for what tells nothing."""
+    apart = np.square(a).sum(1)[:, None] + np.square(b).sum(1)[None, :] - 2.0 * a @ b.T
+    return _alike(np.maximum(apart, 0.0), reach)
+
+
+def _alike(apart: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
+    """Of places whose distance has this square."""
+    return np.exp(apart / (-2.0 * reach**2))
+
+
+class Unsure:
+    """How unsure the times of launches are, as some of them become known: from 1 to 0."""
+
+    def __init__(self, places: Places, reach: float) -> None:
+        self.places, self.reach = places, reach
+        self.variance = np.ones(len(places))
+        self._told = np.zeros((len(places), 0))
+
+    def know(self, at: int) -> None:
+        alike = likeness(self.places, self.places[at : at + 1], self.reach)[:, 0] - self._told @ self._told[at]
+        column = alike / np.sqrt(self.variance[at] + TINY)
+        self._told = np.column_stack([self._told, column])
+        self.variance = np.maximum(self.variance - column**2, 0.0)
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        return np.sqrt(self.variance)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Launches that stand for all that were measured, and their weights."""
+
+    places: Places
+    weights: NDArray[np.float64]
+
+    @staticmethod
+    def of(places: Places, beyond: NDArray[np.float64]) -> Neighbours:
+        """Such that their sums come near the logarithms by which measured times are beyond a model's."""
+        unsure, kept = Unsure(places, REACH), []
+        for _ in range(min(COUNT, len(places))):
+            kept.append(int(np.argmax(unsure.variance)))
+            unsure.know(kept[-1])
+        chosen = places[kept]
+        to_all, to_each_other = likeness(places, chosen, REACH), likeness(chosen, chosen, REACH)
+        least_squares = to_all.T @ to_all + NOISE**2 * (to_each_other + 1e-8 * np.eye(len(kept)))
+        return Neighbours(chosen, np.linalg.solve(least_squares, to_all.T @ beyond))
+
+    def beyond(self, traits: tuple[float, ...]) -> float:
+        """What is to be added to the logarithm of a time."""
+        if len(traits) != self.places.shape[1]:
+            return 0.0
+        return float(_alike(np.square(self.places - traits).sum(1), REACH) @ self.weights)
+
+    def write(self, path: Path) -> None:
+        np.savetxt(path, np.column_stack([self.weights, self.places]), "%.9g", ",")
+
+
+@cache
+def neighbours_in(name: str) -> Neighbours:
+    """Those of a file of `data`: a line for each, its weight first."""
+    rows = np.loadtxt(DATA / name, delimiter=",", ndmin=2)
+    return Neighbours(rows[:, 1:], rows[:, 0])
+
+
+def neighbours_of(machine: GpuTiles, rows: Sequence[tuple[MeasuredLaunch, CutWork]]) -> Neighbours:
+    """Of measured rows, and of a machine that knows of no neighbours."""
+    best: dict[object, float] = {}
+    for launch, _ in rows:
+        best[launch.shape, launch.layout] = min(launch.seconds, best.get((launch.shape, launch.layout), np.inf))
+    near = [(x, work) for x, work in rows if x.seconds < best[x.shape, x.layout] * np.exp(NEAR)]
+    places = np.array([machine.traits(work) for _, work in near]).round(3)
+    beyond = np.log([launch.seconds / machine.predict(work).seconds for launch, work in near])
+    return Neighbours.of(places, np.clip(beyond, -FARTHEST, FARTHEST))
