@@ -12,11 +12,14 @@ from tilewave.backend.nvidia.build import build_with, copying_passes
 from tilewave.compile import compile_with
 from tilewave.errors import ConstraintError
 from tilewave.ir.core import ONE_ORDER
+from tilewave.ir.ops import Unset
+from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.one_order import judged
 from tilewave.pipeline.runner import pass_name
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.records import TileRecord
+from tilewave.tune.space import SPLIT
 from tilewave.tune.store import Found
 
 TARGETS = ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"]
@@ -151,17 +154,50 @@ def test_the_tile_that_is_chosen_is_one_for_every_batch(target):
     assert one.by_size is None and one.choice is not None
 
 
-def test_where_one_instruction_adds_up_tiles_of_one_depth_serve_every_batch():
-    found = [compiled({M: m, N: 4096, K: 4096}, "sm_90a") for m in (1, 16, 300, 8192)]
-    assert len({one.choice.point[BLOCK_M] for one in found}) > 1
-    assert len({one.choice.point[BLOCK_K] for one in found}) == 1 and len({*map(str, map(proofs, found))}) == 1
-    assert all(one.choice.split == 1 for one in found)
-    one = compiled({}, "sm_90a")
-    assert {choice.choice.point[BLOCK_K] for choice in one.by_size.made.values()} == {one.choice.point[BLOCK_K]}
+def scaled_by_step():
+    """Each step's products are scaled before they are added: how many these are is part of the sum."""
+
+    @wave([WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(K, BLOCK_K)])
+    def scaled(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return acc + mma(read(a), read(b), Register[M, N, f32](0.0)) * 0.5
+
+        write(total, c)
+
+    return scaled
+
+
+def chosen(kernel=None):
+    """Points for several batches, of open sizes and of these."""
+    one = compiled({}, "sm_90a", kernel)
+    fixed = [compiled({M: m, N: 4096, K: 14336}, "sm_90a", kernel).choice for m in (1, 16, 300, 8192)]
+    opened = [made.choice for made in one.by_size.made.values()]
+    return [choice.point for choice in (*fixed, one.choice, *opened)]
+
+
+def test_where_one_instruction_adds_up_tiles_of_every_depth_serve_every_batch():
+    points = chosen()
+    assert all(len({point[s] for point in points}) > 1 for s in (BLOCK_M, BLOCK_K))
+    assert not any(SPLIT in point for point in points)
+
+
+def test_where_more_is_done_in_a_step_one_depth_serves_every_batch():
+    points = chosen(scaled_by_step())
+    assert len({point[BLOCK_M] for point in points}) > 1 and len({point[BLOCK_K] for point in points}) == 1
+
+
+def test_zeros_that_sums_begin_with_are_kept():
+    """Behind -0 alone, zeros of a tile that hangs over the depth would make 0 of a sum."""
+    one = compiled(sizes(128, 128, 256, 64, 64, 64), "sm_90a")
+    assert any(row.step == "skip_zeros" and "begins with zero" in row.what for row in one.why())
+    assert not any(isinstance(op, Unset) for op in walk(one.build.steps[-1].after.body))
+    free = wave_compile(WaveCompileOptions(subs=sizes(128, 128, 256, 64, 64, 64), target="sm_90a"), gemm())
+    assert any(isinstance(op, Unset) for op in walk(free.build.steps[-1].after.body))
 
 
 def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
-    tiles = UndecidedKernel.of(gemm(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
+    tiles = UndecidedKernel.of(scaled_by_step(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
     taken = tiles.choices()[0]
     depth = 128 if taken.point[BLOCK_K] == 64 else 64
     for values, serves in (({}, True), ({BLOCK_K.name: depth}, False)):
@@ -200,3 +236,11 @@ def test_a_row_has_the_same_bits_in_every_batch_lane_by_lane(target):
     first = rows_of(one, 1, 70, 100, "lane")
     for m in (2, 65):
         assert (rows_of(one, m, 70, 100, "lane")[0] == first[0]).all()
+
+
+@pytest.mark.parametrize("k", [128, 192, 100])
+def test_tiles_of_every_depth_come_to_the_same_bits_lane_by_lane(k):
+    """Also where one of them hangs over the end of the depth, and the other does not."""
+    tiles = [(8, 64, 64), (8, 64, 128), (64, 32, 64), (64, 64, 128)]
+    found = [rows_of(compiled(sizes(9, 70, k, *tile), "sm_90a"), 9, 70, k, "lane") for tile in tiles]
+    assert all((one == found[0]).all() for one in found)

@@ -519,6 +519,7 @@ CASES = {
     "share_copies.FEW": checked("share_copies", "computed_before"),
     "share_copies.UNEVEN": checked("share_copies", "computed_before"),
     "skip_masked_steps.NOT_IDLE": checked("skip_masked_steps", "hidden_by_something"),
+    "skip_zeros.KEPT": checked("skip_zeros", "two_products", ("lanes = 32}", "lanes = 32, sums = one_order}")),
     "skip_zeros.MAYBE_NEVER": checked("skip_zeros", "perhaps_no_rounds"),
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
     "stagger_groups.MAYBE_NEVER": checked("stagger_groups", "perhaps_no_steps"),

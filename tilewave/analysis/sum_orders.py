@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from tilewave.analysis.tile_programs import adds_one_product
 from tilewave.errors import Loc
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import open_sizes
-from tilewave.ir.ops import Const, Launch, Loop, Mma, TileOf, While, Workgroup, Yield
+from tilewave.ir.ops import Const, Launch, Loop, Mma, Reduce, TileOf, While, Workgroup, Yield
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar, Tile
@@ -70,6 +71,15 @@ def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Declined, ..
         if isinstance(loop, Loop) and not wrong:
             found.append(_told(loop, kernel))
     return tuple(found), tuple(dict.fromkeys(broken))
+
+
+def adds_products_alone(kernel: Kernel) -> bool:
+    """Whether each sum is of products that are added one by one, so that it hangs on the depth of no tile.
+
+    It may on that of the instruction: what one adds up at once is the machine's.
+    """
+    reduces = any(isinstance(op, Reduce) for op in walk(kernel.body))
+    return not reduces and all(map(adds_one_product, _sums(kernel.body)))
 
 
 def _sums(block: Block) -> Iterator[Loop | While]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Allocate, Loop, Mma, While, Workgroup, Yield
+from tilewave.ir.ops import Allocate, Const, Elementwise, Loop, Mma, While, Workgroup, Yield
 from tilewave.ir.rewrite import walk
 
 
@@ -30,6 +30,21 @@ def only_adds_up(op: Op) -> bool:
         return False
     carried = dict(zip(op.body.args[1:], end.values, strict=True))
     return all(_is_sum(v, arg, products) for arg, v in carried.items()) and _only_sums_use(op, set(carried), products)
+
+
+def adds_one_product(op: Op) -> bool:
+    """Whether a loop does nothing in a round but add one product of what it reads to each of its sums.
+
+    What it multiplies may be computed element by element. Then tiles of any depth add up the same products, one after
+    the other.
+    """
+    if not isinstance(op, Loop) or not only_adds_up(op):
+        return False
+    end, inside = op.body.ops[-1], list(walk(op.body))
+    accs = [inner.acc for inner in inside if isinstance(inner, Mma)]
+    known = (Mma, Const, Elementwise, Yield)
+    reads = all(isinstance(inner, known) or (inner.read and not inner.blocks) for inner in inside)
+    return reads and len(accs) == len(end.operands) and {*accs} == {*op.body.args[1:]}
 
 
 def _is_sum(v: Value, arg: Value, products: dict[Value, Mma]) -> bool:

@@ -246,3 +246,14 @@ def multiply(a: Array, b: Array, acc: Array) -> Array:
     product: Array = np.matmul(wide_a, wide_b.swapaxes(-1, -2))
     product += acc
     return product
+
+
+def multiply_in_turn(a: Array, b: Array, acc: Array, depth: int) -> Array:
+    """acc + a · bᵀ by instructions of a depth, one after the other; each adds exactly, and then rounds once."""
+    if np.issubdtype(acc.dtype, np.integer):
+        return multiply(a, b, acc)
+    wide_a, wide_b = (x.astype(np.float64) for x in (a, b))
+    for first in range(0, a.shape[-1], depth):
+        part = slice(first, first + depth)
+        acc = (acc + np.matmul(wide_a[..., part], wide_b[..., part].swapaxes(-1, -2))).astype(acc.dtype)
+    return acc

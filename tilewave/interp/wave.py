@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.interp import tiles as interp
-from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, without_last_bits
+from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, multiply_in_turn, without_last_bits
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
@@ -86,7 +86,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import Scalar
 from tilewave.layouts.bits import applied
-from tilewave.layouts.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
+from tilewave.layouts.fragments import GROUP, GROUP_DEPTH_BYTES, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.machine.matrix import NAMED
 
 Running = Generator[None, None, tuple[Any, ...]]
@@ -321,7 +321,8 @@ class WaveRun(AsynchronousMeaning):
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
-        return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
+        depth = GROUP_DEPTH_BYTES // b.dtype.itemsize
+        return fragment.to_sums(multiply_in_turn(a, b, fragment.from_sums(acc), depth))
 
     def take_operand(self, op: GroupProduct, reading: WaveAccess, side: int, rows: Array) -> Array:
         """The rows of a factor, each along its depth."""

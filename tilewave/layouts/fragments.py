@@ -203,8 +203,8 @@ def _bits(axis: str, first: int, end: int) -> str:
     return " ".join(f"{axis}{i}" for i in range(first, end))
 
 
-GROUP, GROUP_ROWS = 4, 64
-"""Waves of 32 lanes that compute together, and the rows of sums that they compute at once."""
+GROUP, GROUP_ROWS, GROUP_DEPTH_BYTES = 4, 64, 32
+"""Waves of 32 lanes that compute together, the rows of sums that they compute at once, and an instruction's depth."""
 GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5")
 """Eight columns of them."""
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import ONE_ORDER, Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, GroupProduct, Loop, NotEqual, Unset
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import names, rewrite, uses, walk
@@ -30,10 +30,17 @@ MAYBE_NEVER = Reason(
 )
 SUMS_USED = Reason("this loop looks at its sums before it adds to them, so lanes write the zeros they begin with")
 
+KEPT = Reason(
+    "sums are to be added in one order, which begins with zero: without it they could be -0, as zeros are not"
+)
+
 
 def skip_zeros(kernel: Kernel) -> Kernel:
     """In loops that go round at least once, and where nothing but one product looks at what they begin with."""
     zeros = {op.result for op in walk(kernel.body) if _is_zeros(op)}
+    if kernel.sums == ONE_ORDER:
+        begun = [op.loc for op in walk(kernel.body) if isinstance(op, Loop) and zeros & {*op.init}]
+        return kernel.declining(*map(KEPT.at, begun))
     ranges, used, builder = Ranges(kernel), uses(kernel), Builder(names(kernel))
     declined: list[Declined] = []
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from tilewave.analysis.sum_orders import adds_products_alone
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
@@ -95,6 +96,8 @@ class UndecidedKernel:
     """Orders of tiles that are to be tried."""
     fixed: Mapping[Symbol, int] = field(default_factory=dict)
     """What must not be decided otherwise, by a record either."""
+    adds_products_alone: bool = False
+    """Whether its sums hang on the depth of no tile."""
 
     @staticmethod
     def of(
@@ -117,9 +120,9 @@ class UndecidedKernel:
         digest = _digest(kernel, probe, dynamic, longest, traced.ir)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if buffers is None else space.with_only(BUFFERS, buffers)
-        if tune is None:
-            return UndecidedKernel(kernel, machine, problem, space, dims, digest)
-        return UndecidedKernel(kernel, machine, problem, tune.of(space), dims, digest, tune.mapping)
+        space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
+        facts = kernel, machine, problem, space, dims, digest, asked
+        return UndecidedKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -131,8 +134,8 @@ class UndecidedKernel:
     def for_all_batches(self) -> UndecidedKernel:
         """The same, such that no sum hangs on sizes along which tiles lie.
 
-        The depth of a tile is decided by the depths alone; where all tiles of that depth add up alike, their other
-        sides are decided by the sizes as ever, and else with it.
+        Where instructions of one depth add up, tiles are decided by the sizes as ever, but for their depth: if more is
+        done with a step's products than to add them up, that is decided by the depths alone. Else all of a tile is.
         """
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
@@ -141,6 +144,8 @@ class UndecidedKernel:
         for_all = replace(self, problem=problem.sized(values), space=space, left_open=())
         if not self.machine.adds_alike(problem.work):
             return for_all
+        if self.adds_products_alone:
+            return replace(self, problem=problem, space=space)
         first = for_all.predicted({})[:1]
         fixed = {d.symbol: one.point[d.symbol] for one in first for d in space.decisions if d.dim in depths}
         for one in fixed.items():

@@ -164,7 +164,10 @@ class GpuRoom:
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
 
     def adds_alike(self, work: TileWork) -> bool:
-        """Whether there is one depth of instructions for its dtypes, however large a tile is."""
+        """Whether there is one depth of instructions for its dtypes: a tile is walked instruction by instruction.
+
+        What of a tile hangs over the end of a depth adds zeros, which leave sums as they are that began with zero.
+        """
         names = {(self.chip.matrix, p.dtype.name, p.dtype.name, p.acc.name) for p in work.products}
         return len({i.depth for one in names for i in instructions_for(*one)}) == 1
 
