@@ -7,6 +7,7 @@ Prints the parameters of `tilewave.tune.fitted.LaunchTiming`, what they leave un
 several tiles what is lost by taking the one that is predicted best. What is made small is the error of times, most of
 those near the best of their shape, and that loss. `--keep` judges the parameters as they stand; `--folds` fits them
 once for each part of the shapes without these, and judges them on these: how they do on shapes that they do not know.
+With `--neighbours` too, the parameters stay, and what rows took beyond them is told without these.
 `--neighbours` keeps the parameters, and writes down what rows took beyond them (`tilewave/tune/neighbours.py`), which
 is left out of all the rest. `--from` makes such rows of what `benchmarks/tuner_h200.py` wrote.
 """
@@ -28,7 +29,7 @@ from tilewave.tune.default import UndecidedKernel, machine_of
 from tilewave.tune.fitted import HOPPER
 from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.measured import DATA, H200, measured_launches
-from tilewave.tune.neighbours import neighbours_of
+from tilewave.tune.neighbours import FARTHEST, Neighbours, neighbours_of
 from tilewave.tune.space import BUFFERS, SPLIT
 
 TARGET = "sm_90a"
@@ -72,8 +73,6 @@ FITTED = (
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0, "kept_bytes_per_second": 1e13}
 LEAST = {"l2_thrashed": 0.03, "off_lines": 1.0, "many_sums": 1.0}
-FARTHEST = 0.6
-"""A row that is further off counts as if it were so far off: what is not modelled must not bend the rest."""
 UNSURE = 0.03
 """Times that are predicted this near each other, as a share, are taken for one another."""
 BAD = 0.12
@@ -204,6 +203,27 @@ def unknown_losses(machine, by_shape, folds, rounds):
         yield from losses(fitted, {s: by_shape[s] for s in shapes if s in left_out})
 
 
+@dataclass(frozen=True)
+class ToldTiles(GpuTiles):
+    """The model, with neighbours of its own."""
+
+    neighbours: Neighbours
+
+    def _beyond(self, cut):
+        return self.neighbours.beyond(self.traits(cut))
+
+
+def untold_losses(machine, by_shape, folds):
+    """The same, of each shape by neighbours that were made without it."""
+    shapes = sorted(by_shape)
+    random.Random(folds).shuffle(shapes)
+    for fold in range(folds):
+        left_out = {*shapes[fold::folds]}
+        known = [row for shape in shapes if shape not in left_out for row in by_shape[shape]]
+        told_by = ToldTiles(machine.chip, machine.card, machine.timing, neighbours_of(machine, known))
+        yield from losses(told_by, {s: by_shape[s] for s in shapes if s in left_out})
+
+
 def told(launch):
     return (
         "x".join(map(str, launch.tile))
@@ -251,6 +271,9 @@ def main():
         return
     rows = [(launch, cut(launch)) for launch in measured_launches(asked.rows)]
     machine, by_shape = without_neighbours(machine_of(TARGET)), shapes_of(rows)
+    if asked.neighbours and asked.folds:
+        report(untold_losses(machine, by_shape, asked.folds))
+        return
     if asked.neighbours:
         found = neighbours_of(machine, rows)
         found.write(DATA / HOPPER.neighbours)

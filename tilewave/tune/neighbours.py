@@ -35,7 +35,7 @@ COUNT = 896
 NEAR = 0.5
 """Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones."""
 FARTHEST = 0.6
-"""A row that is further off counts as if it were so far off."""
+"""A row that is further off counts as if it were so far off: what is not modelled must not bend the rest."""
 
 
 def likeness(a: Places, b: Places, reach: float) -> NDArray[np.float64]:
