@@ -1,12 +1,13 @@
 """What the tuner decides on an NVIDIA GPU, judged by the best of a whole space: the model alone, and with eight runs.
 
-    python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--skip 0] [--points 64] [--seconds 280] [--orders]
-                                    [--json FILE] [--dry]
+    python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--skip 0] [--points 64] [--least 256]
+                                    [--seconds 280] [--orders] [--json FILE] [--dry]
 
 Shapes are drawn by the seed: M log-uniform from 1 to 16384, N and K from 256 to 16384, every other one with odd sizes,
-in all four layouts; f16 with sums in f32. Of each shape's space, which has hundreds of points, `--points` are compiled:
-those that a search would time if it had so many runs, which are predicted well and unlike each other, but none that is
-predicted to take `HOPELESS` times as long as the best; beside them 128x256x64 in the orders `grouped(12)` and
+in all four layouts; f16 with sums in f32. With another `--least` N and K begin there, and are taken as they are drawn.
+Of each shape's space, which has hundreds of points, `--points` are compiled: those that a search would time if it had
+so many runs, which are predicted well and unlike each other, but none that is predicted to take `HOPELESS` times as
+long as the best; beside them 128x256x64 in the orders `grouped(12)` and
 `grouped(16)`. `--orders` holds the order that is picked against others on six shapes.
 
 First processes compile all points, launch each once and so have the driver assemble it; then the card measures: each
@@ -60,14 +61,14 @@ PRUNED = 1.5
 BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0003, 3, 7, 8
 
 
-def shapes(count, seed):
-    """(shape, layout) of each."""
+def shapes(count, seed, least):
+    """(shape, layout) of each; where they begin below `LEAST`, as they are drawn."""
     draw = random.Random(seed)
     for number in range(count):
-        m, n, k = (round(math.exp(draw.uniform(math.log(least), math.log(LONGEST)))) for least in (1, LEAST, LEAST))
-        if number % 2:
-            m, n, k = m, n | 1, k | 1
-        else:
+        m, n, k = (round(math.exp(draw.uniform(math.log(x), math.log(LONGEST)))) for x in (1, least, least))
+        if number % 2 and least == LEAST:
+            n, k = n | 1, k | 1
+        elif least == LEAST:
             m, n, k = m if m < 16 else -(-m // 8) * 8, -(-n // 64) * 64, -(-k // 64) * 64
         yield (m, n, k), LAYOUTS[number // 2 % len(LAYOUTS)]
 
@@ -368,6 +369,7 @@ def main():
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--shapes", type=int, default=40)
     parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--least", type=int, default=LEAST)
     parser.add_argument("--orders", action="store_true")
     parser.add_argument("--points", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=280)
@@ -377,7 +379,8 @@ def main():
     begin = time.monotonic()
     processes = 1 if asked.dry else max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        wanted = [(*one, asked.points) for one in shapes(asked.skip + asked.shapes, asked.seed)][asked.skip :]
+        wanted = [(*one, asked.points) for one in shapes(asked.skip + asked.shapes, asked.seed, asked.least)]
+        wanted = wanted[asked.skip :]
         every = [Shape(points) for points in pool.starmap(points_of, wanted, chunksize=1)]
         seeds = SHAPES["seeds"] if asked.orders else ()
         orders = [Shape(points) for points in pool.map(order_points, seeds, chunksize=1)]

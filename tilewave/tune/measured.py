@@ -10,7 +10,9 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 JUDGED = (DATA / "h200_judged.csv",)
 """All points of a shape that were predicted to be any good."""
-H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv")
+SMALL = (DATA / "h200_small.csv",)
+"""The same of shapes that may be as short as 1 along every dim."""
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL)
 """The files that its timing is fitted on."""
 
 
