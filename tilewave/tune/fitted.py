@@ -133,7 +133,7 @@ HOPPER = LaunchTiming(
     many_sums=1,
     sharpness=2.258,
     error=0.1,
-    fitted_on="h200_judged.csv, h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
+    fitted_on="h200_judged.csv, h200_tiles.csv, h200_spaces.csv and h200_small.csv (benchmarks/fit_tiles.py)",
     neighbours="h200_neighbours.csv",
 )
 CDNA = LaunchTiming(
