@@ -52,6 +52,7 @@ FITTED = (
     "scattered",
     "outside_line",
     "odd_store",
+    "held_store",
     "turned_store",
     "unit_bytes_per_second",
     "latency",

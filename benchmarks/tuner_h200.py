@@ -1,10 +1,11 @@
 """What the tuner decides on an NVIDIA GPU, judged by the best of a whole space: the model alone, and with eight runs.
 
     python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--skip 0] [--points 64] [--least 256]
-                                    [--seconds 280] [--orders] [--json FILE] [--dry]
+                                    [--seconds 280] [--like FILE.csv] [--orders] [--json FILE] [--dry]
 
 Shapes are drawn by the seed: M log-uniform from 1 to 16384, N and K from 256 to 16384, every other one with odd sizes,
 in all four layouts; f16 with sums in f32. With another `--least` N and K begin there, and are taken as they are drawn.
+With `--like` they are those of the rows of a file, which are measured again.
 Of each shape's space, which has hundreds of points, `--points` are compiled: those that a search would time if it had
 so many runs, which are predicted well and unlike each other, but none that is predicted to take `HOPELESS` times as
 long as the best; beside them 128x256x64 in the orders `grouped(12)` and
@@ -19,6 +20,7 @@ compared: a card that is warm runs large products up to 15 % slower than one tha
 """
 
 import argparse
+import csv
 import gc
 import json
 import math
@@ -71,6 +73,12 @@ def shapes(count, seed, least):
         elif least == LEAST:
             m, n, k = m if m < 16 else -(-m // 8) * 8, -(-n // 64) * 64, -(-k // 64) * 64
         yield (m, n, k), LAYOUTS[number // 2 % len(LAYOUTS)]
+
+
+def shapes_like(file):
+    """The same of rows that were measured before."""
+    rows = csv.DictReader(file.read_text().splitlines())
+    return dict.fromkeys((tuple(int(row[name]) for name in "mnk"), row["layout"]) for row in rows)
 
 
 def undecided(shape, layout):
@@ -370,6 +378,7 @@ def main():
     parser.add_argument("--shapes", type=int, default=40)
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--least", type=int, default=LEAST)
+    parser.add_argument("--like", type=Path)
     parser.add_argument("--orders", action="store_true")
     parser.add_argument("--points", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=280)
@@ -379,8 +388,8 @@ def main():
     begin = time.monotonic()
     processes = 1 if asked.dry else max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        wanted = [(*one, asked.points) for one in shapes(asked.skip + asked.shapes, asked.seed, asked.least)]
-        wanted = wanted[asked.skip :]
+        drawn = shapes_like(asked.like) if asked.like else shapes(asked.skip + asked.shapes, asked.seed, asked.least)
+        wanted = [(*one, asked.points) for one in drawn][asked.skip :]
         every = [Shape(points) for points in pool.starmap(points_of, wanted, chunksize=1)]
         seeds = SHAPES["seeds"] if asked.orders else ()
         orders = [Shape(points) for points in pool.map(order_points, seeds, chunksize=1)]

@@ -65,15 +65,20 @@ def configurations():
                     yield chip, tile, waves, schedule
 
 
+def meetings(kernel):
+    """Barriers at which waves meet: the lanes of one run together here, and its own order nothing."""
+    return [op for op in walk(kernel.body) if isinstance(op, Barrier) and op.waves != 1]
+
+
 def without(kernel, number):
-    """The lane-level kernel without its number-th barrier."""
-    gone = [op for op in walk(kernel.body) if isinstance(op, Barrier)][number]
+    """The lane-level kernel without its number-th meeting."""
+    gone = meetings(kernel)[number]
     return rewrite(kernel, lambda op: [] if op is gone else None)
 
 
 def check_every_barrier_is_needed(compiled, shape):
     kernel = compiled.ir("distribute_lanes")  # behind it, the barriers of ping-pong keep a pace beside
-    count = sum(isinstance(op, Barrier) for op in walk(kernel.body))
+    count = len(meetings(kernel))
     assert count
     a, b = operands(shape)
     for number in range(count):

@@ -23,14 +23,14 @@ from kernels import (
     sizes,
     tiling,
 )
-from lane_runs import ORDERS, RAGGED, SCHEDULES, TILES, check_every_barrier_is_needed, check_lanes, operands
+from lane_runs import ORDERS, RAGGED, SCHEDULES, TILES, check_every_barrier_is_needed, check_lanes, meetings, operands
 from seeds import SEEDS
 
 from tilewave import *
 from tilewave.backend.nvidia.build import build_plain
 from tilewave.errors import ConstraintError, InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Allocate, Barrier, MatrixShared, Read, Store
+from tilewave.ir.ops import MatrixShared, Read, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Panels
@@ -136,8 +136,8 @@ def test_rows_lie_as_the_matrix_unit_reads_them():
     placed = {16: "xor(8, 2, 4)", 32: "xor(8, 4, 2)", 64: "xor(8, 8, 1)"}
     for depth, placement in placed.items():
         made = compiled_gemm((64, 64, 2 * depth), (64, 64, depth))
-        found = [op.result.type for op in walk(made.ir().body) if isinstance(op, Allocate)]
-        assert [str(kind.placement) for kind in found] == [placement] * 2
+        (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+        assert {str(memory.type.placement) for memory in (product.a, product.b)} == {placement}
 
 
 def test_no_lane_holds_an_operand():
@@ -306,7 +306,7 @@ def test_sums_are_staged_where_they_are_multiplied_again():
 
 
 def check_every_barrier_is_needed_by(kernel, arrays):
-    barriers = [op for op in walk(kernel.body) if isinstance(op, Barrier)]
+    barriers = meetings(kernel)
     for gone in barriers:
         with pytest.raises(InterpreterError, match="no barrier between"):
             interpret_lanes(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None), arrays, {}, "random")

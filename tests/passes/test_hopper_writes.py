@@ -1,5 +1,6 @@
 """Results that leave Hopper's shared memory in whole rows, and how long they stay there."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -110,11 +111,50 @@ def test_buffers_are_filled_again_for_the_next_tile(seed):
     check(made, shape)
 
 
-def test_rows_that_begin_off_16_bytes_are_stored_by_lanes():
-    shape = (70, 66, 64)
-    made = compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(*shape))
-    assert count(made, CopyAsyncSignal) and not count(made, CopyAsyncOut) and direct_stores(made)
-    check(made, shape, f16)
+ODD_ROWS = [
+    (66, 2, (64, 64, 32)),
+    (67, 1, (64, 64, 32)),
+    (300, 4, (128, 96, 32)),
+    (301, 1, (256, 32, 32)),
+    (33, 1, (64, 16, 32)),
+]
+"""Columns of a result, how many of them a lane may store at once in f16, and a tile."""
+
+
+def odd(columns, tile, depth=72, out=f16, **more):
+    made = gemm(out=out, epilogue=lambda total: cast(total, out))
+    return compiled(made, sizes(200, columns, depth, *tile) | more)
+
+
+@pytest.mark.parametrize(("columns", "width", "tile"), ODD_ROWS)
+@pytest.mark.parametrize("depth", [72, 19], ids=["copied", "loaded"])
+def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, width, tile, depth):
+    made = odd(columns, tile, depth)
+    assert bool(count(made, (CopyAsyncSignal, CopyAsyncCluster))) is (depth == 72) and not count(made, CopyAsyncOut)
+    for op in direct_stores(made):
+        assert op.x.type.shape[-1] == width and op.steps[-1] == (0, 1)
+    check(made, (200, columns, depth), f16)
+
+
+def test_what_is_brought_into_rows_is_its_waves_own():
+    """Nobody meets anybody: the two workgroups of a cluster do so at the start, in their own way."""
+    barriers = [op for op in walk(odd(301, (128, 128, 32)).ir().body) if isinstance(op, Barrier)]
+    assert barriers and {op.waves for op in barriers} == {1}
+
+
+def test_lanes_that_hold_many_sums_store_them_as_they_are():
+    made = odd(301, (256, 192, 32))
+    assert not any(op.waves == 1 for op in walk(made.ir().body) if isinstance(op, Barrier))
+    assert {op.x.type.shape for op in direct_stores(made)} == {(2, 24, 2, 2)}
+
+
+def test_rows_are_reached_one_from_the_other():
+    """A loop over tiles would else keep the places of all rows that lanes store, and spill them."""
+    kernel = next(seed for seed in SEEDS if repr(seed) == "persistent_gemm")
+    made = compiled(kernel.kernel, kernel.subs(512, 1027, 64, block_m=128, block_n=128, block_k=32, num_ctas=2))
+    (registers,) = re.findall(r"\.reg \.b64 \t%rd<(\d+)>", made.asm)
+    stores = len(re.findall(r"st\.global", made.asm))
+    assert int(registers) < 1.5 * stores
 
 
 def test_batches():

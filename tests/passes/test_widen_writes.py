@@ -10,11 +10,12 @@ from machine_code import deletions
 
 from tilewave import *
 from tilewave.analysis.barriers import Handovers
-from tilewave.analysis.wave_chunks import WaveChunks
+from tilewave.analysis.wave_chunks import WaveChunks, chunk_memory, conflicts
 from tilewave.backend.amd.program import launch_arguments
 from tilewave.emulator import EmulationError, Emulator
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.memory import Race
+from tilewave.ir import types
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
 from tilewave.ir.placements import lies_in, size_bytes
@@ -24,7 +25,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.banks import ports
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
-from tilewave.passes.widen_writes import WidenWrites, chunk_memory, conflicts
+from tilewave.passes.widen_writes import ROW_BYTES, WidenWrites
 
 pytestmark = pytest.mark.share(2)
 AMD = ("gfx942", "gfx950")
@@ -187,7 +188,9 @@ def test_no_lane_waits_for_a_bank(chip, mma_type):
     machine, instruction = CHIPS[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
         layout = instruction.fragment().sums((128, 256), EIGHT, transposed=True)
-        memory = chunk_memory(machine, layout, dtype, math.prod(EIGHT), 32768)
+        memory = chunk_memory(
+            machine, layout, types.Memory((128, 256), dtype, "global"), math.prod(EIGHT), 32768, ROW_BYTES
+        )
         chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes, 64)
         waited = {"gfx942": 0, "gfx950": math.prod(memory.shape[1:]) * dtype.bytes // 256}[chip]
         assert conflicts(ports(machine.shared), chunks, memory) == waited

@@ -144,10 +144,19 @@ def test_shared_memory_and_stages_are_those_that_the_compiler_takes():
 
 @pytest.mark.parametrize(
     ("shape", "tile"),
-    [((216, 5760, 704), (16, 192, 64)), ((216, 5760, 704), (32, 128, 64)), ((216, 5763, 705), (64, 64, 64))],
+    [
+        ((216, 5760, 704), (16, 192, 64)),
+        ((216, 5760, 704), (32, 128, 64)),
+        ((216, 5763, 705), (32, 64, 64)),
+        ((216, 5763, 705), (64, 64, 64)),
+        ((216, 5762, 704), (128, 192, 64)),
+        ((216, 5764, 704), (64, 32, 64)),
+        ((1216, 5764, 704), (256, 16, 64)),
+        ((1216, 5763, 704), (256, 192, 64)),
+    ],
 )
-def test_results_that_lanes_store_take_no_shared_memory(shape, tile):
-    """Transposed ones, and such as have odd rows."""
+def test_what_results_take_of_shared_memory_where_lanes_store_them(shape, tile):
+    """Nothing if they are transposed, or too many; waves bring others into rows."""
     machine, work = machine_of("sm_90a"), cut(shape, tile)
     made = wave_compile(
         WaveCompileOptions(subs={**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}, target="sm_90a"), product()

@@ -3,20 +3,42 @@
 16 rows x 64 columns of f16, 64 lanes:
     written    row = lane % 16,                column = lane // 16 · 4 + 16 · block + e     8 bytes of a row
     read       row = lane // 8 + 8 · round,    column = lane % 8 · 8 + e                   16 bytes of a row
+
+A lane reads what it then stores at once: 16 bytes, or what rows of the array are multiples of. Lanes side by side store
+what lies side by side, however few bytes each of them has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product as combinations
+from math import gcd
 
+from tilewave.analysis.layouts_needed import WIDEST_BYTES
+from tilewave.ir.placements import offset, size_bytes
+from tilewave.ir.types import DType, Memory, Padded, Placement, Swizzled, Type
 from tilewave.layouts.formulas import Layout, Term
+from tilewave.machine.banks import Kind, Ports, ports
+from tilewave.machine.chips import Chip
+
+BANKS_BYTES = 128
+"""Rows of so many bytes begin in the same bank."""
+PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
+
+
+def stored_width(memory: Type) -> int:
+    """Neighbours that a lane may store at once; rows whose length a launch tells are mostly as stores want them."""
+    assert isinstance(memory, Memory)
+    row, size = memory.extents[-1], memory.dtype.bytes
+    return gcd(row * size if isinstance(row, int) else 0, WIDEST_BYTES) // size
 
 
 @dataclass(frozen=True)
 class WaveChunks:
-    """Chunks of a tile whose sums waves hold as `layout` says; lanes read `width` neighbours at once."""
+    """Chunks of a tile whose sums waves hold as `layout` says, blocks of its last two axes of registers behind each
+    other; lanes read `width` neighbours at once."""
 
     layout: Layout
     rows: int
@@ -24,30 +46,51 @@ class WaveChunks:
     width: int
     lanes: int
 
+    @staticmethod
+    def of(layout: Layout, width: int, columns: int, lanes: int) -> WaveChunks | None:
+        """Chunks of so many columns; None where waves hold no whole ones, or lanes do not read whole rows."""
+        steps = tuple(step[-2:] for step in layout.steps[-2:])
+        block = Layout(_inside(layout), steps, _of_lanes(layout)).positions(1, lanes)
+        rows, wide = (int(n) + 1 for n in block.reshape(-1, 2).max(axis=0))
+        found = WaveChunks(layout, rows, columns, width, lanes)
+        whole = columns % wide == 0 == layout.registers[-3] * wide % columns and width <= columns <= width * lanes
+        return found if whole and rows % found.rows_at_once == 0 else None
+
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many blocks of registers a chunk has: of each batch, of rows and of columns."""
-        return (*[1] * (len(self.layout.registers) - 3), self.columns // self.rows)
+        """How many registers a chunk has: of one block of rows, and of as many of columns as it is wide."""
+        blocks = self.columns // max(self.layout.steps[-3])
+        return (*[1] * (len(self.layout.registers) - 3), blocks, *_inside(self.layout))
 
     def starts(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Of each chunk, in rows: its first block of registers, and how far it lies from the wave's first element."""
-        blocks = zip(self.layout.registers[:-2], self.counts, strict=True)
-        sizes = [max(step) for step in self.layout.steps]
-        for first in combinations(*(range(0, blocks_there, count) for blocks_there, count in blocks)):
-            yield first, tuple(i * size for i, size in zip(first, sizes, strict=False))
+        """Of each chunk its first registers, and how far it lies from the wave's first element; rows by rows, so that
+        a lane need not know the places of many."""
+        steps = self.layout.steps
+        firsts = [range(0, there, n) for there, n in zip(self.layout.registers, self.counts, strict=True)]
+        order = sorted(range(len(firsts)), key=lambda axis: steps[axis][-1] > 0)
+        for found in combinations(*(firsts[axis] for axis in order)):
+            first = tuple(found[order.index(axis)] for axis in range(len(order)))
+            yield (
+                first,
+                tuple(sum(n * step[a] for n, step in zip(first, steps, strict=True)) for a in range(self.layout.rank)),
+            )
+
+    @property
+    def rows_at_once(self) -> int:
+        return max(1, self.lanes * self.width // self.columns)
 
     def written(self) -> Layout:
         """A chunk in a wave's registers."""
-        own = tuple(tuple(term for term in terms if term.of == "lane") for terms in self.layout.axes[-2:])
-        registers = (*self.counts, *self.layout.registers[-2:])
-        return Layout(registers, tuple(step[-2:] for step in self.layout.steps), own)
+        return Layout(self.counts, tuple(step[-2:] for step in self.layout.steps), _of_lanes(self.layout))
 
     def read(self) -> Layout:
-        """A chunk as lanes read it."""
-        per_row = self.columns // self.width
-        axes = (Term("lane", 1, per_row),), (Term("lane", self.width, 1, per_row),)
-        at_once = self.lanes // per_row
-        return Layout((self.rows // at_once, self.width), ((at_once, 0), (0, 1)), axes)
+        """A chunk as lanes read it: so many rows at once, or a row in several turns."""
+        high = self.rows_at_once
+        per_row = min(self.lanes, self.columns // self.width)
+        axes = (Term("lane", 1, per_row),) if high > 1 else (), (Term("lane", self.width, 1, per_row),)
+        turns = self.columns // (per_row * self.width)
+        steps = ((high, 0), (0, per_row * self.width), (0, 1))
+        return Layout((self.rows // high, turns, self.width), steps, axes)
 
     def stored(self) -> Layout:
         """The same in the tile, for the first chunk of each wave."""
@@ -55,3 +98,66 @@ class WaveChunks:
         own = [tuple(term for term in terms if term.of == "wave") for terms in self.layout.axes[-2:]]
         axes = tuple(wave + lane for wave, lane in zip(own, read.axes, strict=True))
         return replace(read, steps=tuple((*[0] * front, *step) for step in read.steps), axes=(*[()] * front, *axes))
+
+
+def _inside(layout: Layout) -> tuple[int, ...]:
+    """Registers that a chunk has of a block: those that lie below each other come one by one."""
+    return tuple(1 if step[-2] else n for n, step in zip(layout.registers[-2:], layout.steps[-2:], strict=True))
+
+
+def _of_lanes(layout: Layout) -> tuple[tuple[Term, ...], ...]:
+    """Where a lane's first register lies in what its wave holds: along rows and columns."""
+    return tuple(tuple(term for term in terms if term.of == "lane") for terms in layout.axes[-2:])
+
+
+# -- the memory of a chunk --------------------------------------------------------------------------------------------
+
+
+def chunk_memory(
+    machine: Chip, layout: Layout, memory: Type, waves: int, room_bytes: int, row_bytes: Sequence[int]
+) -> Memory | None:
+    """Waves x rows x columns for the first rows that fit, on their way to a memory; None where none do."""
+    dtype = memory.dtype
+    for columns in (n // dtype.bytes for n in row_bytes):
+        chunks = WaveChunks.of(layout, stored_width(memory), columns, machine.lanes)
+        placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
+        kinds = [Memory((waves, chunks.rows, columns), dtype, "shared", p) for p in placements] if chunks else []
+        there = [kind for kind in kinds if size_bytes(kind) <= room_bytes]
+        if chunks and there:
+            found = chunks
+            return min(there, key=lambda kind: conflicts(ports(machine.shared), found, kind))
+    return None
+
+
+def _paddings(dtype: DType) -> Iterator[Padded]:
+    """Tried first: all addresses of a chunk then differ by what an instruction can say."""
+    return (Padded(bytes // dtype.bytes) for bytes in PAD_BYTES if bytes >= dtype.bytes)
+
+
+def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
+    every = max(1, BANKS_BYTES // (columns * dtype.bytes))  # rows that lie in different banks anyway
+    for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES if bytes >= dtype.bytes):
+        yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
+
+
+@lru_cache(maxsize=256)
+def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
+    """Cycles that lanes wait for each other while one chunk is written and read."""
+    size = memory.dtype.bytes
+
+    def waited(kind: Kind, layout: Layout) -> int:
+        width = gcd(layout.registers[-1] * size, _grain_bytes(memory)) // size
+        first = layout.positions(1, chunks.lanes)[..., ::width, :]
+        at = offset(memory, 0, first[..., 0], first[..., 1]) * size
+        ideal, actual = ports.of(kind, width * size).cycles(at.reshape(chunks.lanes, -1).T)
+        return actual - ideal
+
+    return waited("write", chunks.written()) + waited("read", chunks.read())
+
+
+def _grain_bytes(memory: Memory) -> int:
+    """What the addresses of rows and of their chunks are multiples of, whatever else they are."""
+    match memory.placement:
+        case Padded(elements) | Swizzled(elements):
+            return elements * memory.dtype.bytes
+    raise NotImplementedError(f"nobody says what {memory.placement} does to addresses")

@@ -168,6 +168,9 @@ def _eight_bit(a: str, b: str) -> GroupInstruction:
     return GroupInstruction(f"f32_64xNx32_{names[a]}_{names[b]}", 64, 32, a, b, "f32", (HOPPER,))
 
 
+MANY_SUMS = 128
+"""Of a lane, where groups of waves multiply; more leave few registers for the rest, and none for a tile that is read or
+written on the way."""
 GROUP_INSTRUCTIONS = (
     GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,), turns=True),
     GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,), turns=True),

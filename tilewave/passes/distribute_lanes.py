@@ -15,7 +15,7 @@ from typing import Any
 from tilewave.analysis.conversions import conversion_of
 from tilewave.analysis.layouts_needed import WIDEST_BYTES, LayoutsNeeded
 from tilewave.analysis.ties import TileLayouts
-from tilewave.analysis.wave_chunks import WaveChunks
+from tilewave.analysis.wave_chunks import WaveChunks, stored_width
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.faults import lacking
@@ -434,7 +434,7 @@ class _Lanes:
         """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
         ((x, layout),) = self.held(op.tile)
         _, rows, columns = op.shared.type.shape
-        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes, self.lanes)
+        chunks = WaveChunks(layout, rows, columns, stored_width(op.memory.type), self.lanes)
         lines: list[tuple[Value, tuple[int, ...]]] = []
         self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
         for first, far in chunks.starts():
@@ -455,7 +455,8 @@ class _Lanes:
     def in_own(self, op: WriteThrough, layout: Layout) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
         """Where a lane's registers lie in the part that is its wave's own."""
         wave = self.number("wave") if op.shared.type.shape[0] > 1 else self.out.const(0)
-        return (wave, *map(self.place, layout.axes)), tuple((0, *step) for step in layout.steps)
+        own = (self.place(terms) if terms else self.out.const(0) for terms in layout.axes)
+        return (wave, *own), tuple((0, *step) for step in layout.steps)
 
     def store_lines(self, op: WriteThrough, x: Value, far: tuple[int, ...], layout: Layout) -> None:
         at = list(op.at)

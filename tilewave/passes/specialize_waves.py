@@ -46,6 +46,7 @@ from tilewave.ir.ops import (
     MatrixShared,
     Role,
     Store,
+    Wave,
     While,
     Yield,
 )
@@ -189,9 +190,9 @@ class _Split:
         self.old, self.producer_registers = kernel, registers
         self.consumers = prod(kernel.waves)
         self.builder = Builder(names(kernel))
-        loads = [op.memory for op in walk(kernel.body) if isinstance(op, Load)]
-        self.handed = frozenset(memory for memory in loads if lies_in(memory, "shared"))
-        """What lanes of the consumers write for others of them."""
+        loads = {op.memory for op in walk(kernel.body) if isinstance(op, Load) and lies_in(op.memory, "shared")}
+        self.handed = frozenset(loads - _kept_by_waves(kernel.body))
+        """What waves of the consumers write for others of them."""
         self.streams = [
             [self.stream(copies, count) for copies in streams(home)] for home, count in zip(homes, stages, strict=True)
         ]
@@ -413,3 +414,11 @@ def _own_bytes(kernel: Kernel, home: Block) -> int:
 
 def _is_inside(inner: Block, outer: Block) -> bool:
     return any(block is inner for op in outer.ops for own in op.blocks for block in _blocks(own))
+
+
+def _kept_by_waves(block: Block) -> set[Value]:
+    """Memories of which every wave has a part to itself: all that is stored and loaded there begins with its number."""
+    numbers = {op.result for op in walk(block) if isinstance(op, Wave)}
+    accesses = [op for op in walk(block) if isinstance(op, (Load, Store))]
+    handed = {op.memory for op in accesses if op.at[0] not in numbers or any(step[0] for step in op.steps)}
+    return {op.memory for op in accesses} - handed

@@ -6,7 +6,13 @@
 Lanes hold a few neighbours of many rows, and would store them one by one; a chunk leaves in whole rows of 128 bytes.
 Every group of waves has chunks of its own, `buffers` of them, and fills them again when they have been read.
 
-Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored by lanes.
+Rows that the copy engine cannot take are stored by lanes; each wave brings what it holds into rows first, so that its
+lanes store neighbours:
+
+    %c_shared = allocate() : memory<8x16x32xf16, shared, pad(8)>
+
+Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored as lanes
+hold it.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from math import prod
 from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.rewritten import written_again
+from tilewave.analysis.wave_chunks import chunk_memory, stored_width
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
@@ -29,7 +36,7 @@ from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled, dims
 from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine.chips import Chip, CopyEngine
-from tilewave.machine.matrix import GROUP_INSTRUCTIONS
+from tilewave.machine.matrix import GROUP_INSTRUCTIONS, MANY_SUMS
 
 READ_AGAIN = Reason(
     "{memory} is read, or written at other times too, and copies arrive in any order, so lanes store it themselves",
@@ -40,8 +47,8 @@ ACROSS_ROWS = Reason(
     "declare it with the columns of the product last",
 )
 ROWS_APART = Reason(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs a multiple of {grain}, so lanes store it "
-    "themselves",
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs a multiple of {grain}, so lanes store it, "
+    "{stored} bytes at a time",
     "give it rows of a multiple of {elements} elements",
 )
 ODD_BEGIN = Reason(
@@ -66,9 +73,10 @@ NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so 
 
 @dataclass(frozen=True)
 class StageWrites:
-    """`buffers`: chunks that a group fills before it lets them go together."""
+    """`by_engine`: whether the copy engine may store; `buffers`: chunks that a group fills before it lets them go."""
 
     machine: Chip
+    by_engine: bool = True
     buffers: int = 2
 
     def __repr__(self) -> str:
@@ -88,29 +96,70 @@ class StageWrites:
         def stage(op: Op) -> Sequence[Op] | None:
             if not isinstance(op, Write) or not lies_in(op.memory, "global"):
                 return None
+            guard: tuple[int, ...] = ()
+            kind: Memory | None
             try:
                 want(op.memory not in again, READ_AGAIN, op.loc, memory=op.memory.name)
-                chunk = _chunk(op, engine, positions)
-                want(_is_held_by_groups(op, spreads), NOT_SUMS, op.loc, memory=op.memory.name)
+                _want_rows(op)
+                odd = _odd_rows(op, engine)
+                declined.extend([odd] if odd else [])
+                if odd or not self.by_engine:
+                    kind, guard = self.chunks_of_waves(op, spreads), op.guard
+                else:
+                    chunk = _chunk(op, engine, positions)
+                    want(_is_held_by_groups(op, spreads), NOT_SUMS, op.loc, memory=op.memory.name)
+                    kind = self.chunks_of_groups(op, chunk, prod(kernel.waves) // GROUP)
             except Left as left:
                 declined.append(left.declined)
                 return None
-            size = op.tile.type.dtype.bytes
-            rows = _ROWS.swizzle(chunk * size)
-            shape = (prod(kernel.waves) // GROUP, self.buffers, GROUP_ROWS, chunk)
-            kind = Memory(shape, op.tile.type.dtype, "shared", Swizzled(rows[0] // size, *rows[1:]))
+            if kind is None:
+                return None
             if kind not in memories:
                 memories[kind] = builder.fresh(f"{op.memory.name}_shared", kind)
                 allocations.append(Allocate(results=(memories[kind],), loc=op.loc))
-            return [WriteThrough(op.tile, op.memory, op.at, memories[kind], op.axes, loc=op.loc)]
+            return [WriteThrough(op.tile, op.memory, op.at, memories[kind], op.axes, guard, loc=op.loc)]
 
         staged = rewrite(kernel, stage)
         made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined)
 
+    def chunks_of_groups(self, op: Write, columns: int, groups: int) -> Memory:
+        """From which the copy engine stores."""
+        dtype = op.tile.type.dtype
+        rows = _ROWS.swizzle(columns * dtype.bytes)
+        placement = Swizzled(rows[0] // dtype.bytes, *rows[1:])
+        return Memory((groups, self.buffers, GROUP_ROWS, columns), dtype, "shared", placement)
+
+    def chunks_of_waves(self, op: Write, spreads: LayoutsNeeded) -> Memory | None:
+        """From which lanes do, no more bytes than those; None where they store as they hold it."""
+        if not isinstance(op.memory.type.extents[-1], int) or not _is_held_by_groups(op, spreads):
+            return None  # open rows may be such that lanes store single elements
+        waves, (layout,) = prod(spreads.waves), spreads.held(op.tile)
+        if prod(layout.registers) > MANY_SUMS:
+            return None  # the places of rows would push sums out of registers
+        room = waves // GROUP * self.buffers * GROUP_ROWS * max(_ROWS.row_bytes)
+        return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)
+
 
 _ROWS = GROUP_INSTRUCTIONS[0]
 """Rows of a chunk lie as those of an operand do: the engine has the same words for both."""
+
+
+def _want_rows(op: Write) -> None:
+    """`Left` where a tile does not lie in rows of the memory, or is not there as a whole."""
+    name, shape = op.memory.name, op.tile.type.shape
+    want(not op.within, PADDED, op.loc, memory=name, tile=dims(op.within), padded=dims(shape))
+    rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == op.memory.type.rank - 1 and len(op.axes) > 1
+    want(rows, ACROSS_ROWS, op.loc, memory=name)
+
+
+def _odd_rows(op: Write, engine: CopyEngine) -> Declined | None:
+    """What keeps the engine from the rows of this memory; open ones are looked at when it is launched."""
+    row, size, grain = row_pitch(op.memory), op.memory.type.dtype.bytes, engine.grain_bytes
+    if not isinstance(row, int) or row * size % grain == 0:
+        return None
+    facts = {"bytes": row * size, "grain": grain, "elements": grain // size}
+    return ROWS_APART.at(op.loc, memory=op.memory.name, stored=stored_width(op.memory.type) * size, **facts)
 
 
 def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
@@ -118,12 +167,6 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
     grain, axes, loc = engine.grain_bytes, memory.rank, op.loc
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
-    want(not op.within, PADDED, loc, **facts, tile=dims(op.within), padded=dims(op.tile.type.shape))
-    rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
-    want(rows, ACROSS_ROWS, loc, **facts)
-    row = row_pitch(op.memory)
-    if isinstance(row, int):  # open rows are looked at when it is launched
-        want(row * size % grain == 0, ROWS_APART, loc, **facts, bytes=row * size)
     want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
     few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
     want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)

@@ -12,29 +12,26 @@ many waves as a compute unit runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import gcd, prod
+from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
-from tilewave.analysis.wave_chunks import WaveChunks
+from tilewave.analysis.wave_chunks import chunk_memory
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, CopyAsync, Launch, Mma, Overlay, Write, WriteThrough
-from tilewave.ir.placements import lies_in, offset, size_bytes
+from tilewave.ir.placements import lies_in, size_bytes
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled, dims
+from tilewave.ir.types import BOOL, Memory, dims
 from tilewave.layouts.formulas import Layout
 from tilewave.layouts.fragments import NEIGHBOURS
-from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 ROW_BYTES = (128, 64)
 """How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
-PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 ACROSS_ROWS = Reason(
     "{memory} is written across its rows, so lanes store {bytes} bytes at a time or less",
@@ -120,7 +117,7 @@ class _Widening:
         waves = prod(self.old.waves)
         want(under is not None or not self.staged, NO_BYTES, op.loc)
         room = _bytes(under) if under else self.machine.shared.bytes // self.machine.resident_waves * waves
-        kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
+        kind = chunk_memory(self.machine, layout, op.memory.type, waves, room, ROW_BYTES)
         if kind is None:
             raise Left(SHORT_ROWS.at(op.loc, shortest=min(ROW_BYTES), bytes=NEIGHBOURS * op.tile.type.dtype.bytes))
         return under, kind
@@ -180,57 +177,3 @@ def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
             if isinstance(v.type, Memory):
                 found[v].append(op)
     return found
-
-
-# -- the memory of a chunk --------------------------------------------------------------------------------------------
-
-
-def chunk_memory(machine: Chip, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
-    """Waves x rows x columns for the longest rows that fit; None where none do."""
-    rows, width = max(layout.steps[-3]), machine.widest_load_bytes // dtype.bytes
-    for row_bytes in ROW_BYTES:
-        columns = row_bytes // dtype.bytes
-        if layout.registers[-3] * rows % columns or columns % rows:
-            continue
-        chunks = WaveChunks(layout, rows, columns, width, machine.lanes)
-        shape = (waves, rows, columns)
-        placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
-        kinds = [Memory(shape, dtype, "shared", placement) for placement in placements]
-        there = [kind for kind in kinds if size_bytes(kind) <= room_bytes]
-        if there:
-            return min(there, key=lambda kind: conflicts(ports(machine.shared), chunks, kind))
-    return None
-
-
-def _paddings(dtype: DType) -> Iterator[Padded]:
-    """Tried first: all addresses of a chunk then differ by what an instruction can say."""
-    return (Padded(bytes // dtype.bytes) for bytes in PAD_BYTES)
-
-
-def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
-    every = max(ROW_BYTES) // (columns * dtype.bytes)  # rows that lie in different banks any_strides
-    for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES):
-        yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
-
-
-@lru_cache(maxsize=256)
-def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
-    """Cycles that lanes wait for each other while one chunk is written and read."""
-    size = memory.dtype.bytes
-
-    def waited(kind: Kind, layout: Layout) -> int:
-        width = gcd(layout.registers[-1] * size, _grain_bytes(memory)) // size
-        first = layout.positions(1, chunks.lanes)[..., ::width, :]
-        at = offset(memory, 0, first[..., 0], first[..., 1]) * size
-        ideal, actual = ports.of(kind, width * size).cycles(at.reshape(chunks.lanes, -1).T)
-        return actual - ideal
-
-    return waited("write", chunks.written()) + waited("read", chunks.read())
-
-
-def _grain_bytes(memory: Memory) -> int:
-    """What the addresses of rows and of their chunks are multiples of, whatever else they are."""
-    match memory.placement:
-        case Padded(elements) | Swizzled(elements):
-            return elements * memory.dtype.bytes
-    raise NotImplementedError(f"nobody says what {memory.placement} does to addresses")

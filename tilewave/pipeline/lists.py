@@ -164,6 +164,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         *pipelining,
         reduce_across_waves,
         ConvertLayouts(machine),
+        StageWrites(machine, by_engine=False),  # behind: it asks how tiles are held; before shared memory is full
         place_barriers,
         FitShared(machine, places),
         guard_edges,

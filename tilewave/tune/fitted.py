@@ -47,9 +47,11 @@ class LaunchTiming:
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
     odd_store: float
-    """Of an element that lanes store because rows of the result lie on no grain of the copy engine, of one unit."""
+    """Of what a lane stores at once because rows of the result lie on no grain of the copy engine, of one unit."""
+    held_store: float
+    """Of an element of such rows where lanes hold too many sums to bring them into rows first."""
     turned_store: float
-    """How much longer, or shorter, that takes for results that are computed transposed."""
+    """And where the result is computed transposed."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
     latency: float
@@ -112,8 +114,9 @@ HOPPER = LaunchTiming(
     scattered=3.447,
     row_start=1.3e-06,
     outside_line=2.799e-09,
-    odd_store=4.341e-10,
-    turned_store=0.08934,
+    odd_store=5e-11,
+    held_store=4.341e-10,
+    turned_store=3.878e-11,
     unit_bytes_per_second=9.095e10,
     latency=6.722e-07,
     ring_sharpness=5.176,
@@ -156,7 +159,8 @@ CDNA = LaunchTiming(
     row_start=1.5e-6,
     outside_line=0.0,
     odd_store=0.0,
-    turned_store=1.0,
+    held_store=0.0,
+    turned_store=0.0,
     unit_bytes_per_second=100e9,
     latency=0.0,
     ring_sharpness=1.0,

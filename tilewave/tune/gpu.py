@@ -23,9 +23,10 @@ from functools import cache
 from math import exp, gcd, log2, prod
 
 from tilewave.ir.last_round import is_scattered, parts_that_pay
+from tilewave.machine.matrix import MANY_SUMS
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import MANY_SUMS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
+from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
 from tilewave.tune.neighbours import neighbours_in
 from tilewave.tune.problem import CutProduct, CutWork
 
@@ -252,13 +253,15 @@ class GpuTiles(GpuRoom):
         return t.start + t.start_per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
 
     def _stored(self, cut: CutWork) -> float:
-        """Rows of results on no grain of the copy engine: lanes store their elements one by one."""
-        t, engine = self.timing, self.chip.copy_engine
-        odd = [x for x in cut.transfers if engine and x.is_written and x.row_bytes % engine.grain_bytes]
-        elements = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd)
-        taken = self.taken(cut.products[0], cut)
-        each = t.odd_store * (t.turned_store if taken and taken.is_turned else 1.0)
-        return -(-cut.tasks // self.card.units) * elements * each
+        """Rows of results on no grain of the copy engine: lanes store them, as many bytes at a time as rows allow."""
+        t, widest = self.timing, self.chip.widest_load_bytes
+        odd = self.odd_results(cut)
+        if self._stores_rows(cut):
+            found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in odd) * t.odd_store
+        else:
+            each = t.turned_store if self._is_turned(cut) else t.held_store
+            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd) * each
+        return -(-cut.tasks // self.card.units) * found
 
     # -- rounds
 

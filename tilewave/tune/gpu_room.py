@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from math import prod
+from math import gcd, prod
 
+from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.repacking import LEAST_BYTES
+from tilewave.analysis.wave_chunks import chunk_memory
+from tilewave.ir.placements import size_bytes
+from tilewave.ir.types import DTYPES, Memory
+from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine import Machine
-from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
+from tilewave.machine.chips import CHIPS, Chip
+from tilewave.machine.matrix import (
+    ALONG_DEPTH,
+    MANY_SUMS,
+    WISHES,
+    GroupInstruction,
+    MatrixInstruction,
+    Waves,
+    instructions_for,
+)
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
 from tilewave.trace import TileWork
@@ -21,9 +34,6 @@ EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
-MANY_SUMS = 128
-"""Of a lane; more leave few registers for the rest, and none for a tile that is read or written on the way."""
-GROUP_ROWS = 64
 MOST_RESIDENT = 8
 GROUP_LANES = 128
 PLAIN_REGISTERS = 32
@@ -80,6 +90,16 @@ def taken_instruction(
     return min(found, key=lambda one: prod(one.padded), default=None)
 
 
+@cache
+def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: int) -> int:
+    """Of the chunks through which a group of waves brings a result into rows, which lie on that grain."""
+    layout = GroupFragment(0).sums((GROUP_ROWS, columns), (GROUP, 1))
+    dtype = next(d for d in DTYPES.values() if d.bytes == element_bytes)
+    memory = Memory((GROUP_ROWS, grain_bytes // element_bytes), dtype, "global")
+    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, STAGED_WRITE_BYTES, GroupInstruction.row_bytes)
+    return size_bytes(found) if found else 0
+
+
 @dataclass(frozen=True)
 class GpuRoom:
     """A chip, and the card whose figures stand for it."""
@@ -102,7 +122,7 @@ class GpuRoom:
             case "rows":
                 return (*([8] if self.chip.copy_engine else []), 16, 32, 64, 128, 256)
             case "cols":
-                return (16, 32, 64, 128, 192, 256)
+                return (16, 32, 64, 128, 160, 192, 224, 256) if self.chip.copy_engine else (16, 32, 64, 128, 192, 256)
             case "depth":
                 lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
                 return tuple(n // element_bytes for n in lines)
@@ -211,15 +231,32 @@ class GpuRoom:
     def shared_bytes(self, cut: CutWork, stages: int) -> int:
         staged = cut.step_bytes if cut.products else 0
         held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
-        written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self._stages_writes(cut) else 0
-        return stages * staged + held + written
+        return stages * staged + held + self._staged_writes(cut)
 
-    def _stages_writes(self, cut: CutWork) -> bool:
-        """Whether the copy engine writes results; it takes no transposed ones, and no rows off its grain."""
+    def _staged_writes(self, cut: CutWork) -> int:
+        """Bytes of shared memory that results go through: none where they are stored as lanes hold them."""
+        if self.chip.copy_engine is None or self._is_turned(cut):
+            return 0
+        if odd := self.odd_results(cut):
+            return self.groups(cut) * max(map(self._wave_chunk_bytes, odd)) if self._stores_rows(cut) else 0
+        return min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES)
+
+    def _wave_chunk_bytes(self, t: CutTransfer) -> int:
+        size = t.tile_bytes // t.elements
+        return _wave_chunk_bytes(self.chip.name, t.tile_row_bytes // size, size, gcd(t.row_bytes, WIDEST_BYTES))
+
+    def _stores_rows(self, cut: CutWork) -> bool:
+        """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
+        return not self._is_turned(cut) and self.sums_per_lane(cut) <= MANY_SUMS
+
+    def _is_turned(self, cut: CutWork) -> bool:
+        return any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products))
+
+    def odd_results(self, cut: CutWork) -> tuple[CutTransfer, ...]:
+        """Those whose rows the copy engine cannot take: lanes store them."""
         engine = self.chip.copy_engine
-        if engine is None or any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products)):
-            return False
-        return not any(t.is_written and t.row_bytes % engine.grain_bytes for t in cut.transfers)
+        written = (t for t in cut.transfers if t.is_written)
+        return tuple(t for t in written if t.row_bytes % engine.grain_bytes) if engine else ()
 
     def stages(self, cut: CutWork) -> int:
         """Steps that shared memory holds at once."""

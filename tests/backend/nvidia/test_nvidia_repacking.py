@@ -167,7 +167,7 @@ def test_sizes_that_are_known_are_repacked_too(fake, torch):
 def test_known_sizes_that_are_small_keep_their_lanes(fake, torch):
     made = compiled((100, 101, 103))
     made(*tensors(torch, (100, 101, 103)))
-    assert functions(fake) == ["gemm"] and "pad(" not in str(made.build.lanes)
+    assert functions(fake) == ["gemm"] and "global, pad(" not in str(made.build.lanes)
 
 
 def test_why_tells_what_is_copied(gemm, fake, torch):

@@ -1,6 +1,7 @@
 """Arrays reached by 64-bit addresses: nobody checks them, so a lane that must not touch its element looks elsewhere.
 
-What the innermost loop changes is added last, so that everything else is computed in front of it.
+What the innermost loop changes is added last, so that everything else is computed in front of it. Of what is stored,
+rows are reached one from the other: a loop over tiles would have the places of all of them in registers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Pointers:
         self.sums = [self.n.positions.of(v) for v in op.at]
         self.inner = len(self.sums) - 1
         self.rows: dict[tuple[int, ...], str] = {}
+        self.constants = tuple(s.constant if isinstance(op, Store) else 0 for s in self.sums)
+        """Of positions, what the rows of a store add themselves."""
         self.inside: dict[tuple[int, int], str] = {}
 
     def unbroken(self, chunks: Chunks) -> int:
@@ -60,16 +63,27 @@ class Pointers:
     def pointer(self, at: tuple[int, ...]) -> str:
         row = at[:-1]
         if row not in self.rows:
-            self.rows[row] = self._row(row)
-        far = at[-1] * self.place.bytes
+            self.rows[row] = self._row_from_last(row) if isinstance(self.op, Store) else self._row((*row, 0))
+        far = (at[-1] + self.constants[-1]) * self.place.bytes
         return self.f.value(f"getelementptr i8, {self.kind} {self.rows[row]}, i64 {far}") if far else self.rows[row]
 
-    def _row(self, row: Sequence[int]) -> str:
-        """Where the first register of a row lies: what stays in the loop first, then what it changes."""
+    def _row_from_last(self, row: Sequence[int]) -> str:
+        """Where a row begins: so far behind the one that was asked for last."""
+        f, origin = self.f, tuple(-n for n in self.constants)
+        last, found = next(reversed(self.rows.items()), (origin[:-1], ""))
+        found = found or self._row(origin)
+        for axis, (there, here) in enumerate(zip(last, row, strict=True)):
+            if here != there:
+                rows = f.value(f"mul i64 {self.place.strides[axis]}, {(here - there) * self.place.bytes}")
+                found = f.value(f"getelementptr i8, {self.kind} {found}, i64 {rows}")
+        return found
+
+    def _row(self, steps: Sequence[int]) -> str:
+        """The place so many steps from a lane's first register: what stays in the loop first, then what it changes."""
         found = self.place.pointer
         still = [s.where(lambda v: not self._steps(v)).plus(s.constant) for s in self.sums]
         stepping = [s.where(self._steps) for s in self.sums]
-        moved = [s.plus(step) for s, step in zip(still, (*row, 0), strict=True)]
+        moved = [s.plus(step) for s, step in zip(still, steps, strict=True)]
         for parts in (moved, stepping):
             far = self._bytes_of(parts)
             if far:
