@@ -431,10 +431,15 @@ class _Lanes:
         return self.chunks[key]
 
     def write_by_waves(self, op: WriteThrough) -> None:
-        """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
+        """Each wave brings chunk after chunk into rows.
+
+        One goes out when the next is read, so that nobody waits; but not where lanes store less than they can at once:
+        two chunks take too many registers then.
+        """
         ((x, layout),) = self.held(op.tile)
         _, rows, columns = op.shared.type.shape
         chunks = WaveChunks(layout, rows, columns, stored_width(op.memory.type), self.lanes)
+        behind = int(chunks.width * x.type.dtype.bytes == WIDEST_BYTES)
         lines: list[tuple[Value, tuple[int, ...]]] = []
         self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
         for first, far in chunks.starts():
@@ -448,9 +453,10 @@ class _Lanes:
             kind = Vector(chunks.read().registers, x.type.dtype)
             lines.append((self.out.emit(Load, op.shared, where, (), steps, type=kind), far))
             self.out.effect(Barrier, 1)
-            if len(lines) > 1:
-                self.store_lines(op, *lines[-2], chunks.stored())
-        self.store_lines(op, *lines[-1], chunks.stored())
+            if len(lines) > behind:
+                self.store_lines(op, *lines.pop(0), chunks.stored())
+        for line in lines:
+            self.store_lines(op, *line, chunks.stored())
 
     def in_own(self, op: WriteThrough, layout: Layout) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
         """Where a lane's registers lie in the part that is its wave's own."""

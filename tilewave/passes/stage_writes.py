@@ -123,6 +123,11 @@ class StageWrites:
         made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined)
 
+    @property
+    def most_sums(self) -> int:
+        """That a lane holds while it brings some of them into rows; lanes that load tiles have fewer registers left."""
+        return MANY_SUMS if self.by_engine else MANY_SUMS // 2
+
     def chunks_of_groups(self, op: Write, columns: int, groups: int) -> Memory:
         """From which the copy engine stores."""
         dtype = op.tile.type.dtype
@@ -135,7 +140,7 @@ class StageWrites:
         if not isinstance(op.memory.type.extents[-1], int) or not _is_held_by_groups(op, spreads):
             return None  # open rows may be such that lanes store single elements
         waves, (layout,) = prod(spreads.waves), spreads.held(op.tile)
-        if prod(layout.registers) > MANY_SUMS:
+        if prod(layout.registers) > self.most_sums:
             return None  # the places of rows would push sums out of registers
         room = waves // GROUP * self.buffers * GROUP_ROWS * max(_ROWS.row_bytes)
         return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)

@@ -247,7 +247,8 @@ class GpuRoom:
 
     def _stores_rows(self, cut: CutWork) -> bool:
         """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
-        return not self._is_turned(cut) and self.sums_per_lane(cut) <= MANY_SUMS
+        most = MANY_SUMS // 2 if self.loading(cut) is Loading.BY_LANES else MANY_SUMS
+        return not self._is_turned(cut) and self.sums_per_lane(cut) <= most
 
     def _is_turned(self, cut: CutWork) -> bool:
         return any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products))

@@ -31,7 +31,7 @@ RUNS = 8
 """Points that are timed at most, where not all of them are."""
 MOST_WEIGHED = 256
 """Points, the best predicted ones, of which these are taken."""
-ALIKE = 0.7
+ALIKE = 1.0
 """How far off, in traits, points are that tell a good part of each other's time."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
