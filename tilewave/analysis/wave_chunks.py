@@ -70,27 +70,22 @@ class WaveChunks:
         order = sorted(range(len(firsts)), key=lambda axis: steps[axis][-1] > 0)
         for found in combinations(*(firsts[axis] for axis in order)):
             first = tuple(found[order.index(axis)] for axis in range(len(order)))
-            yield (
-                first,
-                tuple(sum(n * step[a] for n, step in zip(first, steps, strict=True)) for a in range(self.layout.rank)),
-            )
+            moves = [tuple(n * far for far in step) for n, step in zip(first, steps, strict=True)]
+            yield first, tuple(map(sum, zip(*moves, strict=True)))
 
     @property
     def rows_at_once(self) -> int:
-        return max(1, self.lanes * self.width // self.columns)
+        return self.lanes * self.width // self.columns
 
     def written(self) -> Layout:
         """A chunk in a wave's registers."""
         return Layout(self.counts, tuple(step[-2:] for step in self.layout.steps), _of_lanes(self.layout))
 
     def read(self) -> Layout:
-        """A chunk as lanes read it: so many rows at once, or a row in several turns."""
-        high = self.rows_at_once
-        per_row = min(self.lanes, self.columns // self.width)
+        """A chunk as lanes read it."""
+        high, per_row = self.rows_at_once, self.columns // self.width
         axes = (Term("lane", 1, per_row),) if high > 1 else (), (Term("lane", self.width, 1, per_row),)
-        turns = self.columns // (per_row * self.width)
-        steps = ((high, 0), (0, per_row * self.width), (0, 1))
-        return Layout((self.rows // high, turns, self.width), steps, axes)
+        return Layout((self.rows // high, self.width), ((high, 0), (0, 1)), axes)
 
     def stored(self) -> Layout:
         """The same in the tile, for the first chunk of each wave."""

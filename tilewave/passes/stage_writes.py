@@ -121,7 +121,7 @@ class StageWrites:
 
         staged = rewrite(kernel, stage)
         made = replace(staged, body=in_front(allocations, staged.body))
-        return made.declining(*declined)
+        return made.declining(*declined) if self.by_engine else made  # else lanes store everything
 
     @property
     def most_sums(self) -> int:
