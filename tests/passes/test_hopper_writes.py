@@ -35,6 +35,7 @@ from tilewave.ir.ops import (
     CopyAsyncCluster,
     CopyAsyncOut,
     CopyAsyncSignal,
+    Load,
     Part,
     Store,
 )
@@ -121,9 +122,8 @@ ODD_ROWS = [
 """Columns of a result, how many of them a lane may store at once in f16, and a tile."""
 
 
-def odd(columns, tile, depth=72, out=f16, **more):
-    made = gemm(out=out, epilogue=lambda total: cast(total, out))
-    return compiled(made, sizes(200, columns, depth, *tile) | more)
+def odd(columns, tile, depth=72):
+    return compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(200, columns, depth, *tile))
 
 
 @pytest.mark.parametrize(("columns", "width", "tile"), ODD_ROWS)
@@ -131,8 +131,7 @@ def odd(columns, tile, depth=72, out=f16, **more):
 def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, width, tile, depth):
     made = odd(columns, tile, depth)
     assert bool(count(made, (CopyAsyncSignal, CopyAsyncCluster))) is (depth == 72) and not count(made, CopyAsyncOut)
-    for op in direct_stores(made):
-        assert op.x.type.shape[-1] == width and op.steps[-1] == (0, 1)
+    assert {(op.x.type.shape[-1], op.steps[-1]) for op in direct_stores(made)} == {(width, (0, 1))}
     check(made, (200, columns, depth), f16)
 
 
@@ -140,6 +139,13 @@ def test_what_is_brought_into_rows_is_its_waves_own():
     """Nobody meets anybody: the two workgroups of a cluster do so at the start, in their own way."""
     barriers = [op for op in walk(odd(301, (128, 128, 32)).ir().body) if isinstance(op, Barrier)]
     assert barriers and {op.waves for op in barriers} == {1}
+
+
+def test_lanes_of_a_wave_wait_for_what_others_of_it_store():
+    """The interpreter runs them together, and would not miss it."""
+    ops = [op for op in walk(odd(301, (128, 128, 32)).ir().body) if isinstance(op, (Load, Store, Barrier))]
+    ops = [op for op in ops if isinstance(op, Barrier) or lies_in(op.memory, "shared")]
+    assert [type(op) for op in ops] == [Store, Barrier, Load, Barrier] * (len(ops) // 4)
 
 
 def test_lanes_that_hold_many_sums_store_them_as_they_are():

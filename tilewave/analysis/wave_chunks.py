@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product as combinations
 from math import gcd
 
@@ -115,12 +115,13 @@ def chunk_memory(
     dtype = memory.dtype
     for columns in (n // dtype.bytes for n in row_bytes):
         chunks = WaveChunks.of(layout, stored_width(memory), columns, machine.lanes)
+        if chunks is None:
+            continue
         placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
-        kinds = [Memory((waves, chunks.rows, columns), dtype, "shared", p) for p in placements] if chunks else []
+        kinds = [Memory((waves, chunks.rows, columns), dtype, "shared", placement) for placement in placements]
         there = [kind for kind in kinds if size_bytes(kind) <= room_bytes]
-        if chunks and there:
-            found = chunks
-            return min(there, key=lambda kind: conflicts(ports(machine.shared), found, kind))
+        if there:
+            return min(there, key=partial(conflicts, ports(machine.shared), chunks))
     return None
 
 

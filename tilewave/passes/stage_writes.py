@@ -9,7 +9,7 @@ Every group of waves has chunks of its own, `buffers` of them, and fills them ag
 Rows that the copy engine cannot take are stored by lanes; each wave brings what it holds into rows first, so that its
 lanes store neighbours:
 
-    %c_shared = allocate() : memory<8x16x32xf16, shared, pad(8)>
+    %c_shared = allocate() : memory<8x8x32xf16, shared, pad(8)>
 
 Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored as lanes
 hold it.
@@ -123,11 +123,6 @@ class StageWrites:
         made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined) if self.by_engine else made  # else lanes store everything
 
-    @property
-    def most_sums(self) -> int:
-        """That a lane holds while it brings some of them into rows; lanes that load tiles have fewer registers left."""
-        return MANY_SUMS if self.by_engine else MANY_SUMS // 2
-
     def chunks_of_groups(self, op: Write, columns: int, groups: int) -> Memory:
         """From which the copy engine stores."""
         dtype = op.tile.type.dtype
@@ -140,10 +135,15 @@ class StageWrites:
         if not isinstance(op.memory.type.extents[-1], int) or not _is_held_by_groups(op, spreads):
             return None  # open rows may be such that lanes store single elements
         waves, (layout,) = prod(spreads.waves), spreads.held(op.tile)
-        if prod(layout.registers) > self.most_sums:
+        if prod(layout.registers) > most_sums(self.by_engine):
             return None  # the places of rows would push sums out of registers
         room = waves // GROUP * self.buffers * GROUP_ROWS * max(_ROWS.row_bytes)
         return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)
+
+
+def most_sums(by_engine: bool) -> int:
+    """That a lane holds while it brings some of them into rows; lanes that load tiles have fewer registers left."""
+    return MANY_SUMS if by_engine else MANY_SUMS // 2
 
 
 _ROWS = GROUP_INSTRUCTIONS[0]

@@ -26,6 +26,7 @@ from tilewave.machine.matrix import (
 )
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
+from tilewave.passes.stage_writes import most_sums
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
@@ -247,7 +248,7 @@ class GpuRoom:
 
     def _stores_rows(self, cut: CutWork) -> bool:
         """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
-        most = MANY_SUMS // 2 if self.loading(cut) is Loading.BY_LANES else MANY_SUMS
+        most = most_sums(by_engine=self.loading(cut) is not Loading.BY_LANES)
         return not self._is_turned(cut) and self.sums_per_lane(cut) <= most
 
     def _is_turned(self, cut: CutWork) -> bool:
