@@ -18,7 +18,7 @@ import json
 import math
 import random
 import statistics
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -50,7 +50,8 @@ FITTED = (
     "hand_over_per_sum",
     "added_power",
     "scattered",
-    "outside_line",
+    "outside_row",
+    "short_row",
     "odd_store",
     "held_store",
     "turned_store",
@@ -78,34 +79,6 @@ UNSURE = 0.03
 """Times that are predicted this near each other, as a share, are taken for one another."""
 BAD = 0.12
 """A shape that loses more by its choice, as a share, counts twenty times as much from there on."""
-REMEMBERED = ("loading", "odd", "engine_takes", "on_lines", "stages", "fitting", "resident", "groups", "sums_per_lane")
-
-
-@dataclass(frozen=True)
-class RememberedTiles(GpuTiles):
-    """The same model, which works out once what hangs on no parameter."""
-
-    known: dict = field(default_factory=dict, compare=False)
-
-    @staticmethod
-    def of(machine):
-        return RememberedTiles(machine.chip, machine.card, machine.timing)
-
-
-def remembered(name):
-    worked_out = getattr(GpuTiles, name)
-
-    def method(self, cut):
-        key = name, id(cut)
-        if key not in self.known:
-            self.known[key] = worked_out(self, cut)
-        return self.known[key]
-
-    return method
-
-
-for _name in (*REMEMBERED, "has_one_each", "_shared", "_sums", "_copied_bytes"):
-    setattr(RememberedTiles, _name, remembered(_name))
 
 
 @cache
@@ -168,7 +141,7 @@ def changed(timing, draw):
 
 
 def fit(machine, by_shape, rounds, seed=0):
-    draw, machine = random.Random(seed), RememberedTiles.of(machine)
+    draw = random.Random(seed)
     best = badness(machine, by_shape)
     for number in range(rounds):
         timing = changed(machine.timing, draw)

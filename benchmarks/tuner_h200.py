@@ -126,17 +126,19 @@ def points_of(shape, layout, count):
     found = open_tiles.predicted({})
     order = found[0].order
     timed = candidates(open_tiles, "measured", RUNS)
-    wide = rank(open_tiles.problem, open_tiles.space, open_tiles.machine).legal  # tiles beyond the dims as well
-    filled = [replace(found[0], point=p.point, prediction=p.prediction, order=order) for p in wide]
+    spaces = open_tiles.space.within(open_tiles.problem.values), open_tiles.space  # tiles beyond the dims as well
+    every = {p.text: p for space in spaces for p in rank(open_tiles.problem, space, open_tiles.machine).legal}
+    filled = [replace(found[0], point=p.point, prediction=p.prediction, order=order) for p in every.values()]
+    filled.sort(key=lambda c: c.prediction.seconds)
     most = HOPELESS * found[0].prediction.seconds
     count = count // 2 if large_copies(shape) else count
     likely = unlike_each_other(open_tiles, [c for c in filled if c.prediction.seconds < most], count)
-    every = [*timed, *likely]
+    chosen = [*timed, *likely]
     point = dict(zip(BLOCKS, FIXED, strict=True))
     predicted = open_tiles.machine.predict(open_tiles.problem.cut(point))
-    every += [replace(found[0], point=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
+    chosen += [replace(found[0], point=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
     made = {}
-    for choice in every:
+    for choice in chosen:
         made.setdefault(choice.text, choice)
     numbers = {c.text: i for i, c in enumerate(timed, 1)}
     return [Point(shape, layout, c, numbers.get(text, 0)) for text, c in made.items()]

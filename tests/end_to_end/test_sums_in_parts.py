@@ -18,8 +18,8 @@ def in_parts(**more):
     return gemm(constraints=(SplitConstraint(K, P),), **more)
 
 
-def compiled(target, parts, shape=SHAPE, kernel=None, **options):
-    subs = {s: v for s, v in {**sizes(*shape, *TILE), P: parts}.items() if v}
+def compiled(target, parts, shape=SHAPE, kernel=None, tile=TILE, **options):
+    subs = {s: v for s, v in {**sizes(*shape, *tile), P: parts}.items() if v}
     return wave_compile(WaveCompileOptions(subs=subs, target=target, **options), kernel or in_parts())
 
 
@@ -46,6 +46,28 @@ def test_run_on_lanes_and_emulated(target, schedule):
     check_product(c, a, b)
     (said,) = (row.declined for row in made.why() if row.step == "add_up_parts")
     assert "cut into 3 parts" in said.what
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "parts", "workgroups"),
+    [
+        ((3, 1, 943), (8, 16, 128), 8, 8),
+        ((70, 67, 119), (64, 64, 16), 3, 12),
+        ((70, 67, 119), (64, 64, 16), 5, 16),  # of two steps each, which four parts are
+        ((300, 301, 71), (128, 192, 32), 3, 18),
+    ],
+)
+def test_lanes_that_load_share_parts(shape, tile, parts, workgroups):
+    """Rows lie on no grain of the copy engine, and too little is read for copies: each part has a workgroup."""
+    made = compiled("sm_90a", parts, shape, tile=tile)
+    (said,) = (row.step for row in made.why() if row.step in ("use_copy_engine", "add_up_parts"))
+    assert said == "use_copy_engine"
+    assert made.build.plain.lanes.workgroups == workgroups
+    a, b = operands(shape)
+    for order in ORDERS:
+        c = poisoned(shape[:2], f32)
+        made.interpret(a, b, c, level="lane", order=order, seed=3)
+        check_product(c, a, b)
 
 
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])

@@ -134,6 +134,29 @@ def test_operands_that_lie_across(torch, across):
     check(torch, compiled, "copies", (256, 512, 256), out=f16, across=across)
 
 
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((40, 304, 136), (40, 64, 64)),
+        ((80, 256, 128), (80, 128, 64)),
+        ((300, 304, 136), (152, 128, 64)),
+        ((88, 192, 128), (88, 192, 64)),
+        ((70, 256, 128), (72, 256, 64)),
+    ],
+    ids=str,
+)
+def test_results_that_are_computed_transposed(torch, shape, tile):
+    """The blocks of a chunk are transposed by the instruction that stores them, two or four at a time."""
+    check(torch, compile_for(narrow_gemm(), kernels.sizes(*shape, *tile)), "copies", shape, out=f16)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("shape", "parts"), [((3, 1, 943), 8), ((70, 67, 119), 3), ((1, 300, 71), 2)])
+def test_parts_that_lanes_load(torch, shape, parts, way):
+    kernel = narrow_gemm(constraints=(SplitConstraint(kernels.K, parts),))
+    check(torch, compile_for(kernel, kernels.sizes(*shape, 64, 64, 16)), way, shape, out=f16)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_epilogue(torch, way):
     compiled = compile_for(kernels.gemm(f16, f32, epilogue=lambda x: tanh(x)), kernels.sizes(256, 512, 64, **LARGE))

@@ -64,6 +64,33 @@ def check(made, shape, out=f32):
         check_product(c, a, b, out)
 
 
+TURNED = {
+    "one chunk": ((40, 304, 136), (40, 64, 64), 1, (40, 64)),
+    "chunks that divide the rows, of two groups": ((80, 256, 128), (80, 128, 64), 2 * 2, (40, 64)),
+    "more than there are buffers, past both edges": ((300, 304, 136), (152, 128, 64), 2 * 19, (8, 64)),
+    "three groups": ((88, 192, 128), (88, 192, 64), 3 * 11, (8, 64)),
+    "several blocks of a group": ((70, 256, 128), (72, 256, 64), 2 * 2 * 3, (24, 64)),
+}
+
+
+@pytest.mark.parametrize(("shape", "tile", "chunks", "chunk"), TURNED.values(), ids=TURNED)
+def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile, chunks, chunk):
+    """Each is as many columns wide as waves multiply rows at once."""
+    made = compiled(gemm(out=f16, epilogue=lambda x: cast(x, f16)), sizes(*shape, *tile))
+    assert count(made, CopyAsyncOut) == chunks and not direct_stores(made)
+    assert {op.source.type.shape[-2:] for op in walk(made.ir().body) if isinstance(op, CopyAsyncOut)} == {chunk}
+    assert len(re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x[24]\.trans", made.asm)) > 0
+    check(made, shape, f16)
+
+
+@pytest.mark.parametrize(("rows", "out"), [(32, f16), (80, f32)], ids=str)
+def test_few_rows_or_wide_results_that_are_transposed_are_stored_by_lanes(rows, out):
+    shape = (rows, 256, 128)
+    made = compiled(gemm(out=out, epilogue=lambda x: cast(x, out)), sizes(*shape, rows, 64, 64))
+    assert direct_stores(made) and not count(made, CopyAsyncOut)
+    check(made, shape, out)
+
+
 @pytest.mark.parametrize(
     ("tile", "chunks"),
     [((64, 64, 32), 2), ((64, 96, 32), 3), ((64, 8, 32), 1), ((128, 64, 32), 4), ((256, 32, 32), 4)],

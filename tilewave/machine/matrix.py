@@ -87,6 +87,9 @@ class MatrixInstruction:
         return rows, cols, depth
 
 
+THIRDS = 3
+
+
 @dataclass(frozen=True)
 class GroupInstruction(MatrixInstruction):
     """`rows` x up to `most_columns` sums over 32 bytes of depth, by a group of four waves of 32 lanes together.
@@ -108,6 +111,8 @@ class GroupInstruction(MatrixInstruction):
     most_columns: ClassVar[int] = 256
     most_sums: ClassVar[int] = 192
     """That a lane can hold: of its 255 registers some are needed for the rest."""
+    thirds_columns: ClassVar[int] = 192
+    """Of a tile that three groups of waves share: a lane has 160 registers then, and 96 sums."""
     row_bytes: ClassVar[tuple[int, ...]] = (128, 64, 32)
     """How long rows in shared memory may be."""
 
@@ -116,8 +121,13 @@ class GroupInstruction(MatrixInstruction):
         return self.rows, self.columns
 
     def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
-        """Whole groups, one below the other; the author's wish is for waves that compute alone."""
+        """Whole groups, one below the other; the author's wish is for waves that compute alone.
+
+        Three get a block of rows each where lanes have room: while one computes with its sums, the others multiply.
+        """
         groups = each_way
+        if tile[0] == THIRDS * self.rows and tile[1] <= self.thirds_columns:
+            groups = THIRDS
         while tile[0] % (groups * self.rows) and groups > 1:
             groups //= 2
         return groups * self.waves_together, 1

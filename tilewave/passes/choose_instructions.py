@@ -29,9 +29,6 @@ from tilewave.machine.matrix import (
 )
 
 SIDES = ("rows", "columns")
-THIRDS = 3
-THIRDS_COLUMNS = 192
-"""Of a tile that three groups of waves share: a lane has 160 registers then, and 96 sums."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,6 @@ class ChooseInstructions:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         wished = _two(kernel.waves)
         self.check_number(wished or (1, 1))
-        if products and self.thirds(products[0]):
-            return replace(self, each_way=THIRDS)(kernel)
         cut = wished or self.below_each_other(kernel)
         chosen: dict[Mma, MatrixInstruction] = {}
         waves: Waves | None = None
@@ -82,15 +77,6 @@ class ChooseInstructions:
         while count > 1 and _tile(products[0])[0] % (count * block):
             count //= 2
         return count, 1
-
-    def thirds(self, op: Mma) -> bool:
-        """Whether three groups of waves get a block of rows each: while one group computes with its sums, the others
-        multiply."""
-        first = next(instructions_for(self.machine.matrix, *_dtypes(op)), None)
-        if not isinstance(first, GroupInstruction) or self.each_way == THIRDS:
-            return False
-        rows, columns = _tile(op)
-        return rows == THIRDS * first.rows and columns <= THIRDS_COLUMNS
 
     # -- the instruction
 

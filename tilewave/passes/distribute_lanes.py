@@ -75,7 +75,7 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzle, Swiz
 from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term, read_transposed
-from tilewave.layouts.fragments import GROUP, GroupFragment
+from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.layouts.reductions import Copies, copies, covers, holding, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
 
@@ -476,18 +476,20 @@ class _Lanes:
         ((x, layout),) = self.held(op.tile)
         *batch, blocks, eights, _, _ = x.type.shape
         groups, buffers, rows, columns = op.shared.type.shape
-        chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, columns // 8)]
+        is_turned = layout.steps[-1][-2] == 1  # neighbours lie below each other
+        each = (rows if is_turned else columns) // 8
+        chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, each)]
         for first in range(0, len(chunks), buffers):
             some = chunks[first : first + buffers]
             self.out.effect(AwaitAsyncOut, 0)
             self.out.effect(Barrier, GROUP)
             for buffer, (block, eight) in enumerate(some):
                 of_block = self.part(x, len(batch), block, 1)
-                self.fill(op, self.part(of_block, len(batch) + 1, eight, columns // 8), layout, buffer)
+                self.fill(op, self.part(of_block, len(batch) + 1, eight, each), layout, buffer)
             self.out.effect(Barrier, GROUP)
             for group in range(groups):
-                starts = [((group * blocks + block) * rows, eight * 8) for block, eight in some]
-                self.let_go(op, group, starts)
+                starts = [((group * blocks + block) * GROUP_ROWS, eight * 8) for block, eight in some]
+                self.let_go(op, group, [start[::-1] if is_turned else start for start in starts])
         self.last = [AwaitAsyncOut(0, loc=op.loc)]
 
     def part(self, x: Value, axis: int, first: int, count: int) -> Value:
@@ -498,11 +500,11 @@ class _Lanes:
         return self.out.emit(Part, x, axis, first, type=kind)
 
     def fill(self, op: WriteThrough, x: Value, layout: Layout, buffer: int) -> None:
-        """Each lane stores its registers of a chunk; the chunk is its group's own, so that only its rows count."""
+        """Each lane stores its registers of a chunk, which is its group's own: where the group is does not count."""
         groups = op.shared.type.shape[0]
         group = self.place((Term("wave", 1, GROUP),)) if groups > 1 else self.out.const(0)
-        of_row = layout.axes[-2][1:] if groups > 1 else layout.axes[-2]
-        at = (group, self.out.const(buffer), self.place(of_row), self.place(layout.axes[-1]))
+        inside = (tuple(t for t in terms if (t.of, t.divisor) != ("wave", GROUP)) for terms in layout.axes[-2:])
+        at = (group, self.out.const(buffer), *map(self.place, inside))
         steps = tuple((0, 0, *step[-2:]) for step in layout.steps)
         self.out.effect(Store, x, op.shared, at, (), steps)
 

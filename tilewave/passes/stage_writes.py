@@ -4,7 +4,8 @@
                                      write_through(%sums, %c, [%m, %n], %c_shared)
 
 Lanes hold a few neighbours of many rows, and would store them one by one; a chunk leaves in whole rows of 128 bytes.
-Every group of waves has chunks of its own, `buffers` of them, and fills them again when they have been read.
+Every group of waves has chunks of its own, `buffers` of them, and fills them again when they have been read. What is
+computed transposed (`turn_narrow_products`) is transposed on its way there.
 
 Rows that the copy engine cannot take are stored by lanes; each wave brings what it holds into rows first, so that its
 lanes store neighbours:
@@ -68,6 +69,10 @@ PADDED = Reason(
     "themselves",
     "cut tiles of {padded}",
 )
+BLOCK = 8
+"""Rows and columns that lanes hold side by side."""
+LEAST_TURNED = 40
+"""Rows of a tile that is computed transposed: fewer are stored as lanes hold them."""
 NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store {memory} themselves")
 
 
@@ -106,9 +111,7 @@ class StageWrites:
                 if odd or not self.by_engine:
                     kind, guard = self.chunks_of_waves(op, spreads), op.guard
                 else:
-                    chunk = _chunk(op, engine, positions)
-                    want(_is_held_by_groups(op, spreads), NOT_SUMS, op.loc, memory=op.memory.name)
-                    kind = self.chunks_of_groups(op, chunk, prod(kernel.waves) // GROUP)
+                    kind = self.chunks_of_groups(op, _chunk(op, engine, positions), spreads)
             except Left as left:
                 declined.append(left.declined)
                 return None
@@ -123,12 +126,18 @@ class StageWrites:
         made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined) if self.by_engine else made  # else lanes store everything
 
-    def chunks_of_groups(self, op: Write, columns: int, groups: int) -> Memory:
-        """From which the copy engine stores."""
-        dtype = op.tile.type.dtype
-        rows = _ROWS.swizzle(columns * dtype.bytes)
-        placement = Swizzled(rows[0] // dtype.bytes, *rows[1:])
-        return Memory((groups, self.buffers, GROUP_ROWS, columns), dtype, "shared", placement)
+    def chunks_of_groups(self, op: Write, columns: int, spreads: LayoutsNeeded) -> Memory:
+        """From which the copy engine stores: as many rows of sums as waves multiply at once, or as many columns of sums
+        that are transposed."""
+        dtype, groups = op.tile.type.dtype, prod(spreads.waves) // GROUP
+        rows, buffers = GROUP_ROWS, self.buffers
+        if not _is_held_by_groups(op, spreads):
+            rows, columns = _turned_rows(op, spreads), GROUP_ROWS
+            want(rows, NOT_SUMS, op.loc, memory=op.memory.name)
+            buffers = turned_buffers(rows, prod(op.tile.type.shape) // groups, buffers)
+        swizzle = _ROWS.swizzle(columns * dtype.bytes)
+        placement = Swizzled(swizzle[0] // dtype.bytes, *swizzle[1:])
+        return Memory((groups, buffers, rows, columns), dtype, "shared", placement)
 
     def chunks_of_waves(self, op: Write, spreads: LayoutsNeeded) -> Memory | None:
         """From which lanes do, no more bytes than those; None where they store as they hold it."""
@@ -180,6 +189,28 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     more = {"bytes": columns * size, "shortest": shortest, "columns": shortest // size}
     want(found, NARROW_TILE, loc, **facts, **more)
     return found
+
+
+def turned_rows(rows: int, element_bytes: int) -> int:
+    """Of a tile of so many rows that is computed transposed, those of a chunk: the most that divide them; 0 where lanes
+    store it."""
+    if rows < LEAST_TURNED or rows % BLOCK or GROUP_ROWS * element_bytes != max(_ROWS.row_bytes):
+        return 0
+    return max(n for n in range(BLOCK, GROUP_ROWS + 1, BLOCK) if rows % n == 0)
+
+
+def turned_buffers(rows: int, elements: int, buffers: int = 2) -> int:
+    """Chunks of so many rows that a group has of its elements: no more bytes than of sums that are not transposed."""
+    return min(buffers * GROUP_ROWS // rows, elements // (rows * GROUP_ROWS))
+
+
+def _turned_rows(op: Write, spreads: LayoutsNeeded) -> int:
+    *batch, rows, columns = op.tile.type.shape
+    if columns % (GROUP_ROWS * spreads.waves[0] // GROUP) or spreads.waves[1] != 1:
+        return 0
+    turned = (*range(len(batch)), len(batch) + 1, len(batch))
+    held = GroupFragment(0).sums((*batch, columns, rows), spreads.waves).permuted(turned)
+    return turned_rows(rows, op.tile.type.dtype.bytes) if spreads.held(op.tile) == (held,) else 0
 
 
 def _is_held_by_groups(op: Write, spreads: LayoutsNeeded) -> bool:

@@ -149,8 +149,9 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
 def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
-        add_up_parts,
-        TurnNarrowProducts(machine),  # before waves and instructions are chosen
+        TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
+        ShareParts(machine.processors),
+        add_up_parts,  # behind: what workgroups cannot share
         dissolve_loops,
         hoist_reads,
         turn_products,  # before instructions are chosen: groups of waves lie below each other

@@ -44,14 +44,16 @@ class LaunchTiming:
     """As many parts a tile counts for whose slices are added by workgroups of their own."""
     row_start: float
     """Of a task without products."""
-    outside_line: float
-    """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
+    outside_row: float
+    """For each row of a step's copies, of a cache line or less, that lies outside an array and is filled with zeros."""
+    short_row: float
+    """For each row of a step's copies that is shorter than a line."""
     odd_store: float
     """Of what a lane stores at once because rows of the result lie on no grain of the copy engine, of one unit."""
     held_store: float
     """Of an element of such rows where lanes hold too many sums to bring them into rows first."""
     turned_store: float
-    """And where the result is computed transposed."""
+    """And of all elements where the result is computed transposed."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
     latency: float
@@ -96,47 +98,48 @@ class LaunchTiming:
 
 
 HOPPER = LaunchTiming(
-    matrix_share=1.0,
-    group_gap=4.647e-08,
-    step_gap=6.219e-08,
-    least_step=2.017e-07,
-    launch=1.122e-08,
-    start=6.79e-07,
-    start_per_sum=4.487e-11,
-    start_per_byte=4.232e-14,
-    start_hidden=0.2988,
-    together=1.905,
-    no_room=4.272e-07,
-    not_early=6.78e-07,
-    hand_over=1.387e-06,
-    hand_over_per_sum=1.25e-10,
-    added_power=0.8281,
-    scattered=3.447,
+    matrix_share=1,
+    group_gap=2.131e-08,
+    step_gap=6.484e-08,
+    least_step=2.035e-07,
+    launch=3.518e-08,
+    start=9.499e-07,
+    start_per_sum=4.742e-11,
+    start_per_byte=7.516e-16,
+    start_hidden=0.3264,
+    together=1.961,
+    no_room=4.443e-07,
+    not_early=6.326e-07,
+    hand_over=1.323e-06,
+    hand_over_per_sum=1.133e-10,
+    added_power=0.8141,
+    scattered=3.422,
     row_start=1.3e-06,
-    outside_line=2.799e-09,
-    odd_store=5e-11,
-    held_store=4.341e-10,
-    turned_store=3.878e-11,
-    unit_bytes_per_second=9.095e10,
-    latency=6.722e-07,
-    ring_sharpness=5.176,
-    copy_launch=2.167e-06,
-    copy_bytes_per_second=2.218e12,
-    lane_gap=1.263e-07,
-    lane_latency=3.625e-07,
-    lane_loads_per_second=2.61e10,
-    lane_line=1.255e-09,
+    outside_row=2.708e-09,
+    short_row=4.057e-10,
+    odd_store=5.762e-11,
+    held_store=5.384e-10,
+    turned_store=9.799e-11,
+    unit_bytes_per_second=9.385e10,
+    latency=6.7e-07,
+    ring_sharpness=7.196,
+    copy_launch=1.546e-06,
+    copy_bytes_per_second=2.106e12,
+    lane_gap=1.64e-08,
+    lane_latency=5.984e-07,
+    lane_loads_per_second=4.097e10,
+    lane_line=2.413e-09,
     l2_bytes_per_second=inf,
-    l2_kept_bytes=4.6e07,
-    l2_thrashed=0.1328,
+    l2_kept_bytes=3.567e07,
+    l2_thrashed=0.1883,
     kept_bytes_per_second=1e13,
-    crowded_bytes_per_second=5.124e12,
-    hbm_share=0.943,
-    off_lines=1.008,
+    crowded_bytes_per_second=6.354e12,
+    hbm_share=0.9345,
+    off_lines=1,
     many_sums=1,
-    sharpness=2.258,
+    sharpness=2.698,
     error=0.1,
-    fitted_on="h200_judged.csv, h200_tiles.csv, h200_spaces.csv and h200_small.csv (benchmarks/fit_tiles.py)",
+    fitted_on="h200_judged.csv, h200_tiles.csv, h200_spaces.csv, h200_small.csv and h200_even.csv (benchmarks/fit_tiles.py)",
     neighbours="h200_neighbours.csv",
 )
 CDNA = LaunchTiming(
@@ -157,7 +160,8 @@ CDNA = LaunchTiming(
     added_power=1.0,
     scattered=3.0,
     row_start=1.5e-6,
-    outside_line=0.0,
+    outside_row=0.0,
+    short_row=0.0,
     odd_store=0.0,
     held_store=0.0,
     turned_store=0.0,

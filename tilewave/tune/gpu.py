@@ -26,7 +26,7 @@ from tilewave.ir.last_round import is_scattered, parts_that_pay
 from tilewave.machine.matrix import MANY_SUMS
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
+from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
 from tilewave.tune.neighbours import neighbours_in
 from tilewave.tune.problem import CutProduct, CutWork
 
@@ -141,6 +141,7 @@ class GpuTiles(GpuRoom):
         copied = self._copied_bytes(cut)
         return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second if copied else 0.0
 
+    @told_once
     def _copied_bytes(self, cut: CutWork) -> int:
         if self.loading(cut) is not Loading.REPACKED:
             return 0
@@ -160,6 +161,8 @@ class GpuTiles(GpuRoom):
         loads = [2.0 * (loading is x) for x in Loading]
         knobs = [log2(cut.split), log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
+        knobs += [float(self._is_turned(cut)), log2(self.groups(cut))]
+        knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
         return (*sides, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
 
     # -- products
@@ -192,6 +195,7 @@ class GpuTiles(GpuRoom):
         fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
         return Beginning.EARLY if fits else Beginning.CROWDED
 
+    @told_once
     def has_one_each(self, cut: CutWork) -> bool:
         """Whether each workgroup has one task and ends, because the compiler sees room for two on a unit."""
         if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
@@ -231,18 +235,23 @@ class GpuTiles(GpuRoom):
         return slower * (t.many_sums if self.sums_per_lane(cut) > MANY_SUMS else 1.0)
 
     def _copied(self, cut: CutWork) -> float:
-        """By the copy engine, which fills what lies outside an array line by line."""
+        """By the copy engine, which goes row by row, and fills what lies outside an array."""
         t = self.timing
         inside = (cut.step_bytes - cut.outside_bytes) / t.unit_bytes_per_second
-        return inside + cut.outside_bytes / self.chip.line_bytes * t.outside_line
+        return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """As many bytes at a time as rows are multiples of, and each cache line that a row of a tile lies in."""
-        t, line = self.timing, self.chip.line_bytes
-        loads = sum(x.tile_bytes * x.times / gcd(x.row_bytes, self.chip.widest_load_bytes) for x in cut.operands)
+        """As many bytes at a time as rows are multiples of, and each cache line that a row of a tile lies in.
+
+        Lanes load all of a tile that grows to whole instructions, though what lies outside touches no line.
+        """
+        t, line, widest = self.timing, self.chip.line_bytes, self.chip.widest_load_bytes
+        grown = zip(cut.operands, self.grown(cut), strict=True)
+        loads = sum(more * x.tile_bytes * x.times / gcd(x.row_bytes, widest) for x, more in grown)
         lines = sum(x.tile_bytes * x.times / min(x.tile_row_bytes, line) for x in cut.operands)
         return (loads / t.lane_loads_per_second + lines * t.lane_line) / cut.steps
 
+    @told_once
     def _sums(self, cut: CutWork) -> int:
         """Of a tile, as it grows to whole instructions."""
         found = ((p, self.taken(p, cut)) for p in cut.products)
@@ -253,14 +262,16 @@ class GpuTiles(GpuRoom):
         return t.start + t.start_per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
 
     def _stored(self, cut: CutWork) -> float:
-        """Rows of results on no grain of the copy engine: lanes store them, as many bytes at a time as rows allow."""
-        t, widest = self.timing, self.chip.widest_load_bytes
-        odd = self.odd_results(cut)
-        if self._stores_rows(cut):
+        """What the copy engine does not store, lanes do: what is computed transposed one by one, and rows of results on
+        no grain of the engine as many bytes at a time as they allow."""
+        t, widest, odd = self.timing, self.chip.widest_load_bytes, self.odd_results(cut)
+        if self.chip.copy_engine and self._is_turned(cut):
+            written = (x for x in cut.transfers if x.is_written and not self._staged_writes(cut))
+            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in written) * t.turned_store
+        elif self._stores_rows(cut):
             found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in odd) * t.odd_store
         else:
-            each = t.turned_store if self._is_turned(cut) else t.held_store
-            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd) * each
+            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd) * t.held_store
         return -(-cut.tasks // self.card.units) * found
 
     # -- rounds
@@ -283,6 +294,7 @@ class GpuTiles(GpuRoom):
         added = t.scattered if scattered else (parts - 1) ** t.added_power
         return t.hand_over + t.hand_over_per_sum * self._sums(cut) * added
 
+    @told_once
     def _shared(self, cut: CutWork) -> SharedTiles | None:
         rounds, left = divmod(cut.tasks, self.card.units)
         if not left or len(cut.products) != 1 or cut.split > 1 or cut.in_one_order or self.has_one_each(cut):

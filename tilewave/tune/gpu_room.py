@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
 from math import gcd, prod
+from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.repacking import LEAST_BYTES
@@ -26,11 +28,12 @@ from tilewave.machine.matrix import (
 )
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
-from tilewave.passes.stage_writes import most_sums
+from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
 
+T = TypeVar("T")
 EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
 HELD_REGISTERS = 40
@@ -101,6 +104,21 @@ def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: 
     return size_bytes(found) if found else 0
 
 
+def told_once(work_out: Callable[[Any, CutWork], T]) -> Callable[[Any, CutWork], T]:
+    """What hangs on a launch, the chip and its card, and on nothing fitted, is worked out once."""
+    name = work_out.__name__
+
+    @wraps(work_out)
+    def told(self: GpuRoom, cut: CutWork) -> T:
+        chip, card, found = cut.told.get(name, (None, None, None))
+        if chip is not self.chip or card is not self.card:
+            found = work_out(self, cut)
+            cut.told[name] = self.chip, self.card, found
+        return found  # type: ignore[no-any-return]
+
+    return told
+
+
 @dataclass(frozen=True)
 class GpuRoom:
     """A chip, and the card whose figures stand for it."""
@@ -121,9 +139,11 @@ class GpuRoom:
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         match role:
             case "rows":
-                return (*([8] if self.chip.copy_engine else []), 16, 32, 64, 128, 256)
+                return (8, 16, 32, 64, 128, 192, 256) if self.chip.copy_engine else (16, 32, 64, 128, 256)
             case "cols":
-                return (16, 32, 64, 128, 160, 192, 224, 256) if self.chip.copy_engine else (16, 32, 64, 128, 192, 256)
+                return (
+                    (8, 16, 32, 64, 128, 160, 192, 224, 256) if self.chip.copy_engine else (16, 32, 64, 128, 192, 256)
+                )
             case "depth":
                 lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
                 return tuple(n // element_bytes for n in lines)
@@ -149,7 +169,14 @@ class GpuRoom:
         return GROUP_ROWS if self.chip.copy_engine and role in ("rows", "cols") else 1
 
     def covers(self, role: str) -> Covering:
-        return NO_COVERING
+        """Groups of waves multiply any multiple of eight columns, or of rows where a product is turned. Of what lies
+        across its depth the engine brings multiples of sixteen, and it stores such rows. Up to four tiles below each
+        other are cut so wide that there is one for each unit."""
+        if self.chip.copy_engine is None:
+            return NO_COVERING
+        rows = Covering(256, (8, 16), parts=4)
+        cols = replace(rows, grains=(16,), filling=tuple(self.units // n for n in (1, 2, 3, 4)), shortest=32)
+        return {"rows": rows, "cols": cols, "depth": Covering(32, (32,))}.get(role, NO_COVERING)
 
     # -- what it can hold
 
@@ -175,7 +202,7 @@ class GpuRoom:
 
     def _parts_refused(self, cut: CutWork) -> bool:
         """Where each workgroup would add up all parts of a tile by itself, or parts would be empty."""
-        shared = cut.tasks * (cut.split - 1) <= ROUNDS * self.units and self.loading(cut) is not Loading.BY_LANES
+        shared = cut.tasks * (cut.split - 1) <= ROUNDS * self.units
         return not shared or cut.split > cut.steps
 
     def is_repeated(self, cut: CutWork) -> bool:
@@ -225,6 +252,7 @@ class GpuRoom:
         """With a single one, a copy engine would wait for every step."""
         return 2 if self.chip.copy_engine else 1
 
+    @told_once
     def groups(self, cut: CutWork) -> int:
         found = (self.taken(p, cut) for p in cut.products)
         return max((one.groups for one in found if one), default=1)
@@ -234,32 +262,48 @@ class GpuRoom:
         held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
         return stages * staged + held + self._staged_writes(cut)
 
+    @told_once
     def _staged_writes(self, cut: CutWork) -> int:
         """Bytes of shared memory that results go through: none where they are stored as lanes hold them."""
-        if self.chip.copy_engine is None or self._is_turned(cut):
+        if self.chip.copy_engine is None:
             return 0
+        if self._is_turned(cut):
+            return self._turned_chunk_bytes(cut)
         if odd := self.odd_results(cut):
             return self.groups(cut) * max(map(self._wave_chunk_bytes, odd)) if self._stores_rows(cut) else 0
         return min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES)
+
+    def _turned_chunk_bytes(self, cut: CutWork) -> int:
+        """Of chunks through which the engine stores what is computed transposed; 0 where lanes store it."""
+        (p,), groups = cut.products, self.groups(cut)
+        size = max((t.tile_bytes // t.elements for t in cut.transfers if t.is_written), default=0)
+        rows = 0 if self.odd_results(cut) or not self.engine_takes(cut) else turned_rows(p.rows, size)
+        if not rows:
+            return 0
+        return groups * turned_buffers(rows, p.rows * p.cols // groups) * rows * GROUP_ROWS * size
 
     def _wave_chunk_bytes(self, t: CutTransfer) -> int:
         size = t.tile_bytes // t.elements
         return _wave_chunk_bytes(self.chip.name, t.tile_row_bytes // size, size, gcd(t.row_bytes, WIDEST_BYTES))
 
+    @told_once
     def _stores_rows(self, cut: CutWork) -> bool:
         """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
         most = most_sums(by_engine=self.loading(cut) is not Loading.BY_LANES)
         return not self._is_turned(cut) and self.sums_per_lane(cut) <= most
 
+    @told_once
     def _is_turned(self, cut: CutWork) -> bool:
         return any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products))
 
+    @told_once
     def odd_results(self, cut: CutWork) -> tuple[CutTransfer, ...]:
         """Those whose rows the copy engine cannot take: lanes store them."""
         engine = self.chip.copy_engine
         written = (t for t in cut.transfers if t.is_written)
         return tuple(t for t in written if t.row_bytes % engine.grain_bytes) if engine else ()
 
+    @told_once
     def stages(self, cut: CutWork) -> int:
         """Steps that shared memory holds at once."""
         if not self.chip.copy_engine or not cut.step_bytes:
@@ -272,11 +316,13 @@ class GpuRoom:
         wished = cut.buffers or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
+    @told_once
     def fitting(self, cut: CutWork) -> int:
         """Workgroups for which a unit has shared memory: what the compiler goes by."""
         needed = max(1, self.shared_bytes(cut, self.stages(cut)))
         return max(1, min(MOST_RESIDENT, self.chip.shared.bytes // needed))
 
+    @told_once
     def resident(self, cut: CutWork) -> int:
         """Workgroups that run on one unit at once: those that its registers have room for as well."""
         fitting = self.fitting(cut)
@@ -293,6 +339,7 @@ class GpuRoom:
         needed = -(-(PLAIN_REGISTERS + int(self.sums_per_lane(cut))) // grain) * grain
         return self.chip.register_bytes // (4 * needed)
 
+    @told_once
     def sums_per_lane(self, cut: CutWork) -> float:
         found = ((p, self.taken(p, cut)) for p in cut.products)
         lanes = self.chip.lanes
@@ -300,6 +347,18 @@ class GpuRoom:
 
     # -- how operands come there
 
+    @told_once
+    def grown(self, cut: CutWork) -> tuple[float, ...]:
+        """How many times as large each operand's tile becomes where it grows to whole instructions."""
+        taken = self.taken(cut.products[0], cut) if len(cut.products) == 1 and len(cut.operands) == 2 else None
+        if taken is None:
+            return (1.0,) * len(cut.operands)
+        (p,) = cut.products
+        rows, cols = reversed(taken.padded[:2]) if taken.is_turned else taken.padded[:2]
+        deeper = taken.padded[2] / p.depth
+        return deeper * rows / p.rows, deeper * cols / p.cols
+
+    @told_once
     def odd(self, cut: CutWork) -> tuple[CutTransfer, ...]:
         """The operands that the copy engine cannot take as they lie."""
         engine = self.chip.copy_engine
@@ -308,6 +367,7 @@ class GpuRoom:
         turned = cut.products[0].dtype.name in ALONG_DEPTH
         return tuple(t for t in cut.operands if t.row_bytes % engine.grain_bytes or (turned and t.is_across))
 
+    @told_once
     def engine_takes(self, cut: CutWork) -> bool:
         """Whether tiles are such as the copy engine brings: none grows, and rows in shared memory are long enough."""
         return all(self._is_brought(p, cut) for p in cut.products)
@@ -320,6 +380,27 @@ class GpuRoom:
         whole = prod(taken.padded) == p.rows * p.cols * p.depth
         return whole and all(map(taken.instruction.panel_bytes, across))
 
+    @told_once
+    def short_rows(self, cut: CutWork) -> float:
+        """Of a step's copies, beyond the cache lines that they fill: panels of an operand across its depth may have
+        rows that are shorter."""
+        line = self.chip.line_bytes
+        rows = (t.tile_bytes * t.times * (1 / self._copied_row(t, cut) - 1 / line) for t in cut.operands)
+        return sum(rows) / cut.steps
+
+    @told_once
+    def outside_rows(self, cut: CutWork) -> float:
+        """Of a step's copies, those that lie over an edge."""
+        rows = ((t.tile_bytes - t.inside_bytes) * t.times / self._copied_row(t, cut) for t in cut.operands)
+        return sum(rows) / cut.steps
+
+    def _copied_row(self, t: CutTransfer, cut: CutWork) -> int:
+        """Bytes that the engine brings at once of an operand: a cache line, or a row of a tile or panel if shorter."""
+        taken = self.taken(cut.products[0], cut) if t.is_across and len(cut.products) == 1 else None
+        panel = taken.instruction.panel_bytes if taken and isinstance(taken.instruction, GroupInstruction) else None
+        return (panel(t.tile_row_bytes) if panel else 0) or min(self.chip.line_bytes, t.tile_row_bytes)
+
+    @told_once
     def loading(self, cut: CutWork) -> Loading:
         if self.chip.copy_engine and cut.products and not self.engine_takes(cut):
             return Loading.BY_LANES
@@ -328,6 +409,7 @@ class GpuRoom:
         asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/repacking.py` counts it
         return Loading.REPACKED if asked >= LEAST_BYTES else Loading.BY_LANES
 
+    @told_once
     def on_lines(self, cut: CutWork) -> bool:
         """Whether rows begin on cache lines, where they lie or where they were copied to."""
         odd = self.odd(cut)

@@ -93,8 +93,8 @@ class HostTiles:
         """Short dims are not cut: nothing hangs over an edge then."""
         if not self.reads_in_place:
             return NO_COVERING
-        grains = {"rows": Covering(128, 4), "cols": Covering(128, self.lanes), "depth": Covering(256, 4)}
-        return grains.get(role, NO_COVERING)
+        most, grain = {"rows": (128, 4), "cols": (128, self.lanes), "depth": (256, 4)}.get(role, (0, 1))
+        return Covering(most, (grain,), least=grain)
 
     def refused(self, cut: CutWork) -> str:
         """A tile is in memory: any can be."""

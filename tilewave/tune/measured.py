@@ -12,7 +12,9 @@ JUDGED = (DATA / "h200_judged.csv",)
 """All points of a shape that were predicted to be any good."""
 SMALL = (DATA / "h200_small.csv",)
 """The same of shapes that may be as short as 1 along every dim."""
-H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL)
+EVEN = (DATA / "h200_even.csv",)
+"""Of both kinds, with tiles that cut short dims evenly, or fill all units, and parts of what lanes load."""
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN)
 """The files that its timing is fitted on."""
 
 

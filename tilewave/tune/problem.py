@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -94,6 +94,8 @@ class CutWork:
     """1 where operands are read where they lie."""
     in_one_order: bool = False
     """Whether all sums are to be added alike: then workgroups share no tile of a last round."""
+    told: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was worked out of it before (`gpu_room.told_once`)."""
 
     def with_knobs(self, point: Point) -> CutWork:
         """The same work, as the knobs of a point say; what they do not say stays."""

@@ -29,15 +29,25 @@ KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
 
 @dataclass(frozen=True)
 class Covering:
-    """One tile for all of a short dim: so long at most, and from `grain` on a whole multiple of it."""
+    """Tiles that cover a dim evenly: no longer than `most`, as few as do, up to `parts` of them, or one more."""
 
     most: int = 0
-    grain: int = 1
+    grains: tuple[int, ...] = (1,)
+    """Whole multiples of each are tried."""
+    least: int = 1
+    """From here on; shorter ones are as long as the dim."""
+    parts: int = 1
+    filling: tuple[int, ...] = ()
+    """Numbers of tiles that are tried as well, where these are `shortest` or longer: they fill a machine."""
+    shortest: int = 1
 
-    def of(self, size: int) -> int | None:
-        if size > self.most:
-            return None
-        return size if size < self.grain else -(-size // self.grain) * self.grain
+    def tiles(self, size: int) -> set[int]:
+        if not self.most:
+            return set()
+        fewest = -(-size // self.most)
+        even = [-(-size // n) for n in (fewest, fewest + 1) if n <= self.parts]
+        full = (n for n in (-(-size // count) for count in self.filling) if self.shortest <= n <= self.most)
+        return {n if n < self.least else -(-n // grain) * grain for n in (*even, *full) for grain in self.grains}
 
 
 NO_COVERING = Covering()
@@ -107,10 +117,9 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
     size = sizes.get(d.dim) if d.dim is not None else None
     if not isinstance(size, int):
         return d
-    whole = d.covers.of(size)
-    tried = {*d.values, whole} if whole else {*d.values}
-    enough = next((v for v in sorted(tried) if v >= max(size, d.grows_to)), max(tried))
-    return replace(d, values=tuple(v for v in sorted(tried) if v <= enough))
+    enough = next((v for v in sorted(d.values) if v >= max(size, d.grows_to)), max(d.values))
+    tried = sorted({*d.values, *d.covers.tiles(size)})
+    return replace(d, values=tuple(v for v in tried if v <= enough))
 
 
 @dataclass(frozen=True)

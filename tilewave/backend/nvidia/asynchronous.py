@@ -110,9 +110,10 @@ class Hopper:
     ) -> list[str]:
         return await_products(f, pending, kind, sums, meanwhile)
 
-    def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_turned: bool) -> None:
         registers = ", ".join(f"${i + 1}" for i in range(len(words)))
-        text = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [$0], {{{registers}}};"
+        turned = ".trans" if is_turned else ""
+        text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{turned}.shared.b16 [$0], {{{registers}}};"
         asm(f, text, [("i32", address), *(("i32", word) for word in words)])
 
     # -- signals

@@ -120,8 +120,9 @@ class AsynchronousTarget(Protocol):
         that some arithmetic gave."""
         ...
 
-    def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:
-        """Four blocks of 8 x 8 elements of 16 bits, spread as sums are; lane i says where row i of the 32 begins."""
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_turned: bool) -> None:
+        """A block of 8 x 8 elements of 16 bits for each word, spread as sums are, and transposed on their way if asked
+        for; lane i says where row i of all of them begins."""
         ...
 
     def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:

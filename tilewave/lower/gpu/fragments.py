@@ -2,6 +2,9 @@
 
 A lane holds two neighbours of row lane // 4 of each block; the instruction takes the address of one row from each lane:
 row lane % 16 of the blocks on the left for lanes below 16, and of those 8 columns to the right for the others.
+
+Where rows of the memory are columns of the blocks, the instruction transposes each, and these rows' addresses are asked
+for: lane % 8 of the blocks above for lanes below 16, and of those 8 rows below for the others.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class FragmentStore:
     op: Store
     memory: Memory
     at: tuple[Affine, ...]
+    is_turned: bool
+    """Whether blocks are transposed on their way."""
 
     @staticmethod
     def of(registers: Registers, op: Store, memory: Memory) -> FragmentStore | None:
@@ -40,12 +45,15 @@ class FragmentStore:
         target, held = registers.target.asynchronous, op.x.type
         if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
             return None
-        rest = _without_lane(registers, op)
+        is_turned = op.steps[-1][-2:] == (1, 0)
+        rest = _without_lane(registers, op, is_turned)
         chunk = memory.placement.chunk if isinstance(memory.placement, (Swizzled, Panels)) else BLOCK
         whole = chunk % BLOCK == 0 and row_elements(memory) % BLOCK == 0
-        if rest is None or not whole or not _are_fragments(held.shape, op.steps) or rest[-1].divisor() % BLOCK:
+        if rest is None or not whole or rest[-1].divisor() % BLOCK:
             return None
-        return FragmentStore(registers, target, op, memory, rest)
+        if not _are_fragments(held.shape, op.steps, is_turned):
+            return None
+        return FragmentStore(registers, target, op, memory, rest, is_turned)
 
     def write(self, x: Held, pointer: str) -> None:
         """Blocks side by side, two and two; each of them is 8 rows above another."""
@@ -56,46 +64,60 @@ class FragmentStore:
         for i, which in enumerate(combinations(*map(range, lead))):
             for j in range(0, across, 2):
                 first = (i * across + j) * 2
+                count = 4 if j + 1 < across else 2
                 where = self.address((*which, j, 0, 0))
                 spot = f.value(f"add i32 {base}, {where.whole()}")
-                self.target.store_fragments(f, spot, list(words[first : first + 4]))
+                self.target.store_fragments(f, spot, list(words[first : first + count]), self.is_turned)
 
     def address(self, register: Sequence[int]) -> OffsetNumber:
         """Of this lane's row, in bytes."""
-        f = self.registers.f
-        lane = self.registers.target.lane(f)
-        row = OffsetNumber(f, f.value(f"and i32 {lane}, 15"), 0, 15)
-        right = OffsetNumber(f, f.value(f"lshr i32 {lane}, 4"), 0, 1) * BLOCK
+        row, column = self.turned_row() if self.is_turned else self.row()
         here = []
         for axis, s in enumerate(self.at):
             far = sum(i * step[axis] for i, step in zip(register, self.op.steps, strict=True))
             here.append(number_of(self.registers, s.plus(far)))
-        here[-2], here[-1] = here[-2] + row, here[-1] + right
+        here[-2], here[-1] = here[-2] + row, here[-1] + column
         found = offset(self.memory, *here) * self.memory.dtype.bytes
         assert isinstance(found, OffsetNumber)
         return found
 
+    def row(self) -> tuple[OffsetNumber, OffsetNumber]:
+        """Of the memory, whose address this lane gives, and the column where the block begins."""
+        return self.of_lane("and i32 {}, 15", 15), self.of_lane("lshr i32 {}, 4", 1) * BLOCK
 
-def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> bool:
-    """Blocks beside each other, an even number of them, two rows of blocks, two neighbours."""
+    def turned_row(self) -> tuple[OffsetNumber, OffsetNumber]:
+        below = self.of_lane("lshr i32 {}, 4", 1) * BLOCK
+        beside = self.registers.f.value(f"lshr i32 {self.registers.target.lane(self.registers.f)}, 3")
+        right = OffsetNumber(self.registers.f, self.registers.f.value(f"and i32 {beside}, 1"), 0, 1)
+        return self.of_lane("and i32 {}, 7", 7) + below, right * BLOCK
+
+    def of_lane(self, text: str, most: int) -> OffsetNumber:
+        f = self.registers.f
+        return OffsetNumber(f, f.value(text.format(self.registers.target.lane(f))), 0, most)
+
+
+def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], is_turned: bool) -> bool:
+    """Blocks beside each other, two rows of blocks, two neighbours; or the same, transposed."""
     nothing = (0,) * (len(steps[0]) - 2)
-    wanted = ((*nothing, 0, BLOCK), (*nothing, BLOCK, 0), (*nothing, 0, 1))
-    return shape[-3] % 2 == 0 and shape[-2:] == (2, 2) and steps[-3:] == wanted and prod(shape) > 0
+    sides = ((0, BLOCK), (BLOCK, 0), (0, 1))
+    wanted = tuple((*nothing, *(side[::-1] if is_turned else side)) for side in sides)
+    return shape[-2:] == (2, 2) and steps[-3:] == wanted and prod(shape) > 0
 
 
-def _without_lane(registers: Registers, op: Store) -> tuple[Affine, ...] | None:
-    """The positions without lane // 4 in the row and lane % 4 · 2 in the column, if that is what lanes add."""
-    found = []
+def _without_lane(registers: Registers, op: Store, is_turned: bool) -> tuple[Affine, ...] | None:
+    """The positions without lane // 4 in the row and lane % 4 · 2 in the column, if that is what lanes add; or, where
+    blocks are transposed, the other way round."""
+    found, row = [], 1 if is_turned else 2
     for axis, v in enumerate(op.at):
         s = registers.positions.of(v)
         own = {x: factor for x, factor in s.terms.items() if registers.positions.varies(x)}
-        match len(op.at) - axis:
-            case 2:
-                as_wanted = _is_lane_by_four(registers, own, FloorDiv, 1)
-            case 1:
-                as_wanted = _is_lane_by_four(registers, own, Mod, 2)
-            case _:
-                as_wanted = not own
+        behind = len(op.at) - axis
+        if behind == row:
+            as_wanted = _is_lane_by_four(registers, own, FloorDiv, 1)
+        elif behind <= 2:
+            as_wanted = _is_lane_by_four(registers, own, Mod, 2)
+        else:
+            as_wanted = not own
         if not as_wanted:
             return None
         found.append(replace(s, terms={x: factor for x, factor in s.terms.items() if x not in own}))
