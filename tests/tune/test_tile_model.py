@@ -332,8 +332,8 @@ def test_short_dims_are_cut_evenly():
 
 
 def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():
-    """Of a single group's width, since eight of them are too short a row; an H200 took half the time for it, where lanes
-    had no parts."""
+    """Of a single group's width, since eight of them are too short a row; an H200 took half the time for it. With parts
+    lanes may be as quick: these are left out."""
     one = undecided((4, 3776, 3136), kernel=product("TN"))
     one = replace(one, space=one.space.without(SPLIT))
     assert one.machine.loading(one.problem.cut(one.choices()[0].point)) is not Loading.BY_LANES

@@ -36,6 +36,8 @@ MEASURED_BYTES = 2
 """Of an element, of which launches were measured."""
 MANY_ROUNDS = 8
 """Of tasks: behind so many it does not matter how full the last one is."""
+UNEVEN_SIDE = 2.0
+"""As many loads a tile counts for whose side is no power of two, which lanes cannot share evenly."""
 MOSTLY = 0.75
 """Of a step: where products take so much, its time goes into them."""
 
@@ -241,15 +243,21 @@ class GpuTiles(GpuRoom):
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """As many bytes at a time as rows are multiples of, and each cache line that a row of a tile lies in.
-
-        Lanes load all of a tile that grows to whole instructions, though what lies outside touches no line.
-        """
-        t, line, widest = self.timing, self.chip.line_bytes, self.chip.widest_load_bytes
-        grown = zip(cut.operands, self.grown(cut), strict=True)
-        loads = sum(more * x.tile_bytes * x.times / gcd(x.row_bytes, widest) for x, more in grown)
+        """All loads, and each cache line that a row of a tile lies in."""
+        t, line = self.timing, self.chip.line_bytes
         lines = sum(x.tile_bytes * x.times / min(x.tile_row_bytes, line) for x in cut.operands)
-        return (loads / t.lane_loads_per_second + lines * t.lane_line) / cut.steps
+        return self._lane_loads(cut) / t.lane_loads_per_second + lines * t.lane_line / cut.steps
+
+    @told_once
+    def _lane_loads(self, cut: CutWork) -> float:
+        """Of a step: as many bytes at a time as rows are multiples of, or one by one where a tile grows to whole
+        instructions, all of it, though what lies outside touches no line."""
+        widest, found = self.chip.widest_load_bytes, 0.0
+        for x, more in zip(cut.operands, self.grown(cut), strict=True):
+            at_once = gcd(x.row_bytes, widest) if more == 1.0 else x.tile_bytes / x.elements
+            side = x.elements // cut.products[0].depth
+            found += more * x.tile_bytes * x.times / at_once * (1.0 if side & (side - 1) == 0 else UNEVEN_SIDE)
+        return found / cut.steps
 
     @told_once
     def _sums(self, cut: CutWork) -> int:

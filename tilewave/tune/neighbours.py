@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Places = NDArray[np.float64]
 """Traits of launches, one row for each."""
-REACH = 1.8
+REACH = 2.2
 """How far off launches are of which a model's error is told: there, by a factor of exp(-1/2) less."""
 NOISE = 0.3
 """Of what is beyond a model's time: the deviation that traits do not tell of, as a share of that which they do."""
@@ -34,7 +34,7 @@ COUNT = 1280
 """Launches that are kept."""
 NEAR = 0.5
 """Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones."""
-FARTHEST = 1.0
+FARTHEST = 0.8
 """A row that is further off counts as if it were so far off: what is not modelled must not bend the rest."""
 
 
