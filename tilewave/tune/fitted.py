@@ -139,7 +139,7 @@ HOPPER = LaunchTiming(
     many_sums=1,
     sharpness=2.698,
     error=0.1,
-    fitted_on="h200_judged, h200_tiles, h200_spaces, h200_small and h200_even.csv (benchmarks/fit_tiles.py)",
+    fitted_on="h200_judged.csv, h200_tiles, h200_spaces, h200_small and h200_even (benchmarks/fit_tiles.py)",
     neighbours="h200_neighbours.csv",
 )
 CDNA = LaunchTiming(

@@ -94,7 +94,7 @@ class HostTiles:
         if not self.reads_in_place:
             return NO_COVERING
         most, grain = {"rows": (128, 4), "cols": (128, self.lanes), "depth": (256, 4)}.get(role, (0, 1))
-        return Covering(most, (grain,), least=grain)
+        return Covering(most, (grain,), least=grain, is_enough=True)
 
     def refused(self, cut: CutWork) -> str:
         """A tile is in memory: any can be."""

@@ -40,6 +40,8 @@ class Covering:
     filling: tuple[int, ...] = ()
     """Numbers of tiles that are tried as well, where these are `shortest` or longer: they fill a machine."""
     shortest: int = 1
+    is_enough: bool = False
+    """Whether nothing longer is tried beside one that covers a dim alone."""
 
     def tiles(self, size: int) -> set[int]:
         if not self.most:
@@ -117,9 +119,10 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
     size = sizes.get(d.dim) if d.dim is not None else None
     if not isinstance(size, int):
         return d
-    enough = next((v for v in sorted(d.values) if v >= max(size, d.grows_to)), max(d.values))
-    tried = sorted({*d.values, *d.covers.tiles(size)})
-    return replace(d, values=tuple(v for v in tried if v <= enough))
+    covering = d.covers.tiles(size)
+    known = sorted({*d.values, *covering} if d.covers.is_enough else d.values)
+    enough = next((v for v in known if v >= max(size, d.grows_to)), known[-1])
+    return replace(d, values=tuple(sorted({v for v in d.values if v <= enough} | covering)))
 
 
 @dataclass(frozen=True)
