@@ -64,17 +64,14 @@ FITTED = (
     "lane_latency",
     "lane_loads_per_second",
     "lane_line",
-    "l2_kept_bytes",
-    "l2_thrashed",
     "kept_bytes_per_second",
-    "crowded_bytes_per_second",
     "hbm_share",
     "off_lines",
     "many_sums",
     "sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0, "kept_bytes_per_second": 1e13}
-LEAST = {"l2_thrashed": 0.03, "off_lines": 1.0, "many_sums": 1.0}
+LEAST = {"off_lines": 1.0, "many_sums": 1.0}
 UNSURE = 0.03
 """Times that are predicted this near each other, as a share, are taken for one another."""
 BAD = 0.12

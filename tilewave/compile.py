@@ -675,8 +675,11 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     return compiled if options.target else replace(compiled, elsewhere=there)
 
 
-def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) -> Compiled:
-    wanted = _checked_options(options, target)
+def _compiled(
+    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: tuple[tuple[str, int], ...] = ()
+) -> Compiled:
+    """`sizes`: how large open ones come at most."""
+    wanted = replace(_checked_options(options, target), sizes=sizes)
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
 
@@ -695,18 +698,20 @@ def _choosing(
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
     tiles = UndecidedKernel.of(kernel, *facts)
     tiles = tiles.for_all_batches() if options.batch_invariant else tiles
-    known: dict[str, Compiled] = {}
+    known: dict[tuple[Any, ...], Compiled] = {}
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
         refused: TilewaveError | None = None
+        sizes = tiles.most_of(buckets or {}) if target.judges_by_sizes else ()
         for choice in tiles.choices(buckets)[:MOST_TRIED]:
+            made = choice.text, sizes
             try:
-                if choice.text not in known:
-                    known[choice.text] = _compiled(as_chosen(options, choice), tiles.decided(choice), target)
+                if made not in known:
+                    known[made] = _compiled(as_chosen(options, choice), tiles.decided(choice), target, sizes)
             except ConstraintError as error:
                 refused = refused or error
             else:
-                return replace(known[choice.text], choice=choice)
+                return replace(known[made], choice=choice)
         raise refused or tiles.nothing_fits()
 
     if not tiles.left_open:

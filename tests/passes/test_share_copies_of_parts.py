@@ -12,6 +12,7 @@ from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
 from tilewave.analysis import pairs, scattered
+from tilewave.analysis.streaming import Streamed
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import (
@@ -36,19 +37,13 @@ from tilewave.pipeline.runner import run
 TILE = (64, 64, 64)
 
 
-class Anyway(ShareCopies):
-    """Wherever neighbours want the same, whether that pays or not."""
-
-    def pays(self, kernel):
-        return True
-
-    def is_worth_sharing(self, program, memory):
-        return True
+ANYWAY = ShareCopies(SM_90A, Streamed(frozenset("ab")))
+"""Wherever neighbours want the same, whether that pays or not."""
 
 
 def steps_of(kernel, workgroups=132, stages=2, split=None):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    forced = [Anyway(SM_90A) if isinstance(p, ShareCopies) else p for p in passes]
+    forced = [ANYWAY if isinstance(p, ShareCopies) else p for p in passes]
     return run(kernel, [split if split and isinstance(p, SplitLastRound) else p for p in forced])
 
 
@@ -101,7 +96,7 @@ def test_a_pair_of_one_who_multiplies_and_one_who_adds_up_shares_nothing(always_
     """Three parts of one tile: workgroup 2 has the last, and 3 adds up the first slice."""
     shape = (64, 64, 376)
     kernel, steps = steps_of(in_parts(shape, 3))
-    (said,) = (s.declined for s in steps if s.name == "anyway")
+    (said,) = (s.declined for s in steps if s.name == "share_copies")
     assert kernel.cluster == 1 and [d.what for d in said] == [OTHER_FORM.what]
     check_same_bits(kernel, shape, TIMES[:2])
 
@@ -190,6 +185,7 @@ STREAMED = {
     "steps of 24 KB": ((128, 8192, 8192), (64, 128, 64), 0, 1),
     "several turns": ((256, 28672, 4096), (128, 256, 64), 0, 1),
     "L2 keeps both": ((256, 4096, 4096), (128, 128, 128), 0, 1),
+    "products take longer": ((512, 8192, 8192), (128, 256, 64), 0, 1),
 }
 
 

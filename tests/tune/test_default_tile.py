@@ -146,6 +146,8 @@ def test_a_size_belongs_to_the_bucket_whose_ends_are_around_it():
         least, most = bucket_ends(bucket(size))
         assert least <= max(1, size) <= most
     assert bucket(10**9) == bucket(32769)
+    found = [bucket_ends(bucket(n)) for n in (64, 65, 97, 129, 256)]
+    assert found == [(33, 64), (65, 96), (97, 128), (129, 192), (193, 256)]
 
 
 def test_calls_of_one_bucket_share_a_decision_and_those_of_another_have_their_own():
@@ -155,7 +157,7 @@ def test_calls_of_one_bucket_share_a_decision_and_those_of_another_have_their_ow
         kernel(a, b, c)
         check_product(c, a, b)
     (one,) = kernel.kept["call"]._kernels.values()
-    assert {key[0] for key in one.by_size.made} == {0, 7, 2}
+    assert {key[0] for key in one.by_size.made} == {bucket(m) for m in (1, 65, 128, 3)}
 
 
 def test_a_call_is_answered_by_the_tile_of_its_bucket():

@@ -81,7 +81,7 @@ def shares_of(*files):
 def test_the_tile_predicted_best_loses_little():
     found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN)))
     assert len(found) >= 270
-    assert mean(found) >= 0.965 and min(found) >= 0.8 and sorted(found)[1] >= 0.82
+    assert mean(found) >= 0.965 and min(found) >= 0.82
 
 
 def test_the_tile_predicted_best_of_small_products_loses_little():
@@ -182,10 +182,10 @@ def test_registers_leave_room_for_one_workgroup_of_several_groups():
 
 
 def test_where_the_next_launch_finds_room_arrays_are_still_in_l2():
-    """Measured: 7.3 µs with 6 stages, of which four workgroups fit on a unit, and 13.2 µs with 12; less is told."""
+    """Measured: 7.3 µs with 6 stages, of which four workgroups fit on a unit, and 13.2 µs with 12."""
     machine = machine_of("sm_90a")
     few, many = (machine.predict(cut((3, 12160, 1728), (8, 64, 64), layout="NN", buffers=n)).seconds for n in (6, 12))
-    assert few < 0.95 * many
+    assert few < 0.75 * many
 
 
 def test_few_places_in_shared_memory_wait_for_copies():

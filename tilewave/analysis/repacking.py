@@ -46,9 +46,12 @@ class TileLoads:
 
     def are_worth_it(self, shapes: Mapping[str, Sequence[int]]) -> bool:
         """Whether they are many enough for arrays of these shapes."""
-        tiles = max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
         reads = [(rows * size, shapes[name][axis]) for name, rows, axis, size in self.reads if name in shapes]
-        return tiles * sum(column * length for column, length in reads) >= LEAST_BYTES
+        return self.tiles(shapes) * sum(column * length for column, length in reads) >= LEAST_BYTES
+
+    def tiles(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """That are written of arrays of these shapes."""
+        return max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
 
 
 def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
@@ -56,8 +59,7 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     memories = _arrays(kernel)
     if any(kind.is_open for kind in memories.values()):
         return ()
-    users = _users(kernel)
-    taken = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)}
+    taken = {op.memory.name for op in operand_reads(kernel)}
     odd = [name for name, m in memories.items() if name in taken and m.shape[-1] * m.dtype.bytes % grain_bytes]
     return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
 
@@ -78,6 +80,12 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
     found = tuple(name for name, m in memories.items() if m.dtype.name in along_depth and all(reads.get(name, [False])))
     is_open = any(kind.is_open for kind in memories.values())
     return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+
+
+def operand_reads(kernel: Kernel) -> list[Read]:
+    """Of tiles that products take, or from which it is computed element by element what they take."""
+    users = _users(kernel)
+    return [op for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)]
 
 
 def _arrays(kernel: Kernel) -> dict[str, Memory]:

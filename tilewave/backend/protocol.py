@@ -36,6 +36,8 @@ class BuildOptions:
     instruction_set: str | None = None
     in_place: bool = False
     """Whether operands are read where they lie, and not packed before the launch."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """How large open sizes come at most, where that is known: what pays is judged by them, and nothing else."""
 
 
 CallAgain = Callable[..., int]
@@ -195,6 +197,8 @@ class Backend(Protocol):
     is_emulated: bool = False
     """Its machine code can be run and counted without its device."""
     takes_instruction_sets: bool = False
+    judges_by_sizes: bool = False
+    """Whether its code of one tile may differ by how large open sizes come."""
 
     @property
     def most_bytes(self) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewave.analysis.streaming import streamed
 from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
 from tilewave.backend.targets import targets_on
 from tilewave.bench.result import Settings, Shape
@@ -37,7 +38,11 @@ class Ablation:
 
 def changed(change: Change) -> Build:
     """With a changed list of passes."""
-    return lambda tiles, places: build_with(tiles, CHIP, change(copying_passes(CHIP, places)))
+
+    def build(tiles: Kernel, places: Places) -> NvidiaBuild:
+        return build_with(tiles, CHIP, change(copying_passes(CHIP, places, shared=streamed(tiles, CHIP, {}))))
+
+    return build
 
 
 def without(name: str) -> Change:

@@ -15,10 +15,7 @@ It halves the requests for one operand, and costs a little waiting for each othe
 the kernel is left as it is:
 
 - Rows do not begin on cache lines, so that each row of a copy touches two of them.
-- The operand is larger than L2, so that all of it comes from memory, and every workgroup has one tile or a part of one,
-  in steps that are long beside the waiting. On an H200, 128x128x128: 1.3 % of 256x8192x8192, 2.4 % of 256x4096x14336 in
-  two parts, 3.8 % of 512x512x65536 in eight. What L2 keeps is better brought twice: 6 % slower at 128x8192x8192, whose
-  neighbours have the activations in common, and 25 % at 1024³, where two begin and end together in 1.1 µs.
+- L2 cannot keep the operand, so that all of it comes from memory, and nothing takes longer: `analysis/streaming.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from typing import Any
 
 from tilewave.analysis.pairs import Pairs, compare, following
 from tilewave.analysis.ranges import workgroup_range
+from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -59,12 +57,9 @@ from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
-from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import Chip
 
 MEMBERS = 2
-LONG_STEP_BYTES = 32 << 10
-"""That a workgroup brings in a step: with fewer, waiting costs more than it saves (64x128x64, 24 KB: 3 % slower)."""
 SAMPLE, SAMPLE_BATCHES = 4104, 2
 """Open sizes for which it is looked at which operand neighbours share: some rounds of tiles."""
 
@@ -101,6 +96,7 @@ class ShareCopies:
     """`machine` says how long a cache line is; of the pairs of neighbours, at least `least_part` must agree."""
 
     machine: Chip
+    streamed: Streamed = NOTHING_STREAMED
     least_part: float = 0.5
     open_on_lines: bool = True
     """Of memories whose rows are open, whether the code is for such as begin on lines."""
@@ -115,8 +111,10 @@ class ShareCopies:
         declined: list[Declined] = []
         try:
             program = _program(kernel, engine.pattern_bytes)
-            sample = _program(bind(kernel, sample_sizes(kernel)), engine.pattern_bytes)
-            worth = [memory for memory in sample.memories if self.is_worth_sharing(sample, memory)]
+            sizes = {**sample_sizes(kernel), **self.streamed.sizes}
+            sample = _program(bind(kernel, sizes), engine.pattern_bytes)
+            shares_any = self.crosses_lines(sample.memories)
+            worth = [memory for memory in sample.memories if shares_any or memory.name in self.streamed.arrays]
             found = [shared for memory in worth if (shared := self.shared(sample, memory, declined))]
             if not found:
                 return self.left(kernel, *declined)
@@ -134,22 +132,11 @@ class ShareCopies:
         """Whether it may, for one operand or another."""
         if not any(isinstance(op, Role) for op in kernel.body.ops):
             return False
-        return self.crosses_lines(_copied(kernel)) or any(map(self.streams, _copied(kernel)))
-
-    def is_worth_sharing(self, program: _Program, memory: Value) -> bool:
-        if self.crosses_lines(program.memories):
-            return True
-        return self.streams(memory) and program.turns is None and program.step_bytes >= LONG_STEP_BYTES
+        copied = _copied(kernel)
+        return self.crosses_lines(copied) or any(memory.name in self.streamed.arrays for memory in copied)
 
     def crosses_lines(self, memories: Sequence[Value]) -> bool:
         return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in memories)
-
-    def streams(self, memory: Value) -> bool:
-        """Whether L2 cannot keep it; what a launch tells the size of is left to it."""
-        kind = memory.type
-        assert isinstance(kind, Memory)
-        card = STANDING_FOR.get(self.machine.name)  # of a chip of somebody's own nobody knows it
-        return card is not None and not kind.is_open and prod(kind.shape) * kind.dtype.bytes > card.l2.bytes
 
     def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
         try:
@@ -210,11 +197,6 @@ class _Program:
     @property
     def memories(self) -> list[Value]:
         return list(dict.fromkeys(op.memory for op in self.copies))
-
-    @property
-    def step_bytes(self) -> int:
-        """That a workgroup brings in a step."""
-        return sum(_box_bytes(op) for op in self.copies)
 
     @property
     def tops(self) -> tuple[Op, ...]:

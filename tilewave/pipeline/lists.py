@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed
 from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
@@ -189,6 +190,7 @@ def hopper(
     workgroups: int,
     fewest: int = 1,
     open_on_lines: bool = True,
+    streamed: Streamed = NOTHING_STREAMED,
 ) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
@@ -206,6 +208,7 @@ def hopper(
             workgroups or machine.processors,
             line_bytes=machine.line_bytes,
             open_on_lines=open_on_lines,
+            shares=bool(streamed.arrays),
             only_few=not workgroups,
         ),
         MakePersistent(workgroups),  # leaves it to this one
@@ -233,7 +236,7 @@ def hopper(
         keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
-        ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
+        ShareCopies(machine, streamed, open_on_lines=open_on_lines),  # behind the roles: it changes whom each tells
         lag_products,  # behind: it takes steps of rings apart
         simplify,
         dissolve_loops,  # of a first step that stands in front of its loop, much is known

@@ -205,8 +205,8 @@ def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tu
 
 # -- sizes that a call tells ------------------------------------------------------------------------------------------
 
-WHOLE_BITS, LARGEST_BITS = 8, 15
-"""Sizes beyond 2 ** 8 are decided by halves of what lies between two powers of two, and those beyond 2 ** 15 as one."""
+WHOLE_BITS, LARGEST_BITS = 6, 15
+"""Sizes beyond 2 ** 6 are decided by halves of what lies between two powers of two, and those beyond 2 ** 15 as one."""
 LAST_BUCKET = WHOLE_BITS + 2 * (LARGEST_BITS - WHOLE_BITS) + 1
 ALIGNED = 16
 """Elements that rows are a multiple of where they begin well."""

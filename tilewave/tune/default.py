@@ -193,6 +193,10 @@ class UndecidedKernel:
         """With the largest sizes of a bucket."""
         return self.problem.sized({dim: bucket_ends(number)[1] for dim, number in buckets.items()})
 
+    def most_of(self, buckets: Mapping[Symbol, int]) -> tuple[tuple[str, int], ...]:
+        """The largest sizes of a bucket, by their names."""
+        return tuple((dim.name, bucket_ends(number)[1]) for dim, number in buckets.items())
+
     def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
         """What a decision for a bucket is on record for; without one, for the sizes."""
         return self._key({dim: "{}..{}".format(*bucket_ends(number)) for dim, number in buckets.items()})

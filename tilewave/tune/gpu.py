@@ -239,7 +239,7 @@ class GpuTiles(GpuRoom):
     def _copied(self, cut: CutWork) -> float:
         """By the copy engine, which goes row by row, and fills what lies outside an array."""
         t = self.timing
-        inside = (cut.step_bytes - cut.outside_bytes) / t.unit_bytes_per_second
+        inside = (cut.step_bytes - cut.outside_bytes - self.shared_step_bytes(cut) / 2) / t.unit_bytes_per_second
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.repacking import LEAST_BYTES
+from tilewave.analysis.streaming import BroughtWork, is_streamed
 from tilewave.analysis.wave_chunks import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
@@ -387,6 +388,19 @@ class GpuRoom:
         line = self.chip.line_bytes
         rows = (t.tile_bytes * t.times * (1 / self._copied_row(t, cut) - 1 / line) for t in cut.operands)
         return sum(rows) / cut.steps
+
+    @told_once
+    def shared_step_bytes(self, cut: CutWork) -> float:
+        """Of a step's copies, what neighbours bring together, half each (`passes/share_copies.py`): those below each
+        other have columns in common."""
+        if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.copy_engine is None:
+            return 0.0
+        (p,), columns = cut.products, cut.operands[1]
+        in_parts = not cut.in_one_order
+        facts = cut.tasks, in_parts, cut.step_bytes, cut.distinct_bytes, cut.flops * p.inside, p.dtype.name
+        if self.loading(cut) is Loading.BY_LANES or not BroughtWork(*facts).is_worth_sharing(self.card):
+            return 0.0
+        return columns.inside_bytes * columns.times / cut.steps if is_streamed(columns.array_bytes, self.card) else 0.0
 
     @told_once
     def outside_rows(self, cut: CutWork) -> float:

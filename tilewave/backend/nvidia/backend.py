@@ -28,6 +28,7 @@ class NvidiaBackend(Backend):
     device = "cuda"
     also_called = ("nvidia", "ptx", "hopper", "gpu")
     has_lanes = True
+    judges_by_sizes = True
 
     @property
     def most_bytes(self) -> int:
@@ -37,7 +38,7 @@ class NvidiaBackend(Backend):
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_nvidia(tiles, self.chip, places, options.prefetched, options.buffers)
+        return build_nvidia(tiles, self.chip, places, options.prefetched, options.buffers, options.sizes)
 
     def load(self, contents: Contents, kernel: Kernel) -> NvidiaBuild:
         with IMPORTING:

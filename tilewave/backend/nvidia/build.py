@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.repacking import across_depth, odd_rows
+from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.nvidia.repacking import in_numpy
@@ -200,15 +201,26 @@ class NvidiaBuild(Build):
         )
 
 
-def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
+def build_nvidia(
+    tiles: Kernel,
+    chip: Chip,
+    places: Places,
+    prefetched: int,
+    stages: int | None = None,
+    sizes: Sequence[tuple[str, int]] = (),
+) -> NvidiaBuild:
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead; unsaid, one where lanes have registers for it.
+    What pays is judged by `sizes`, where these are open and somebody knows how large they come.
     """
     misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
     repacks = is_open(tiles) or bool(misfits)
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits)
+    shared = streamed(tiles, chip, dict(sizes))
+    told = (repr(shared),) if is_open(tiles) and shared.arrays else ()
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits, *told)
+    copying = _Copying(chip, places, stages, shared)
 
     def plain() -> NvidiaBuild:
         ahead = prefetched or int(_brings_little(tiles))
@@ -216,15 +228,15 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
     def off_lines() -> NvidiaBuild:
-        return replace(_chosen(tiles, chip, places, stages, open_on_lines=False), key=key)
+        return replace(_chosen(tiles, replace(copying, open_on_lines=False)), key=key)
 
     sharing = off_lines if is_open(tiles) else None
 
     def chosen() -> NvidiaBuild:
-        copying = _chosen(tiles, chip, places, stages)
-        if _copies(copying):
-            return replace(copying, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
-        return replace(_tried(copying, plain()), key=key)
+        built = _chosen(tiles, copying)
+        if _copies(built):
+            return replace(built, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
+        return replace(_tried(built, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
@@ -233,9 +245,37 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     return replace(whole, otherwise=plain, off_lines=sharing, repacks=repacks) if code.maps else whole
 
 
-def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_on_lines: bool = True) -> NvidiaBuild:
+@dataclass(frozen=True)
+class _Copying:
+    """How a kernel is built whose tiles the copy engine brings."""
+
+    chip: Chip
+    places: Places
+    stages: int | None = None
+    streamed: Streamed = NOTHING_STREAMED
+    open_on_lines: bool = True
+
+    def passes(self, workgroups: int) -> tuple[Pass, ...]:
+        """So many run at once; 0: each has a tile."""
+        facts = self.chip, self.places, self.stages, workgroups, self.stages or 1, self.open_on_lines, self.streamed
+        passes: tuple[Pass, ...] = _pipelines().hopper(*facts)
+        return passes
+
+    def built(self, tiles: Kernel, workgroups: int) -> NvidiaBuild:
+        """Where it brings none, no pass behind that is run: another list makes the kernel."""
+        passes = self.passes(workgroups)
+        until = 1 + [pass_name(p) for p in passes].index("use_copy_engine")
+        kernel, steps = run(tiles, passes[:until])
+        if any(isinstance(op, Copy) for op in walk(kernel.body)):
+            kernel, more = run(kernel, passes[until:])
+            steps = (*steps, *more)
+        return build_of(tiles, self.chip, (kernel, steps))
+
+
+def _chosen(tiles: Kernel, copying: _Copying) -> NvidiaBuild:
     """With copies; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines)
+    chip = copying.chip
+    built = copying.built(tiles, chip.processors)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
@@ -244,8 +284,7 @@ def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_
     if alone or few or built.lanes.workgroups == tiles.workgroups:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
-    enough = tiles.workgroups if isinstance(tiles.workgroups, int) else 0
-    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines)
+    one_each = copying.built(tiles, tiles.workgroups if isinstance(tiles.workgroups, int) else 0)
     return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
 
 
@@ -268,33 +307,11 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
     return replace(plain, passing=lambda: (lanes, (*unchanged, *steps)))
 
 
-def build_copying(
-    tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int, open_on_lines: bool = True
-) -> NvidiaBuild:
-    """The kernel whose tiles the copy engine brings; `workgroups` run at once, 0: each has a tile.
-
-    Where it brings none, no pass behind that is run: another list makes the kernel.
-    """
-    passes = copying_passes(chip, places, stages, workgroups, open_on_lines)
-    until = 1 + [pass_name(p) for p in passes].index("use_copy_engine")
-    kernel, steps = run(tiles, passes[:until])
-    if any(isinstance(op, Copy) for op in walk(kernel.body)):
-        kernel, more = run(kernel, passes[until:])
-        steps = (*steps, *more)
-    return build_of(tiles, chip, (kernel, steps))
-
-
 def copying_passes(
-    chip: Chip,
-    places: Places,
-    stages: int | None = None,
-    workgroups: int | None = None,
-    open_on_lines: bool = True,
+    chip: Chip, places: Places, stages: int | None = None, shared: Streamed = NOTHING_STREAMED
 ) -> tuple[Pass, ...]:
-    """`workgroups`: as many as the chip has processors, where it is not said."""
-    at_once = chip.processors if workgroups is None else workgroups
-    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, at_once, stages or 1, open_on_lines)
-    return passes
+    """For a kernel of whose operands it is `shared` that neighbours bring together."""
+    return _Copying(chip, places, stages, shared).passes(chip.processors)
 
 
 def _brings_little(tiles: Kernel) -> bool:
