@@ -79,7 +79,9 @@ def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile,
     made = compiled(gemm(out=f16, epilogue=lambda x: cast(x, f16)), sizes(*shape, *tile))
     assert count(made, CopyAsyncOut) == chunks and not direct_stores(made)
     assert {op.source.type.shape[-2:] for op in walk(made.ir().body) if isinstance(op, CopyAsyncOut)} == {chunk}
-    assert len(re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x[24]\.trans", made.asm)) > 0
+    blocks = sum(map(int, re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x([24])\.trans", made.asm)))
+    multiplying = made.resources.waves[0] - 4  # beside those that copy
+    assert blocks * multiplying == tile[0] // 8 * tile[1] // 8
     check(made, shape, f16)
 
 

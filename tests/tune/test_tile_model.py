@@ -173,6 +173,46 @@ def test_what_results_take_of_shared_memory_where_lanes_store_them(shape, tile):
     assert machine.shared_bytes(work, machine.stages(work)) == made.resources.shared_bytes
 
 
+@pytest.mark.parametrize("tile", [(64, 128, 32), (64, 192, 32), (128, 80, 32), (128, 128, 32)])
+def test_lanes_that_load_store_results_too(tile):
+    """Into rows where they hold few sums, and chunks of whole rows divide the tile; else as they hold them, slowly."""
+    shape, machine = (3163, 3440, 1), machine_of("sm_90a")
+    work = cut(shape, tile, layout="TN")
+    subs = {**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}
+    made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product("TN"))
+    in_rows = "st.global.v4" in made.asm
+    assert machine.loading(work) is Loading.BY_LANES and bool(machine._staged_writes(work)) == in_rows
+    rows, held = (machine.predict(cut(shape, (64, n, 32), layout="TN")).seconds for n in (128, 192))
+    assert held > 2 * rows  # measured: 7.5 and 22 µs
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "one_order"),
+    [
+        ((128, 8192, 8192), (64, 128, 128), False),
+        ((128, 8192, 8192), (128, 64, 128), False),
+        ((128, 8192, 8192), (64, 128, 64), False),
+        ((512, 8192, 8192), (128, 256, 64), False),
+        ((128, 4096, 14336), (64, 128, 128), False),
+        ((128, 4096, 14336), (64, 128, 128), True),
+        ((256, 4096, 4096), (128, 128, 128), False),
+    ],
+)
+def test_copies_that_the_model_counts_half_are_those_that_neighbours_share(shape, tile, one_order):
+    subs = {**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}
+    made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", batch_invariant=one_order), product())
+    work = replace(cut(shape, tile), in_one_order=one_order)
+    shared = machine_of("sm_90a").shared_step_bytes(work)
+    assert bool(shared) == (made.build.lanes.cluster == 2) and shared in (0.0, tile[1] * tile[2] * 2)
+
+
+def test_parts_that_come_one_by_one_are_waited_for():
+    """Measured: 4.0 µs in 16 parts, 15.7 in 32, of which more workgroups are than run at once."""
+    machine = machine_of("sm_90a")
+    few, many = (machine.predict(cut((300, 2, 2000), (64, 8, 64), layout="NN", split=n)).seconds for n in (16, 32))
+    assert many > 1.5 * few
+
+
 def test_registers_leave_room_for_one_workgroup_of_several_groups():
     machine = machine_of("sm_90a")
     assert machine.resident(cut((3, 12160, 1728), (8, 128, 64), buffers=3)) == 1
@@ -230,7 +270,7 @@ def test_illegal_points_are_counted_by_what_there_is_too_little_of():
 
 def test_stages_and_parts_are_decisions_too():
     values = {d.symbol: d.values for d in undecided((512, 512, 4096)).space.decisions}
-    assert values[BUFFERS] == (0, 3, 6, 12) and values[SPLIT] == (0, 2, 4, 8, 16)
+    assert values[BUFFERS] == (0, 3, 6, 12) and values[SPLIT] == (0, 2, 4, 8, 16, 32)
     for target in ("gfx942", "cpu"):
         assert undecided((512, 512, 4096), target).space.without(*BLOCKS, *KNOBS).decisions == ()
         assert SPLIT not in undecided((512, 512, 4096), target).space.symbols
@@ -240,7 +280,7 @@ def test_what_the_author_cuts_is_no_decision_unless_its_number_is_open():
     kernel = gemm(constraints=[SplitConstraint(K, 4)])
     assert SPLIT not in undecided((64, 64, 4096), kernel=kernel).space.symbols
     open_parts = undecided((64, 64, 4096), kernel=gemm(constraints=[SplitConstraint(K, sym.PARTS)])).space
-    assert {d.symbol: d.values for d in open_parts.decisions}[sym.PARTS] == (1, 2, 4, 8, 16)
+    assert {d.symbol: d.values for d in open_parts.decisions}[sym.PARTS] == (1, 2, 4, 8, 16, 32)
 
 
 def test_the_compiler_takes_stages_and_parts_as_chosen():
@@ -317,6 +357,15 @@ def test_tiles_longer_than_a_dim_are_left_out():
     assert values[BLOCK_M] == (8, 16, 24, 32, 40, 48, 64) and max(values[BLOCK_N]) == 256
     values = {d.symbol: d.values for d in open_tiles.space.within({M: 130, N: 2, K: 5000}).decisions}
     assert max(values[BLOCK_M]) == 192 and max(values[BLOCK_N]) == 64  # as many are multiplied at once
+
+
+@pytest.mark.parametrize(("shape", "deepest"), [((8, 512, 4096), 256), ((512, 1, 4096), 256), ((9, 512, 4096), 128)])
+def test_steps_of_narrow_products_may_be_deeper(shape, deepest):
+    open_tiles = undecided(shape)
+    values = {d.symbol: d.values for d in open_tiles.space.within(open_tiles.problem.values).decisions}
+    assert max(values[BLOCK_K]) == deepest
+    asked = open_tiles.space.with_only(BLOCK_K, 64).within(open_tiles.problem.values)
+    assert {d.symbol: d.values for d in asked.decisions}[BLOCK_K] == (64,)
 
 
 def test_short_dims_are_cut_evenly():

@@ -12,6 +12,9 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
+AHEAD_BYTES = 20 << 10
+"""Of a step that lanes load ahead where nobody asks for it: 160 bytes of each of a group's lanes."""
+
 
 @dataclass(frozen=True)
 class LaneLoads:

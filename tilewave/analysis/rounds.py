@@ -19,7 +19,7 @@ from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.last_round import SCATTERED_BYTES
+from tilewave.ir.last_round import come_together
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
 from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, TakeOverAll, While, Workgroup
 from tilewave.ir.reasons import Reason, want
@@ -207,7 +207,7 @@ class Sharing(ABC):
 
     def takes_all(self, others: int) -> bool:
         """Whether so many are few enough to be on their way together."""
-        return others > 1 and others * self.tile.sums_bytes <= SCATTERED_BYTES
+        return come_together(others, self.tile.sums_bytes)
 
     def when(self, times: Number, write: Any) -> None:
         """A loop that goes round once or not at all."""

@@ -73,6 +73,11 @@ def is_scattered(parts: int, sums_bytes: int) -> bool:
     return sums_bytes >= LEAST_SUMS_BYTES and (parts - 1) * sums_bytes > SCATTERED_BYTES
 
 
+def come_together(others: int, sums_bytes: int) -> bool:
+    """Whether so many parts of a tile are few enough to be on their way at once."""
+    return others > 1 and others * sums_bytes <= SCATTERED_BYTES
+
+
 @lru_cache(maxsize=KEPT)
 def parts_that_pay(
     tiles: int,

@@ -257,6 +257,7 @@ def rank_buckets(
 ) -> tuple[RankedPoints, float]:
     """The points for all sizes of a bucket: the one that loses least at its ends first, and how much that loses.
 
+    The largest sizes count as much as the worst of all: those that programs have are round numbers, which end buckets.
     Tiles are looked at first; what no constraint names, of the best of them. Times are those at the largest sizes.
     """
     ends = [judged_sizes(number) for number in buckets.values()]
@@ -274,7 +275,7 @@ def rank_buckets(
 def _least_loss(
     corners: Sequence[TiledProblem], points: Sequence[Point], machine: TileMachine
 ) -> tuple[RankedPoints, float]:
-    """By what a point loses at most at some corner; those that are illegal at one are left out."""
+    """By what a point loses at most at some corner, and at the largest; those that are illegal at one are left out."""
     ranked = [rank_points(corner, points, machine) for corner in corners]
     times = [{_whole_key(p.point): p.prediction.seconds for p in one.legal} for one in ranked]
     largest = ranked[-1]
@@ -284,7 +285,8 @@ def _least_loss(
 
     losses = {_whole_key(p.point): loss(p) for p in largest.legal}
     legal = [p for p in largest.legal if losses[_whole_key(p.point)] < inf]
-    order = sorted(legal, key=lambda p: losses[_whole_key(p.point)])
+    quickest = min((p.prediction.seconds for p in largest.legal), default=inf)
+    order = sorted(legal, key=lambda p: losses[_whole_key(p.point)] * p.prediction.seconds / quickest)
     return RankedPoints(tuple(order), largest.illegal), losses[_whole_key(order[0].point)] if order else 1.0
 
 

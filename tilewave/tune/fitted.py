@@ -40,6 +40,8 @@ class LaunchTiming:
     """And to add one, for each of its sums."""
     added_power: float
     """Of the number of parts, that this grows with."""
+    taken_alone: float
+    """To take a part behind the one before, where they do not come all at once."""
     scattered: float
     """As many parts a tile counts for whose slices are added by workgroups of their own."""
     row_start: float
@@ -68,6 +70,8 @@ class LaunchTiming:
     """Of a step whose operands lanes load: until the first of them are there."""
     lane_latency: float
     """And how much later that is where they come from memory."""
+    not_ahead: float
+    """To wait for a step that lanes could not load ahead."""
     lane_loads_per_second: float
     """Of one unit, each of so many bytes as rows are multiples of."""
     lane_line: float
@@ -99,45 +103,47 @@ class LaunchTiming:
 
 HOPPER = LaunchTiming(
     matrix_share=1,
-    group_gap=2.103e-08,
-    step_gap=6.484e-08,
-    least_step=1.634e-07,
-    launch=2.034e-08,
-    start=9.33e-07,
-    start_per_sum=4.742e-11,
-    start_per_byte=6.168e-16,
-    start_hidden=0.3934,
-    together=1.921,
-    no_room=4.216e-07,
-    not_early=6.365e-07,
-    hand_over=1.301e-06,
-    hand_over_per_sum=1.133e-10,
-    added_power=0.8141,
-    scattered=3.188,
+    group_gap=1.533e-08,
+    step_gap=6.263e-08,
+    least_step=1.999e-07,
+    launch=2.073e-08,
+    start=9.538e-07,
+    start_per_sum=4.818e-11,
+    start_per_byte=2.564e-16,
+    start_hidden=0.3968,
+    together=1.741,
+    no_room=4.325e-07,
+    not_early=7.176e-07,
+    hand_over=1.264e-06,
+    hand_over_per_sum=1.327e-10,
+    added_power=0.7746,
+    taken_alone=1.137e-07,
+    scattered=3.751,
     row_start=1.3e-06,
     outside_row=2.623e-09,
     short_row=4.162e-10,
-    odd_store=6.024e-11,
-    held_store=5.544e-10,
-    turned_store=9.621e-11,
-    unit_bytes_per_second=9.385e10,
-    latency=7.003e-07,
-    ring_sharpness=7.304,
-    copy_launch=1.785e-06,
-    copy_bytes_per_second=2.102e12,
-    lane_gap=1.445e-08,
-    lane_latency=5.431e-07,
-    lane_loads_per_second=4.167e10,
-    lane_line=2.361e-09,
+    odd_store=7.737e-11,
+    held_store=4.047e-10,
+    turned_store=8.08e-11,
+    unit_bytes_per_second=9.475e10,
+    latency=7.207e-07,
+    ring_sharpness=7.332,
+    copy_launch=1.789e-06,
+    copy_bytes_per_second=2.197e12,
+    lane_gap=1.309e-08,
+    lane_latency=5.822e-07,
+    not_ahead=3.444e-07,
+    lane_loads_per_second=3.935e10,
+    lane_line=2.336e-09,
     l2_bytes_per_second=inf,
     l2_kept_bytes=4.6e07,
     l2_thrashed=0.1328,
     kept_bytes_per_second=1e13,
     crowded_bytes_per_second=5.124e12,
-    hbm_share=0.9112,
+    hbm_share=0.896,
     off_lines=1,
-    many_sums=1,
-    sharpness=2.688,
+    many_sums=1.006,
+    sharpness=2.724,
     error=0.1,
     fitted_on="h200_judged.csv, h200_tiles, h200_spaces, h200_small and h200_even (benchmarks/fit_tiles.py)",
     neighbours="h200_neighbours.csv",
@@ -158,6 +164,7 @@ CDNA = LaunchTiming(
     hand_over=6e-6,
     hand_over_per_sum=0.0,
     added_power=1.0,
+    taken_alone=0.0,
     scattered=3.0,
     row_start=1.5e-6,
     outside_row=0.0,
@@ -172,6 +179,7 @@ CDNA = LaunchTiming(
     copy_bytes_per_second=1e12,
     lane_gap=0.0,
     lane_latency=0.0,
+    not_ahead=0.0,
     lane_loads_per_second=1e12,
     lane_line=0.0,
     l2_bytes_per_second=15e12,

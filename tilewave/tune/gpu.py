@@ -22,7 +22,8 @@ from enum import Enum
 from functools import cache
 from math import exp, gcd, log2, prod
 
-from tilewave.ir.last_round import is_scattered, parts_that_pay
+from tilewave.analysis.loads import AHEAD_BYTES
+from tilewave.ir.last_round import come_together, is_scattered, parts_that_pay
 from tilewave.machine.matrix import MANY_SUMS
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
@@ -214,7 +215,7 @@ class GpuTiles(GpuRoom):
         alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
         if self.loading(cut) is Loading.BY_LANES:
             served = self._loaded_by_lanes(cut)
-            waited = t.lane_gap + t.lane_latency * self._missed(cut)
+            waited = t.lane_gap + t.lane_latency * self._missed(cut) + t.not_ahead * self._waits_for_loads(cut)
             return StepTime(products, alone + waited + served, served)
         served = self._copied(cut)
         alone = max(alone, t.least_step) * self._slower(cut)
@@ -249,6 +250,12 @@ class GpuTiles(GpuRoom):
         return self._lane_loads(cut) / t.lane_loads_per_second + lines * t.lane_line / cut.steps
 
     @told_once
+    def _waits_for_loads(self, cut: CutWork) -> float:
+        """The share of the steps that lanes have not loaded while they multiplied those before."""
+        behind = 1.0 - cut.split / max(cut.split, cut.steps)
+        return behind if sum(x.tile_bytes for x in cut.operands) > AHEAD_BYTES else 0.0
+
+    @told_once
     def _lane_loads(self, cut: CutWork) -> float:
         """Of a step: as many bytes at a time as rows are multiples of, or one by one where a tile grows to whole
         instructions, all of it, though what lies outside touches no line."""
@@ -272,14 +279,14 @@ class GpuTiles(GpuRoom):
     def _stored(self, cut: CutWork) -> float:
         """What the copy engine does not store, lanes do: what is computed transposed one by one, and rows of results on
         no grain of the engine as many bytes at a time as they allow."""
-        t, widest, odd = self.timing, self.chip.widest_load_bytes, self.odd_results(cut)
+        t, widest, results = self.timing, self.chip.widest_load_bytes, self.stored_by_lanes(cut)
         if self.chip.copy_engine and self._is_turned(cut):
             written = (x for x in cut.transfers if x.is_written and not self._staged_writes(cut))
             found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in written) * t.turned_store
         elif self._stores_rows(cut):
-            found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in odd) * t.odd_store
+            found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in results) * t.odd_store
         else:
-            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in odd) * t.held_store
+            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in results) * t.held_store
         return -(-cut.tasks // self.card.units) * found
 
     # -- rounds
@@ -298,9 +305,11 @@ class GpuTiles(GpuRoom):
 
     def _handed(self, cut: CutWork, parts: int, scattered: bool) -> float:
         """Parts end at about the same time: they are waited for once, and added one after the other."""
-        t = self.timing
+        t, sums = self.timing, self._sums(cut)
         added = t.scattered if scattered else (parts - 1) ** t.added_power
-        return t.hand_over + t.hand_over_per_sum * self._sums(cut) * added
+        at_once = come_together(parts - 1, 4 * sums) and cut.tasks * parts <= self.card.units
+        alone = 0.0 if scattered or at_once else (parts - 2) * t.taken_alone
+        return t.hand_over + t.hand_over_per_sum * sums * added + alone
 
     @told_once
     def _shared(self, cut: CutWork) -> SharedTiles | None:

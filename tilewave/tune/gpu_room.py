@@ -148,6 +148,8 @@ class GpuRoom:
             case "depth":
                 lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
                 return tuple(n // element_bytes for n in lines)
+            case "narrow depth":
+                return (512 // element_bytes,) if self.chip.copy_engine else ()
             case "grid":
                 return (1, 2, 4, 8, 16, 32, 64)
             case "walk":
@@ -157,7 +159,7 @@ class GpuRoom:
             case "wave rows":
                 return (1, 2, 4, 8)
             case "split":
-                return (1, 2, 4, 8, 16) if self.chip.copy_engine else (1,)
+                return (1, 2, 4, 8, 16, 32) if self.chip.copy_engine else (1,)
             case "buffers":
                 return (3, 6, 12) if self.chip.copy_engine else ()
             case "in_place":
@@ -270,8 +272,8 @@ class GpuRoom:
             return 0
         if self._is_turned(cut):
             return self._turned_chunk_bytes(cut)
-        if odd := self.odd_results(cut):
-            return self.groups(cut) * max(map(self._wave_chunk_bytes, odd)) if self._stores_rows(cut) else 0
+        if stored := self.stored_by_lanes(cut):
+            return self.groups(cut) * max(map(self._wave_chunk_bytes, stored)) if self._stores_rows(cut) else 0
         return min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES)
 
     def _turned_chunk_bytes(self, cut: CutWork) -> int:
@@ -290,8 +292,10 @@ class GpuRoom:
     @told_once
     def _stores_rows(self, cut: CutWork) -> bool:
         """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
-        most = most_sums(by_engine=self.loading(cut) is not Loading.BY_LANES)
-        return not self._is_turned(cut) and self.sums_per_lane(cut) <= most
+        by_lanes = self.loading(cut) is Loading.BY_LANES
+        if self._is_turned(cut) or self.sums_per_lane(cut) > most_sums(by_engine=not by_lanes):
+            return False
+        return all(map(self._wave_chunk_bytes, self.stored_by_lanes(cut)))
 
     @told_once
     def _is_turned(self, cut: CutWork) -> bool:
@@ -303,6 +307,13 @@ class GpuRoom:
         engine = self.chip.copy_engine
         written = (t for t in cut.transfers if t.is_written)
         return tuple(t for t in written if t.row_bytes % engine.grain_bytes) if engine else ()
+
+    @told_once
+    def stored_by_lanes(self, cut: CutWork) -> tuple[CutTransfer, ...]:
+        """All results, where lanes load, or else those that the engine cannot take."""
+        if self.chip.copy_engine is None or self.loading(cut) is not Loading.BY_LANES:
+            return self.odd_results(cut)
+        return tuple(t for t in cut.transfers if t.is_written)
 
     @told_once
     def stages(self, cut: CutWork) -> int:

@@ -69,6 +69,8 @@ class HostTiles:
                 return (*(self.cols * n for n in (1, 4, 8)), *((64 * self.cols,) if lies else ()))
             case "depth":
                 return (PACKED_DEPTH, 1024) if lies else (PACKED_DEPTH,)  # of panels, the loop is walked whole
+            case "narrow depth":
+                return ()
             case "grid":
                 return (1, 4, 16, 64)
             case "walk":

@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 
 Places = NDArray[np.float64]
 """Traits of launches, one row for each."""
-REACH = 2.2
+REACH = 2.0
 """How far off launches are of which a model's error is told: there, by a factor of exp(-1/2) less."""
-NOISE = 0.3
+NOISE = 0.4
 """Of what is beyond a model's time: the deviation that traits do not tell of, as a share of that which they do."""
 TINY = 1e-3
 """Of the variance of what is told, such that nothing is divided by zero."""
-COUNT = 1280
+COUNT = 1700
 """Launches that are kept."""
 NEAR = 0.5
-"""Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones."""
+"""Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones,
+unless a model takes them for such."""
+BEST_FIRST = 4.0
+"""By this power of how much slower a row is than the best of its shape, or is taken for, it counts less."""
 FARTHEST = 0.8
 """A row that is further off counts as if it were so far off: what is not modelled must not bend the rest."""
 
@@ -76,16 +79,18 @@ class Neighbours:
     weights: NDArray[np.float64]
 
     @staticmethod
-    def of(places: Places, beyond: NDArray[np.float64]) -> Neighbours:
-        """Such that their sums come near the logarithms by which measured times are beyond a model's."""
+    def of(places: Places, beyond: NDArray[np.float64], counts: NDArray[np.float64]) -> Neighbours:
+        """Such that their sums come near the logarithms by which measured times are beyond a model's, each of which
+        counts so much."""
         unsure, kept = Unsure(places, REACH), []
         for _ in range(min(COUNT, len(places))):
             kept.append(int(np.argmax(unsure.variance)))
             unsure.know(kept[-1])
         chosen = places[kept]
         to_all, to_each_other = likeness(places, chosen, REACH), likeness(chosen, chosen, REACH)
-        least_squares = to_all.T @ to_all + NOISE**2 * (to_each_other + 1e-8 * np.eye(len(kept)))
-        return Neighbours(chosen, np.linalg.solve(least_squares, to_all.T @ beyond))
+        counted = to_all.T * (counts / counts.mean())
+        least_squares = counted @ to_all + NOISE**2 * (to_each_other + 1e-8 * np.eye(len(kept)))
+        return Neighbours(chosen, np.linalg.solve(least_squares, counted @ beyond))
 
     def beyond(self, traits: tuple[float, ...]) -> float:
         """What is to be added to the logarithm of a time."""
@@ -109,7 +114,9 @@ def neighbours_of(machine: GpuTiles, rows: Sequence[tuple[MeasuredLaunch, CutWor
     best: dict[object, float] = {}
     for launch, _ in rows:
         best[launch.shape, launch.layout] = min(launch.seconds, best.get((launch.shape, launch.layout), np.inf))
-    near = [(x, work) for x, work in rows if x.seconds < best[x.shape, x.layout] * np.exp(NEAR)]
-    places = np.array([machine.traits(work) for _, work in near]).round(3)
-    beyond = np.log([launch.seconds / machine.predict(work).seconds for launch, work in near])
-    return Neighbours.of(places, np.clip(beyond, -FARTHEST, FARTHEST))
+    times = np.array([(launch.seconds, machine.predict(work).seconds) for launch, work in rows])
+    slower = times.min(1) / [best[launch.shape, launch.layout] for launch, _ in rows]
+    near = slower < np.exp(NEAR)
+    places = np.array([machine.traits(work) for (_, work), is_near in zip(rows, near, strict=True) if is_near]).round(3)
+    beyond = np.log(times[near, 0] / times[near, 1])
+    return Neighbours.of(places, np.clip(beyond, -FARTHEST, FARTHEST), np.maximum(slower[near], 1.0) ** -BEST_FIRST)

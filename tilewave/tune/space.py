@@ -13,9 +13,11 @@ from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
 
-ROLES = ("rows", "cols", "depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
-"""What is decided: a side of the product, another dim of the grid or of a loop, the part of a wave, the parts of a sum,
-the steps that shared memory holds, or whether operands are read where they lie."""
+ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
+"""What is decided: a side of the product, its depth, that of a `NARROW` one, another dim of the grid or of a loop, the
+part of a wave, the parts of a sum, the steps that shared memory holds, or whether operands are read where they lie."""
+NARROW = 8
+"""Rows or columns of a product, up to which deeper steps are tried as well: they have little to multiply."""
 BUFFERS, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
 KNOBS = {BUFFERS: "buffers", SPLIT: "split", IN_PLACE: "in_place"}
 """What no constraint of a kernel names, and its role. A point without it leaves it to the compiler."""
@@ -75,6 +77,8 @@ class Decision:
     grows_to: int = 1
     """The least that a machine computes along it: tiles up to there are tried however short the dim is."""
     covers: Covering = NO_COVERING
+    if_narrow: tuple[int, ...] = ()
+    """Values for products that are `NARROW`, beside the others."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +111,18 @@ class Space:
     def with_only(self, symbol: Symbol, value: int) -> Space:
         """One value for a decision; where that is none here, nothing changes."""
         return Space(
-            tuple(replace(d, values=(value,), covers=NO_COVERING) if d.symbol == symbol else d for d in self.decisions)
+            tuple(
+                replace(d, values=(value,), covers=NO_COVERING, if_narrow=()) if d.symbol == symbol else d
+                for d in self.decisions
+            )
         )
 
     def within(self, sizes: Mapping[Symbol, Any]) -> Space:
         """Without tiles that a smaller one covers as well: the first that is as long as the dim is long enough."""
-        return Space(tuple(_within(d, sizes) for d in self.decisions))
+        sides = [sizes.get(d.dim) for d in self.decisions if d.dim is not None and d.role in ("rows", "cols")]
+        is_narrow = any(isinstance(size, int) and size <= NARROW for size in sides)
+        told = (replace(d, values=(*d.values, *d.if_narrow)) if is_narrow else d for d in self.decisions)
+        return Space(tuple(_within(d, sizes) for d in told))
 
 
 def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
@@ -166,7 +176,8 @@ def space_of(
 def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
     values = machine.values(role, _element_bytes(work))
-    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role))
+    deeper = machine.values("narrow depth", _element_bytes(work)) if role == "depth" else ()
+    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role), deeper)
 
 
 def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:

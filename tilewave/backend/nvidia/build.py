@@ -8,7 +8,7 @@ from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tilewave.analysis.loads import LaneLoads, loads_per_lane
+from tilewave.analysis.loads import AHEAD_BYTES, LaneLoads, loads_per_lane
 from tilewave.analysis.repacking import across_depth, odd_rows
 from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.wishes import not_as_asked
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Passed = tuple[Kernel, tuple[Step, ...]]
 """What each lane does, and how passes came to it."""
 
-AHEAD_BYTES = 20 << 10
-"""Of a step that lanes load ahead where nobody asks for it: 160 bytes of each of a group's lanes."""
 TWO_FIT = Reason(
     "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
     "with larger tiles a workgroup has a processor to itself, and goes from tile to tile",
