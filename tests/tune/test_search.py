@@ -82,7 +82,7 @@ def test_runs_go_to_points_that_do_not_tell_of_each_other():
     found = unlike_each_other(open_tiles(), alike, 8)
     assert found[0].text == alike[0].text and len({one.text for one in found}) == 8
     assert told_of_each_other(found) < 0.6 * told_of_each_other(alike[:8])
-    assert len({tuple(one.tiles.values()) for one in found}) >= 7
+    assert len({tuple(one.tiles.values()) for one in found}) == 8
 
 
 def test_no_run_goes_to_a_point_that_is_slower_than_the_model_errs():
@@ -224,7 +224,7 @@ def test_spaces_without_a_point_are_refused(made, told):
 
 def test_a_space_of_illegal_points_alone_says_what_there_is_too_little_of():
     options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(BLOCK_M=256, BLOCK_N=256))
-    with pytest.raises(TilewaveError, match=r"of 40 points 40 are illegal \(40 by registers\), so no tile is left"):
+    with pytest.raises(TilewaveError, match=r"of 48 points 48 are illegal \(48 by registers\), so no tile is left"):
         wave_compile(options, gemm())
 
 
