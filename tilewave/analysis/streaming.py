@@ -77,8 +77,9 @@ def is_streamed(array_bytes: float, card: Machine) -> bool:
 def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
     """Of a kernel on whole tiles, for launches whose open sizes are such as these."""
     card = STANDING_FOR.get(chip.name)  # of a chip of somebody's own nobody knows what L2 keeps
-    shapes, reads = _shapes(kernel, sizes), operand_reads(kernel)
-    if card is None or not shapes or not reads or not _work(kernel, shapes, reads).is_worth_sharing(card):
+    shapes = _shapes(kernel, sizes)
+    reads = [op for op in operand_reads(kernel) if op.memory.name in shapes and op.result.type.rank > 1]
+    if card is None or not reads or not _work(kernel, shapes, reads).is_worth_sharing(card):
         return NOTHING_STREAMED
     sizes_of = {v.name: _bytes(v.type, shapes[v.name]) for v in kernel.body.args if isinstance(v.type, Memory)}
     large = frozenset(op.memory.name for op in reads if is_streamed(sizes_of.get(op.memory.name, 0), card))
@@ -88,7 +89,7 @@ def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
 def _work(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]], reads: Sequence[Read]) -> BroughtWork:
     loads = TileLoads.of(kernel)
     depth = max(shapes[op.memory.name][op.axes[-1]] for op in reads)
-    results = max(prod(shapes[name]) for name, _ in loads.writes)
+    results = max((prod(shapes[name]) for name, _ in loads.writes if name in shapes), default=0)
     return BroughtWork(
         tiles=loads.tiles(shapes),
         in_parts=kernel.sums != ONE_ORDER and not is_open(kernel),
@@ -100,7 +101,7 @@ def _work(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]], reads: Sequence
 
 
 def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Of all arrays; nothing where a size is open of which nobody knows how large it comes."""
+    """Of all arrays, and of no memory of a workgroup's own; nothing where nobody knows how large an open size comes."""
     found: dict[str, tuple[int, ...]] = {}
     for v in kernel.body.args:
         if isinstance(v.type, Memory):
