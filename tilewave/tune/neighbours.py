@@ -30,6 +30,8 @@ NOISE = 0.4
 """Of what is beyond a model's time: the deviation that traits do not tell of, as a share of that which they do."""
 TINY = 1e-3
 """Of the variance of what is told, such that nothing is divided by zero."""
+ROOM = 16
+"""Columns that there is room for at first."""
 COUNT = 1700
 """Launches that are kept."""
 NEAR = 0.5
@@ -58,12 +60,18 @@ class Unsure:
     def __init__(self, places: Places, reach: float) -> None:
         self.places, self.reach = places, reach
         self.variance = np.ones(len(places))
-        self._told = np.zeros((len(places), 0))
+        self._known = 0
+        self._columns = np.empty((len(places), ROOM), order="F")
+        """A column for each that is known, and room for more."""
 
     def know(self, at: int) -> None:
-        alike = likeness(self.places, self.places[at : at + 1], self.reach)[:, 0] - self._told @ self._told[at]
+        told = self._columns[:, : self._known]
+        alike = likeness(self.places, self.places[at : at + 1], self.reach)[:, 0] - told @ told[at]
         column = alike / np.sqrt(self.variance[at] + TINY)
-        self._told = np.column_stack([self._told, column])
+        if self._known == self._columns.shape[1]:
+            self._columns = np.concatenate([self._columns, np.empty_like(self._columns)], axis=1)
+        self._columns[:, self._known] = column
+        self._known += 1
         self.variance = np.maximum(self.variance - column**2, 0.0)
 
     @property
