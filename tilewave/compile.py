@@ -692,7 +692,7 @@ def _choosing(
 ) -> Compiled:
     """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
     with IMPORTING:
-        from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
+        from tilewave.tune.default import BySize, UndecidedKernel, largest_sizes  # noqa: PLC0415  most give their tiles
 
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
@@ -702,7 +702,8 @@ def _choosing(
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
         refused: TilewaveError | None = None
-        sizes = tiles.most_of(buckets or {}) if target.judges_by_sizes else ()
+        known_sizes = largest_sizes(buckets or {}) if target.judges_by_sizes else {}
+        sizes = tuple((dim.name, n) for dim, n in known_sizes.items())
         for choice in tiles.choices(buckets)[:MOST_TRIED]:
             made = choice.text, sizes
             try:

@@ -100,7 +100,7 @@ def test_among_tiles_that_cut_dims_evenly_the_one_predicted_best_loses_little():
     """Most of these shapes were measured because the choice was bad before."""
     found = shares_of(*EVEN)
     assert len(found) >= 200
-    assert mean(found) >= 0.95 and sum(x < 0.8 for x in found) <= 0.03 * len(found)
+    assert mean(found) >= 0.955 and sum(x < 0.8 for x in found) <= 0.03 * len(found)
 
 
 def without_neighbours():
@@ -127,8 +127,8 @@ def test_what_launches_took_beyond_the_formulas_is_written_down_as_the_rows_say(
 
 
 def test_launches_tell_of_others_that_nobody_measured(rows):
-    plain, some = without_neighbours(), rows[::3]  # of all it would take minutes
-    known, unknown = ([one for one in some if (one[0].shape[2] % 3 == 0) is is_known] for is_known in (False, True))
+    plain = without_neighbours()
+    known, unknown = ([one for one in rows if (one[0].shape[2] % 3 == 0) is is_known] for is_known in (False, True))
     assert min(len(known), len(unknown)) > 2000
     beyond = neighbours_of(plain, known).beyond
     assert left_unexplained(plain, unknown, beyond) < 0.9 * left_unexplained(plain, unknown)

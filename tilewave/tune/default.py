@@ -191,11 +191,7 @@ class UndecidedKernel:
 
     def largest(self, buckets: Mapping[Symbol, int]) -> TiledProblem:
         """With the largest sizes of a bucket."""
-        return self.problem.sized({dim: bucket_ends(number)[1] for dim, number in buckets.items()})
-
-    def most_of(self, buckets: Mapping[Symbol, int]) -> tuple[tuple[str, int], ...]:
-        """The largest sizes of a bucket, by their names."""
-        return tuple((dim.name, bucket_ends(number)[1]) for dim, number in buckets.items())
+        return self.problem.sized(largest_sizes(buckets))
 
     def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
         """What a decision for a bucket is on record for; without one, for the sizes."""
@@ -262,6 +258,11 @@ class UndecidedKernel:
             return kernel
         parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
         return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
+
+
+def largest_sizes(buckets: Mapping[Symbol, int]) -> dict[Symbol, int]:
+    """Of a bucket."""
+    return {dim: bucket_ends(number)[1] for dim, number in buckets.items()}
 
 
 def _digest(
