@@ -57,6 +57,7 @@ FITTED = (
     "held_store",
     "turned_store",
     "unit_bytes_per_second",
+    "few_units",
     "latency",
     "ring_sharpness",
     "copy_launch",
@@ -71,6 +72,7 @@ FITTED = (
     "off_lines",
     "many_sums",
     "sharpness",
+    "early_sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0, "kept_bytes_per_second": 1e13}
 LEAST = {"off_lines": 1.0, "many_sums": 1.0}
@@ -94,16 +96,15 @@ def knobs(launch):
 def cut(launch):
     open_tiles = undecided(launch.shape, launch.layout)
     point = dict(zip(open_tiles.space.tiles, launch.tile, strict=True))
-    return open_tiles.problem.cut(
-        point | {s: n for s, n in {SPLIT: launch.split, BUFFERS: launch.buffers}.items() if n}
-    )
+    problem = replace(open_tiles.problem, in_one_order=launch.in_one_order)
+    return problem.cut(point | {s: n for s, n in {SPLIT: launch.split, BUFFERS: launch.buffers}.items() if n})
 
 
 def shapes_of(rows):
-    """The rows of each shape and layout."""
+    """The rows of each product."""
     found = {}
     for launch, work in rows:
-        found.setdefault((launch.shape, launch.layout), []).append((launch, work))
+        found.setdefault(launch.product, []).append((launch, work))
     return found
 
 
@@ -267,9 +268,10 @@ def main():
 
 def report(found):
     shares = []
-    for (shape, layout), chosen, best, share in found:
+    for (shape, layout, in_one_order), chosen, best, share in found:
         shares.append(share)
-        print(f"{'x'.join(map(str, shape))} {layout}: {told(chosen)} at {share:.3f} of {told(best)}", flush=True)
+        told_shape = f"{'x'.join(map(str, shape))} {layout}" + ", one order" * in_one_order
+        print(f"{told_shape}: {told(chosen)} at {share:.3f} of {told(best)}", flush=True)
     mean = math.exp(sum(map(math.log, shares)) / len(shares))
     print(f"{len(shares)} shapes: {mean:.3f} in the geometric mean, {min(shares):.3f} at worst")
 

@@ -343,16 +343,35 @@ def undecided_products(sizes):
         yield UndecidedKernel.of(product_kernel(ProductForm(f16, f16, a, b)), sizes, (), {}, "sm_90a")
 
 
+def sizes_of(record):
+    """(of M, N and K; whether sums are to be in one order)."""
+    told = dict(part.split("=") for part in record.key.sizes.split(","))
+    in_one_order = told.pop("sums", "") == "one_order"
+    return {getattr(sym, name): int(n) for name, n in told.items()}, in_one_order
+
+
 def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
     """Where this fails, the kernels have changed: python benchmarks/ship_records.py."""
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
     shipped, bad = merged((store.SHIPPED / store.FILE).read_text().splitlines())
     assert len(shipped) > 10 and not bad
-    for record in shipped[::4]:
-        sizes = {getattr(sym, name): int(n) for name, n in (part.split("=") for part in record.key.sizes.split(","))}
-        (open_tiles,) = (one for one in undecided_products(sizes) if one.key({}) == record.key)
+    for record in shipped[::8]:
+        sizes, in_one_order = sizes_of(record)
+        layouts = (one.for_all_batches() if in_one_order else one for one in undecided_products(sizes))
+        (open_tiles,) = (one for one in layouts if one.key({}) == record.key)
         first = open_tiles.choices({})[0]
         assert "a record in" in first.reason and {s.name: n for s, n in first.point.items()} == record.choice
+
+
+def test_sums_in_one_order_have_records_of_their_own(monkeypatch):
+    """In any order two share the tiles of 64x4096x14336: 64x64 in 2 parts, which is no choice in one order."""
+    monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
+    any_order = next(undecided_products({M: 64, N: 4096, K: 14336}))
+    one_order = any_order.for_all_batches()
+    assert one_order.key({}).sizes == "K=14336,M=64,N=4096,sums=one_order" != any_order.key({}).sizes
+    chosen = one_order.choices({})[0]
+    assert "a record in" in chosen.reason and chosen.split == 1
+    assert not any(one.notes for one in (chosen, any_order.choices({})[0]))
 
 
 def test_what_ships_for_one_layout_is_not_called_stale_for_another(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from tilewave.analysis.sum_orders import adds_products_alone
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
-from tilewave.ir.core import Kernel
+from tilewave.ir.core import ONE_ORDER, Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
@@ -202,6 +202,7 @@ class UndecidedKernel:
 
     def _key(self, told: Mapping[Symbol, str]) -> RecordKey:
         known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in told.items()}
+        known |= {"sums": ONE_ORDER} if self.problem.in_one_order else {}
         sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
         return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
 

@@ -58,6 +58,8 @@ class LaunchTiming:
     """And of all elements where the result is computed transposed."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
+    few_units: float
+    """How much faster it is where few units copy: by this power of all units to those."""
     latency: float
     """Of a copy: until its first bytes are there, and known to be."""
     ring_sharpness: float
@@ -94,6 +96,8 @@ class LaunchTiming:
     """How much longer they take where a lane holds more than 128 sums."""
     sharpness: float
     """How sharply the longest of products, L2 and memory decides: their sum at 1, their maximum at infinity."""
+    early_sharpness: float
+    """The same, where the next launch begins beside this one."""
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
@@ -103,49 +107,51 @@ class LaunchTiming:
 
 HOPPER = LaunchTiming(
     matrix_share=1,
-    group_gap=1.533e-08,
-    step_gap=6.263e-08,
-    least_step=1.999e-07,
-    launch=2.073e-08,
-    start=9.538e-07,
-    start_per_sum=4.818e-11,
-    start_per_byte=2.564e-16,
-    start_hidden=0.3968,
-    together=1.741,
-    no_room=4.325e-07,
-    not_early=7.176e-07,
-    hand_over=1.264e-06,
-    hand_over_per_sum=1.327e-10,
-    added_power=0.7746,
-    taken_alone=1.137e-07,
-    scattered=3.751,
+    group_gap=1.383e-08,
+    step_gap=6.503e-08,
+    least_step=1.945e-07,
+    launch=4.232e-08,
+    start=9.539e-07,
+    start_per_sum=5.23e-11,
+    start_per_byte=4.294e-15,
+    start_hidden=0.3133,
+    together=1.886,
+    no_room=4.113e-07,
+    not_early=1.034e-06,
+    hand_over=1.292e-06,
+    hand_over_per_sum=1.296e-10,
+    added_power=0.7441,
+    taken_alone=9.981e-08,
+    scattered=3.908,
     row_start=1.3e-06,
-    outside_row=2.623e-09,
-    short_row=4.162e-10,
-    odd_store=7.737e-11,
-    held_store=4.047e-10,
-    turned_store=8.08e-11,
-    unit_bytes_per_second=9.475e10,
-    latency=7.207e-07,
-    ring_sharpness=7.332,
-    copy_launch=1.789e-06,
-    copy_bytes_per_second=2.197e12,
-    lane_gap=1.309e-08,
-    lane_latency=5.822e-07,
-    not_ahead=3.444e-07,
-    lane_loads_per_second=3.935e10,
-    lane_line=2.336e-09,
+    outside_row=2.979e-09,
+    short_row=4.254e-10,
+    odd_store=7.361e-11,
+    held_store=2.476e-10,
+    turned_store=9.638e-11,
+    unit_bytes_per_second=9.837e10,
+    few_units=0.4206,
+    latency=6.68e-07,
+    ring_sharpness=4.833,
+    copy_launch=1.66e-06,
+    copy_bytes_per_second=2.015e12,
+    lane_gap=1.984e-08,
+    lane_latency=3.96e-07,
+    not_ahead=3.704e-07,
+    lane_loads_per_second=3.424e10,
+    lane_line=1.308e-09,
     l2_bytes_per_second=inf,
     l2_kept_bytes=4.6e07,
     l2_thrashed=0.1328,
-    kept_bytes_per_second=1e13,
+    kept_bytes_per_second=8.563e12,
     crowded_bytes_per_second=5.124e12,
-    hbm_share=0.896,
-    off_lines=1,
-    many_sums=1.006,
-    sharpness=2.724,
+    hbm_share=0.9146,
+    off_lines=1.007,
+    many_sums=1.037,
+    sharpness=2.86,
+    early_sharpness=3.925,
     error=0.1,
-    fitted_on="h200_judged.csv, h200_tiles, h200_spaces, h200_small and h200_even (benchmarks/fit_tiles.py)",
+    fitted_on="h200_judged.csv and others of tilewave/tune/data (benchmarks/fit_tiles.py)",
     neighbours="h200_neighbours.csv",
 )
 CDNA = LaunchTiming(
@@ -173,6 +179,7 @@ CDNA = LaunchTiming(
     held_store=0.0,
     turned_store=0.0,
     unit_bytes_per_second=100e9,
+    few_units=0.0,
     latency=0.0,
     ring_sharpness=1.0,
     copy_launch=0.0,
@@ -191,6 +198,7 @@ CDNA = LaunchTiming(
     off_lines=1.1,
     many_sums=1.0,
     sharpness=3.4,
+    early_sharpness=3.4,
     error=0.4,
     fitted_on="no card: matrix_share is the simulator's for MI300X, the rest stands by analogy with H200",
 )

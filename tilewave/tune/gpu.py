@@ -115,7 +115,8 @@ class GpuTiles(GpuRoom):
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
         serial, found = self._of_products(cut) if cut.products else self._of_rows(cut)
-        total = t.launch + serial + sum(x**t.sharpness for x in found.values()) ** (1 / t.sharpness)
+        q = t.early_sharpness if self._beginning(cut) is Beginning.EARLY else t.sharpness
+        total = t.launch + serial + sum(x**q for x in found.values()) ** (1 / q)
         limit = max(found, key=lambda name: found[name])
         copies = self._copies(cut)
         seconds = (total + copies) * exp(self._beyond(cut))
@@ -181,7 +182,7 @@ class GpuTiles(GpuRoom):
         else:
             serial, busy = self._persistent(cut, shared, step.of(1), start)
         busy += self._stored(cut)
-        beginning = self._beginning(cut, shared)
+        beginning = self._beginning(cut)
         serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
         crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
         found = self._bytes(cut, t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second)
@@ -190,10 +191,12 @@ class GpuTiles(GpuRoom):
             name = "loads"
         return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **found}
 
-    def _beginning(self, cut: CutWork, shared: SharedTiles | None) -> Beginning:
-        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+    @told_once
+    def _beginning(self, cut: CutWork) -> Beginning:
+        if not self.chip.copy_engine or not cut.products or self.loading(cut) is Loading.BY_LANES:
             return Beginning.PLAIN
-        if cut.split == 1 and not self.has_one_each(cut) and (cut.tasks > self.card.units or shared is not None):
+        is_shared = cut.tasks > self.card.units or self._shared(cut) is not None
+        if cut.split == 1 and not self.has_one_each(cut) and is_shared:
             return Beginning.LATE
         fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
         return Beginning.EARLY if fits else Beginning.CROWDED
@@ -240,7 +243,9 @@ class GpuTiles(GpuRoom):
     def _copied(self, cut: CutWork) -> float:
         """By the copy engine, which goes row by row, and fills what lies outside an array."""
         t = self.timing
-        inside = (cut.step_bytes - cut.outside_bytes - self.shared_step_bytes(cut) / 2) / t.unit_bytes_per_second
+        busy = min(self.card.units, cut.tasks * cut.split)
+        rate: float = t.unit_bytes_per_second * (self.card.units / busy) ** t.few_units
+        inside = (cut.step_bytes - cut.outside_bytes - self.shared_step_bytes(cut) / 2) / rate
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:

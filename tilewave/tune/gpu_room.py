@@ -161,7 +161,7 @@ class GpuRoom:
             case "split":
                 return (1, 2, 4, 8, 16, 32) if self.chip.copy_engine else (1,)
             case "buffers":
-                return (3, 6, 12) if self.chip.copy_engine else ()
+                return (3, 6, 8, 12) if self.chip.copy_engine else ()
             case "in_place":
                 return ()
             case _:

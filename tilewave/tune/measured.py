@@ -12,9 +12,11 @@ JUDGED = (DATA / "h200_judged.csv",)
 """All points of a shape that were predicted to be any good."""
 SMALL = (DATA / "h200_small.csv",)
 """The same of shapes that may be as short as 1 along every dim."""
+ONE_ORDER = (DATA / "h200_one_order.csv",)
+"""Of batches of usual weights, all of whose sums are added in one order."""
 EVEN = (DATA / "h200_even.csv",)
 """Of both kinds, with tiles that cut short dims evenly, or fill all units, and parts of what lanes load."""
-H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN)
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *ONE_ORDER)
 """The files that its timing is fitted on."""
 
 
@@ -31,6 +33,13 @@ class MeasuredLaunch:
     seconds: float
     order: str = ""
     """Of tiles, where one was given."""
+    in_one_order: bool = False
+    """Whether workgroups share no tile, so that all sums are added alike."""
+
+    @property
+    def product(self) -> tuple[tuple[int, int, int], str, bool]:
+        """What it computes: launches of one product are held beside each other."""
+        return self.shape, self.layout, self.in_one_order
 
 
 def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:
@@ -40,4 +49,4 @@ def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:
             rows, cols, depth = map(int, row["tile"].split("x"))
             knobs = int(row.get("split") or 1), int(row.get("buffers") or 0)
             facts = (m, n, k), row["layout"], (rows, cols, depth), *knobs, float(row["microseconds"]) * 1e-6
-            yield MeasuredLaunch(*facts, row.get("order") or "")
+            yield MeasuredLaunch(*facts, row.get("order") or "", row.get("sums") == "one_order")

@@ -32,7 +32,7 @@ TINY = 1e-3
 """Of the variance of what is told, such that nothing is divided by zero."""
 ROOM = 16
 """Columns that there is room for at first."""
-COUNT = 1700
+COUNT = 1800
 """Launches that are kept."""
 NEAR = 0.5
 """Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones,
@@ -121,9 +121,9 @@ def neighbours_of(machine: GpuTiles, rows: Sequence[tuple[MeasuredLaunch, CutWor
     """Of measured rows, and of a machine that knows of no neighbours."""
     best: dict[object, float] = {}
     for launch, _ in rows:
-        best[launch.shape, launch.layout] = min(launch.seconds, best.get((launch.shape, launch.layout), np.inf))
+        best[launch.product] = min(launch.seconds, best.get(launch.product, np.inf))
     times = np.array([(launch.seconds, machine.predict(work).seconds) for launch, work in rows])
-    slower = times.min(1) / [best[launch.shape, launch.layout] for launch, _ in rows]
+    slower = times.min(1) / [best[launch.product] for launch, _ in rows]
     near = slower < np.exp(NEAR)
     places = np.array([machine.traits(work) for (_, work), is_near in zip(rows, near, strict=True) if is_near]).round(3)
     beyond = np.log(times[near, 0] / times[near, 1])
