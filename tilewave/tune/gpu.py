@@ -195,8 +195,8 @@ class GpuTiles(GpuRoom):
     def _beginning(self, cut: CutWork) -> Beginning:
         if not self.chip.copy_engine or not cut.products or self.loading(cut) is Loading.BY_LANES:
             return Beginning.PLAIN
-        is_shared = cut.tasks > self.card.units or self._shared(cut) is not None
-        if cut.split == 1 and not self.has_one_each(cut) and is_shared:
+        goes_on = cut.tasks > self.card.units or self._shared(cut) is not None
+        if cut.split == 1 and not self.has_one_each(cut) and goes_on:
             return Beginning.LATE
         fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
         return Beginning.EARLY if fits else Beginning.CROWDED
