@@ -11,8 +11,8 @@ its tiles, or where sums are cut, parts of tiles are counted, with what they han
 the copy engine cannot take.
 
 Launches follow each other. Of kernels whose workgroups have one tile or part each, the next begins while the last one
-ends. Where it finds room on the units for all of its workgroups, its start costs nothing, and what both read is still
-in L2; else it is read from memory once more.
+ends. Where it finds room on the units for all of its workgroups, its start costs nothing, q is larger, since each fills
+what the other leaves idle, and what both read is still in L2; else it is read from memory once more.
 """
 
 from __future__ import annotations
