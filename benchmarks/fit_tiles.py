@@ -69,13 +69,13 @@ FITTED = (
     "lane_line",
     "kept_bytes_per_second",
     "hbm_share",
-    "off_lines",
+    "off_lines_copied",
     "many_sums",
     "sharpness",
     "early_sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0, "kept_bytes_per_second": 1e13}
-LEAST = {"off_lines": 1.0, "many_sums": 1.0}
+LEAST = {"off_lines_copied": 1.0, "many_sums": 1.0}
 UNSURE = 0.03
 """Times that are predicted this near each other, as a share, are taken for one another."""
 BAD = 0.12

@@ -4,11 +4,14 @@
 
 Rows are those of `tilewave/tune/data`. Products whose sums are in one order have records of their own. Shapes with too
 few points to tell are left out, and of those in any order such of few rows: narrower tiles than were measured then are
-better. Run it again when the text of `ops.matmul`'s kernels changes; a test says so.
+better. What is best for a depth near the end of a bucket is on record for the bucket too, for calls with open sizes.
+Run it again when the text of `ops.matmul`'s kernels changes; a test says so.
 """
 
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -18,21 +21,41 @@ from fit_tiles import cut
 import tilewave as tw
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import K, M, N
-from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.choose import ALIGNED, bucket
+from tilewave.tune.default import UndecidedKernel, largest_sizes, machine_of
 from tilewave.tune.measured import H200, measured_launches
 from tilewave.tune.records import STRENGTHS, TileRecord
 from tilewave.tune.store import FILE, SHIPPED
 
 TARGET = "sm_90a"
 FEWEST_POINTS, FEWEST_ROWS = 8, 64
+ALIKE = 1.01
+"""Times as long as the best take launches that another card may tell the other way round."""
+NEAR_THE_END = 0.8
+"""The least share of a bucket's largest depth that tells what is best for the bucket."""
 AXES = {"N": ((M, K), (K, N)), "T": ((K, M), (N, K))}
 
 
-def undecided(shape, layout, in_one_order):
+def undecided(sizes, layout, in_one_order):
+    """Where sizes are left out, they are open."""
     axes = AXES[layout[0]][0], AXES[layout[1]][1]
-    sizes = dict(zip((M, N, K), shape, strict=True))
     found = UndecidedKernel.of(product_kernel(ProductForm(tw.f16, tw.f16, *axes)), sizes, (), {}, TARGET)
     return found.for_all_batches() if in_one_order else found
+
+
+def sizes_of(product):
+    return dict(zip((M, N, K), product[0], strict=True))
+
+
+def buckets_of(product):
+    """Those whose largest rows and columns it has, which decide how rounds are filled, and nearly their depth; where it
+    has all of it, its own record serves."""
+    sizes = sizes_of(product)
+    buckets = {dim: bucket(n) for dim, n in sizes.items()}
+    largest = largest_sizes(buckets)
+    same_grid, depth = (sizes[M], sizes[N]) == (largest[M], largest[N]), sizes[K]
+    near = NEAR_THE_END * largest[K] <= depth < largest[K] and depth % ALIGNED == 0
+    return buckets if same_grid and near else {}
 
 
 def tells(product, launches):
@@ -47,25 +70,48 @@ def is_in_one_order(launch):
     return launch.split == 1 and alike
 
 
-def record(product, launches):
-    """Of the best; None where too few have a depth that the order of sums leaves open."""
-    open_tiles = undecided(*product)
+def record(product, launches, buckets):
+    """None where too few launches have a depth that the order of sums leaves open. A bucket's has no time."""
+    open_tiles = undecided({} if buckets else sizes_of(product), *product[1:])
     symbols = open_tiles.space.tiles
     told = [(dict(zip(symbols, one.tile, strict=True)), one) for one in launches]
     fitting = [one for tile, one in told if all(tile[s] == n for s, n in open_tiles.fixed.items())]
     if len(fitting) < FEWEST_POINTS:
         return None
-    best = min(fitting, key=lambda one: one.seconds)
-    point = dict(zip((s.name for s in symbols), best.tile, strict=True))
-    point |= {"split": best.split} if best.split > 1 else {}
-    point |= {"buffers": best.buffers} if best.buffers else {}
-    ranked = open_tiles.predicted({})
+    sized = replace(open_tiles, problem=open_tiles.largest(buckets))
+    best, predicted = best_of(fitting, sized)
+    ranked = open_tiles.predicted(buckets)
     facts = ranked[0].considered, sum(ranked[0].illegal.values()), len(fitting)
-    predicted = open_tiles.at(point, "").prediction.seconds
-    times = predicted, best.seconds, None, 1, None
-    return TileRecord(
-        open_tiles.key({}), point, ranked[0].order, STRENGTHS[1], *facts, *times, notes="tilewave/tune/data"
-    )
+    times = predicted, None if buckets else best.seconds, None, 1, None
+    notes = "tilewave/tune/data" + (", {}x{}x{}".format(*best.shape) if buckets else "")
+    key, point = open_tiles.key(buckets), point_of(best, symbols)
+    return TileRecord(key, point, ranked[0].order, STRENGTHS[1], *facts, *times, notes=notes)
+
+
+def point_of(launch, symbols):
+    point = dict(zip((s.name for s in symbols), launch.tile, strict=True))
+    point |= {"split": launch.split} if launch.split > 1 else {}
+    return point | ({"buffers": launch.buffers} if launch.buffers else {})
+
+
+def best_of(launches, open_tiles):
+    """(the quickest, and what it is predicted to take; among some that cards do not tell apart, the model does)."""
+    quickest = min(one.seconds for one in launches)
+    alike = [one for one in launches if one.seconds <= ALIKE * quickest]
+    predicted = [open_tiles.at(point_of(one, open_tiles.space.tiles), "").prediction.seconds for one in alike]
+    return min(zip(alike, predicted, strict=True), key=lambda told: told[1])
+
+
+def of_buckets(by_product):
+    """The deepest product of each, where that of its largest sizes itself was not measured."""
+    deepest = {}
+    for product in sorted(by_product, key=lambda product: prod(product[0])):
+        if buckets := buckets_of(product):
+            deepest[tuple(buckets.values()), product[1:]] = product, buckets
+    for product, buckets in deepest.values():
+        _, *how = product
+        if (tuple(largest_sizes(buckets).values()), *how) not in by_product:
+            yield product, buckets
 
 
 def main():
@@ -74,9 +120,11 @@ def main():
         by_product.setdefault(launch.product, []).append(launch)
     for (shape, layout, _), found in list(by_product.items()):
         by_product.setdefault((shape, layout, True), [one for one in found if is_in_one_order(one)])
-    kept = {product: found for product, found in by_product.items() if tells(product, found)}
-    made = [record(product, found) for product, found in kept.items()]
-    lines = sorted(one.line for one in made if one)
+    telling = {product: found for product, found in by_product.items() if tells(product, found)}
+    wanted = [*((product, {}) for product in telling), *of_buckets(telling)]
+    given = [product for product, _ in wanted], [telling[product] for product, _ in wanted], [b for _, b in wanted]
+    with ProcessPoolExecutor() as pool:
+        lines = sorted(one.line for one in pool.map(record, *given, chunksize=8) if one)
     SHIPPED.mkdir(exist_ok=True)
     (SHIPPED / FILE).write_text("".join(f"{line}\n" for line in lines))
     print(f"{len(lines)} records in {SHIPPED / FILE}")

@@ -33,9 +33,9 @@ CUBLAS, OPEN, FIXED, WELL = "cublas", "open", "fixed", "lies well"
 WANTED = {"4097x4097x4097": 4.3, "2047x2049x2051": 3.6, "4096x4096x4090": 2.4, "1001x3001x2001": 1.5}
 OTHERS = {"5000x5000x5000": 1.0, "8200x8200x8200": 1.0, "1000x1000x1000": 1.0}
 SMALL_TILES = ((64, 128, 64), (128, 128, 64))
-TILES = ((128, 256, 64), (192, 176, 64), (192, 192, 64))
-"""192 x 176 makes whole rounds for 132 processors of 2047 x 2049 (132 tiles) and of 4097 x 4097 (528); of B as [K, N]
-the matrix unit wants rows of 64 elements."""
+TILES = ((128, 256, 64), (192, 176, 64), (192, 192, 64), (152, 256, 64))
+"""192 x 176 makes whole rounds for 132 processors of 2047 x 2049 (132 tiles) and of 4097 x 4097 (528), 152 x 256 of
+5000 x 5000 (660); of B as [K, N] the matrix unit wants rows of 64 elements."""
 SMALL = 4_000_000
 """Elements of a result that has few tiles."""
 DTYPES = {"f16": f16, "bf16": bf16}

@@ -36,6 +36,7 @@ from tilewave.ir.ops import (
     CopyAsyncOut,
     CopyAsyncSignal,
     Load,
+    MakeSignals,
     Part,
     Store,
 )
@@ -70,6 +71,7 @@ TURNED = {
     "more than there are buffers, past both edges": ((300, 304, 136), (152, 128, 64), 2 * 19, (8, 64)),
     "three groups": ((88, 192, 128), (88, 192, 64), 3 * 11, (8, 64)),
     "several blocks of a group": ((70, 256, 128), (72, 256, 64), 2 * 2 * 3, (24, 64)),
+    "small ones of a long tile": ((170, 128, 128), (160, 128, 64), 2 * 5, (32, 64)),
 }
 
 
@@ -83,6 +85,13 @@ def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile,
     multiplying = made.resources.waves[0] - 4  # beside those that copy
     assert blocks * multiplying == tile[0] // 8 * tile[1] // 8
     check(made, shape, f16)
+
+
+@pytest.mark.parametrize("rows", [152, 160])
+def test_chunks_of_a_long_tile_leave_room_for_four_steps(rows):
+    made = compiled(gemm(out=f16, epilogue=lambda x: cast(x, f16)), sizes(320, 512, 512, rows, 256, 64))
+    (stages,) = {op.result.type.shape[0] for op in walk(made.build.lanes.body) if isinstance(op, MakeSignals)}
+    assert stages == 4 and not direct_stores(made)
 
 
 @pytest.mark.parametrize(("rows", "out"), [(32, f16), (80, f32)], ids=str)

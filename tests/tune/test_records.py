@@ -19,6 +19,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poi
 import tilewave.tune.store as store
 from tilewave import *
 from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.tune.choose import bucket
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.records import BadRecord, NewerRecord, RecordKey, TileRecord, merged
 from tilewave.tune.store import FILE, Records, add, search_path, tidy
@@ -349,11 +350,17 @@ def forms():
     return {one.digest: form for form, one in zip(axes, undecided_products({M: 64, N: 64, K: 64}), strict=True)}
 
 
-def sizes_of(record):
-    """(of M, N and K; whether sums are to be in one order)."""
+def open_tiles_of(record, axes):
+    """(the kernel that a shipped record is for, the bucket of its sizes where they are open)."""
     told = dict(part.split("=") for part in record.key.sizes.split(","))
     in_one_order = told.pop("sums", "") == "one_order"
-    return {getattr(sym, name): int(n) for name, n in told.items()}, in_one_order
+    ends = {getattr(sym, name): [int(n) for n in text.split("..")] for name, text in told.items()}
+    of_bucket = ".." in record.key.sizes
+    sizes = {} if of_bucket else {dim: n for dim, (n,) in ends.items()}
+    kernel = product_kernel(ProductForm(f16, f16, *axes[record.key.digest]))
+    made = UndecidedKernel.of(kernel, sizes, (), {}, "sm_90a")
+    buckets = {dim: bucket(n[-1]) for dim, n in ends.items()} if of_bucket else {}
+    return made.for_all_batches() if in_one_order else made, buckets
 
 
 def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
@@ -363,24 +370,31 @@ def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
     assert len(shipped) > 10 and not bad
     axes = forms()
     for record in shipped[::2]:
-        sizes, in_one_order = sizes_of(record)
-        kernel = product_kernel(ProductForm(f16, f16, *axes[record.key.digest]))
-        made = UndecidedKernel.of(kernel, sizes, (), {}, "sm_90a")
-        open_tiles = made.for_all_batches() if in_one_order else made
-        assert open_tiles.key({}) == record.key
-        told = open_tiles.of_record(open_tiles.on_record({}).found, {}, "")
+        open_tiles, buckets = open_tiles_of(record, axes)
+        assert open_tiles.key(buckets) == record.key
+        told = open_tiles.of_record(open_tiles.on_record(buckets).found, buckets, "")
         assert "a record in" in told.reason and {s.name: n for s, n in told.point.items()} == record.choice
 
 
+def test_what_was_measured_near_the_end_of_a_bucket_serves_all_of_it(monkeypatch):
+    """Weights of 4096x14336 have no record of 16384, but one of their bucket."""
+    monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
+    open_tiles = UndecidedKernel.of(product_kernel(ProductForm(f16, f16)), {}, (), {}, "sm_90a").for_all_batches()
+    buckets = {M: bucket(256), N: bucket(4096), K: bucket(14336)}
+    chosen = open_tiles.choices(buckets)[0]
+    measured = next(undecided_products({M: 256, N: 4096, K: 14336})).for_all_batches().choices({})[0]
+    assert "a record in" in chosen.reason and chosen.point == measured.point
+
+
 def test_sums_in_one_order_have_records_of_their_own(monkeypatch):
-    """Two workgroups share each of 64 tiles of 64x128 of 128x4096x14336; in one order more tiles are better."""
+    """Two workgroups share each of 64 tiles of 128x64 of 128x4096x14336; in one order more tiles are better."""
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
     any_order = next(undecided_products({M: 128, N: 4096, K: 14336}))
     one_order = any_order.for_all_batches()
     assert one_order.key({}).sizes == "K=14336,M=128,N=4096,sums=one_order" != any_order.key({}).sizes
     chosen = [one.choices({})[0] for one in (any_order, one_order)]
     assert all("a record in" in one.reason and not one.notes for one in chosen)
-    assert [(*one.tiles.values(), one.buffers) for one in chosen] == [(64, 128, 128, None), (64, 64, 128, 6)]
+    assert [(*one.tiles.values(), one.buffers) for one in chosen] == [(128, 64, 128, None), (64, 64, 128, 6)]
 
 
 def test_what_ships_for_one_layout_is_not_called_stale_for_another(monkeypatch):

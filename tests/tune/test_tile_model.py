@@ -12,7 +12,7 @@ from tilewave.errors import ConstraintError
 from tilewave.tune.choose import rank
 from tilewave.tune.default import UndecidedKernel, machine_of
 from tilewave.tune.fitted import HOST
-from tilewave.tune.gpu_room import Loading
+from tilewave.tune.gpu_room import Loading, WholeRounds
 from tilewave.tune.host import HostTiles
 from tilewave.tune.measured import EVEN, H200, ONE_ORDER, SMALL, measured_launches
 from tilewave.tune.neighbours import COUNT, neighbours_in, neighbours_of
@@ -390,6 +390,18 @@ def test_short_dims_are_cut_evenly():
     assert [fills(n) for n in (13568, 5888, 4000)] == [{112, 208}, {48, 96}, {64}]
     assert [short(n) for n in (3, 5, 128, 129)] == [{3}, {8}, {128}, set()]
     assert not NO_COVERING.tiles(1)
+
+
+def test_tiles_that_make_up_whole_rounds_are_tried():
+    """5000 by 5000 are 33 tiles of 152 below each other by 20 of 256, five rounds of 132; 128 by 224 are 6.97."""
+    rows = Covering(256, (8, 16), parts=4, rounds=WholeRounds(132, 8))
+    assert not rows.tiles(5000), "of the other side nothing is known"
+    assert [rows.tiles(n, n) for n in (5000, 8192)] == [{152, 216}, set()]
+    assert WholeRounds(132, 16).lengths(1920, 1120) == [144, 96]
+    one = undecided((5000, 5000, 5000))
+    chosen = one.predicted({})[0]
+    assert [*chosen.tiles.values()] == [152, 256, 64]
+    assert one.machine.stages(one.problem.cut(chosen.point)) == 4
 
 
 def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():

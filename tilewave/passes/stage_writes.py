@@ -184,24 +184,31 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
     few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
     want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
-    found = next((row // size for row in _ROWS.row_bytes if columns * size % row == 0), 0)
+    found = chunk_row_bytes(columns * size)
     shortest = min(_ROWS.row_bytes)
     more = {"bytes": columns * size, "shortest": shortest, "columns": shortest // size}
     want(found, NARROW_TILE, loc, **facts, **more)
-    return found
+    return found // size
+
+
+def chunk_row_bytes(tile_row_bytes: int) -> int:
+    """The longest rows that divide those of a tile; 0 where none does."""
+    return next((row for row in _ROWS.row_bytes if tile_row_bytes % row == 0), 0)
 
 
 def turned_rows(rows: int, element_bytes: int) -> int:
     """Of a tile of so many rows that is computed transposed, those of a chunk: the most that divide them; 0 where lanes
-    store it."""
+    store it. Of a long tile there are several anyway, and small ones leave room for steps."""
     if rows < LEAST_TURNED or rows % BLOCK or GROUP_ROWS * element_bytes != max(_ROWS.row_bytes):
         return 0
-    return max(n for n in range(BLOCK, GROUP_ROWS + 1, BLOCK) if rows % n == 0)
+    most = GROUP_ROWS if rows <= 2 * GROUP_ROWS else GROUP_ROWS // 2
+    return max(n for n in range(BLOCK, most + 1, BLOCK) if rows % n == 0)
 
 
 def turned_buffers(rows: int, elements: int, buffers: int = 2) -> int:
-    """Chunks of so many rows that a group has of its elements: no more bytes than of sums that are not transposed."""
-    return min(buffers * GROUP_ROWS // rows, elements // (rows * GROUP_ROWS))
+    """Chunks of so many rows that a group has of its elements: `buffers`, or as many as have the bytes of one chunk of
+    sums that are not transposed."""
+    return min(max(buffers, GROUP_ROWS // rows), elements // (rows * GROUP_ROWS))
 
 
 def _turned_rows(op: Write, spreads: LayoutsNeeded) -> int:

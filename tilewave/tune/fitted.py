@@ -90,8 +90,8 @@ class LaunchTiming:
     """The same, where the next launch begins and finds no room."""
     hbm_share: float
     """Of the data sheet's bandwidth, what a launch gets."""
-    off_lines: float
-    """How much longer steps take where rows do not begin on cache lines."""
+    off_lines_copied: float
+    """As many times as long the engine takes for rows that lie in one cache line more than they fill."""
     many_sums: float
     """How much longer they take where a lane holds more than 128 sums."""
     sharpness: float
@@ -146,7 +146,7 @@ HOPPER = LaunchTiming(
     kept_bytes_per_second=8.563e12,
     crowded_bytes_per_second=5.124e12,
     hbm_share=0.9146,
-    off_lines=1.007,
+    off_lines_copied=1.75,
     many_sums=1.037,
     sharpness=2.86,
     early_sharpness=3.925,
@@ -195,7 +195,7 @@ CDNA = LaunchTiming(
     kept_bytes_per_second=inf,
     crowded_bytes_per_second=inf,
     hbm_share=0.75,
-    off_lines=1.1,
+    off_lines_copied=1.0,
     many_sums=1.0,
     sharpness=3.4,
     early_sharpness=3.4,

@@ -235,10 +235,8 @@ class GpuTiles(GpuRoom):
         return half * taken.instruction.depth / HALF_DEPTH if taken and taken.instruction.ignored_bits else half / 16
 
     def _slower(self, cut: CutWork) -> float:
-        """What rows off cache lines and many sums make of a step."""
-        t = self.timing
-        slower = 1.0 if self.on_lines(cut) else t.off_lines
-        return slower * (t.many_sums if self.sums_per_lane(cut) > MANY_SUMS else 1.0)
+        """What many sums make of a step."""
+        return self.timing.many_sums if self.sums_per_lane(cut) > MANY_SUMS else 1.0
 
     def _copied(self, cut: CutWork) -> float:
         """By the copy engine, which goes row by row, and fills what lies outside an array."""
@@ -246,6 +244,7 @@ class GpuTiles(GpuRoom):
         busy = min(self.card.units, cut.tasks * cut.split)
         rate: float = t.unit_bytes_per_second * (self.card.units / busy) ** t.few_units
         inside = (cut.step_bytes - cut.outside_bytes - self.shared_step_bytes(cut) / 2) / rate
+        inside *= 1.0 if self.on_lines(cut) else t.off_lines_copied
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, wraps
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
@@ -29,7 +29,7 @@ from tilewave.machine.matrix import (
 )
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
-from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
+from tilewave.passes.stage_writes import chunk_row_bytes, most_sums, turned_buffers, turned_rows
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
@@ -40,11 +40,46 @@ EACH_WAY = 2
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
 MOST_RESIDENT = 8
+MOST_ELEMENTS = 192 * 256
+"""Of a tile, for whose sums two groups of waves have registers."""
 GROUP_LANES = 128
 PLAIN_REGISTERS = 32
 """Of a lane, beside its sums, where groups of waves multiply out of shared memory; `ptxas -v` says 26 to 30."""
-STAGED_WRITE_BYTES = 2 * 64 * 128
-"""Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
+STAGED_ROWS = 2 * GROUP_ROWS
+"""Of shared memory, that a group of waves writes its sums through: two boxes."""
+
+
+GRAIN, ACROSS_GRAIN = 8, 16
+"""Columns that groups of waves multiply, and those that the engine brings of what lies across the depth, or stores."""
+MOST_ROUNDS = 8
+"""Of more, one that is not full costs little."""
+LINE_ROWS, STEP_PRODUCTS = 4, 128
+"""Of an instruction's depth, what a unit brings to shared memory or reads there in a cycle, and sums it adds to."""
+
+
+@dataclass(frozen=True)
+class WholeRounds:
+    """Lengths of tiles of which all units have as many, beside tiles of whole groups of rows."""
+
+    units: int
+    grain: int
+
+    def lengths(self, size: int, across: int) -> list[int]:
+        """Two with which all rounds together are shortest."""
+        found: dict[int, float] = {}
+        for beside in range(GROUP_ROWS, 4 * GROUP_ROWS + 1, GROUP_ROWS):
+            for rounds in range(1, MOST_ROUNDS + 1):
+                below = rounds * self.units // -(-across // beside)
+                length = -(-size // (below * self.grain)) * self.grain if below else 0
+                if GROUP_ROWS <= length <= 256 and length * beside <= MOST_ELEMENTS:
+                    found[length] = min(found.get(length, inf), rounds * _step_cycles(length, beside))
+        return sorted(found, key=lambda length: found[length])[:2]
+
+
+def _step_cycles(length: int, beside: int) -> float:
+    """Products, or what is brought and read for them: a group reads its own rows, and all of the other side."""
+    moved = length + beside + beside // GROUP_ROWS * (GROUP_ROWS + length)
+    return max(length * beside / STEP_PRODUCTS, moved / LINE_ROWS)
 
 
 class Loading(Enum):
@@ -101,7 +136,8 @@ def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: 
     layout = GroupFragment(0).sums((GROUP_ROWS, columns), (GROUP, 1))
     dtype = next(d for d in DTYPES.values() if d.bytes == element_bytes)
     memory = Memory((GROUP_ROWS, grain_bytes // element_bytes), dtype, "global")
-    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, STAGED_WRITE_BYTES, GroupInstruction.row_bytes)
+    room = STAGED_ROWS * max(GroupInstruction.row_bytes)
+    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, room, GroupInstruction.row_bytes)
     return size_bytes(found) if found else 0
 
 
@@ -171,14 +207,16 @@ class GpuRoom:
         """Groups of waves multiply 64 rows at once; narrow tiles are not all brought by the engine, or repacked."""
         return GROUP_ROWS if self.chip.copy_engine and role in ("rows", "cols") else 1
 
-    def covers(self, role: str) -> Covering:
+    def covers(self, role: str, lies_across: bool) -> Covering:
         """Groups of waves multiply any multiple of eight columns, or of rows where a product is turned. Of what lies
         across its depth the engine brings multiples of sixteen, and it stores such rows. Up to four tiles below each
-        other are cut so wide that there is one for each unit."""
+        other are cut so wide that there is one for each unit, and more such that all units have as many."""
         if self.chip.copy_engine is None:
             return NO_COVERING
-        rows = Covering(256, (8, 16), parts=4)
-        cols = replace(rows, grains=(16,), filling=tuple(self.units // n for n in (1, 2, 3, 4)), shortest=32)
+        high = WholeRounds(self.units, ACROSS_GRAIN if lies_across else GRAIN)
+        rows = Covering(256, (GRAIN, ACROSS_GRAIN), parts=4, rounds=high)
+        filling, wide = tuple(self.units // n for n in (1, 2, 3, 4)), WholeRounds(self.units, ACROSS_GRAIN)
+        cols = Covering(256, (ACROSS_GRAIN,), parts=4, filling=filling, shortest=32, rounds=wide)
         return {"rows": rows, "cols": cols, "depth": Covering(32, (32,))}.get(role, NO_COVERING)
 
     # -- what it can hold
@@ -196,6 +234,8 @@ class GpuRoom:
                 return "waves"
             if (why := self._sums_refused(product, taken, cut.beside, others)) != "":
                 return why
+            if self._sums_of_lane(product, taken) > most_sums(by_engine=False) and self._is_for_lanes(product, cut):
+                return "registers"
             others += self._sums_of_lane(product, taken)
         if self.shared_bytes(cut, cut.buffers or self.fewest_stages) > self.chip.shared.bytes:
             return "shared memory"
@@ -274,7 +314,8 @@ class GpuRoom:
             return self._turned_chunk_bytes(cut)
         if stored := self.stored_by_lanes(cut):
             return self.groups(cut) * max(map(self._wave_chunk_bytes, stored)) if self._stores_rows(cut) else 0
-        return min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES)
+        rows = (chunk_row_bytes(t.tile_row_bytes) for t in cut.transfers if t.is_written)
+        return min(2 * cut.written_bytes, self.groups(cut) * STAGED_ROWS * max(rows, default=0))
 
     def _turned_chunk_bytes(self, cut: CutWork) -> int:
         """Of chunks through which the engine stores what is computed transposed; 0 where lanes store it."""
@@ -392,6 +433,11 @@ class GpuRoom:
         whole = prod(taken.padded) == p.rows * p.cols * p.depth
         return whole and all(map(taken.instruction.panel_bytes, across))
 
+    def _is_for_lanes(self, p: CutProduct, cut: CutWork) -> bool:
+        """Whether lanes load a tile for groups of waves for no other reason than that the engine takes none so wide."""
+        taken = self.taken(p, cut)
+        return taken is not None and isinstance(taken.instruction, GroupInstruction) and not self._is_brought(p, cut)
+
     @told_once
     def short_rows(self, cut: CutWork) -> float:
         """Of a step's copies, beyond the cache lines that they fill: panels of an operand across its depth may have
@@ -406,12 +452,16 @@ class GpuRoom:
         other have columns in common."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.copy_engine is None:
             return 0.0
-        (p,), columns = cut.products, cut.operands[1]
-        in_parts = not cut.in_one_order
-        facts = cut.tasks, in_parts, cut.step_bytes, cut.distinct_bytes, cut.flops * p.inside, p.dtype.name
-        if self.loading(cut) is Loading.BY_LANES or not BroughtWork(*facts).is_worth_sharing(self.card):
+        if self.loading(cut) is Loading.BY_LANES:
             return 0.0
-        return columns.inside_bytes * columns.times / cut.steps if is_streamed(columns.array_bytes, self.card) else 0.0
+        columns = cut.operands[1]
+        pays = not self.on_lines(cut) or (self._is_worth_sharing(cut) and is_streamed(columns.array_bytes, self.card))
+        return columns.inside_bytes * columns.times / cut.steps if pays else 0.0
+
+    def _is_worth_sharing(self, cut: CutWork) -> bool:
+        (p,), in_parts = cut.products, not cut.in_one_order
+        facts = cut.tasks, in_parts, cut.step_bytes, cut.distinct_bytes, cut.flops * p.inside, p.dtype.name
+        return BroughtWork(*facts).is_worth_sharing(self.card)
 
     @told_once
     def outside_rows(self, cut: CutWork) -> float:

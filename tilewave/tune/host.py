@@ -91,7 +91,7 @@ class HostTiles:
     def grows_to(self, role: str) -> int:
         return 1
 
-    def covers(self, role: str) -> Covering:
+    def covers(self, role: str, lies_across: bool) -> Covering:
         """Short dims are not cut: nothing hangs over an edge then."""
         if not self.reads_in_place:
             return NO_COVERING

@@ -29,6 +29,12 @@ KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
 """Constraints with a number that can be decided; the first that a symbol stands in says what it decides."""
 
 
+class Rounds(Protocol):
+    """Of a machine's units, which all are to have as many tiles."""
+
+    def lengths(self, size: int, across: int) -> Sequence[int]: ...
+
+
 @dataclass(frozen=True)
 class Covering:
     """Tiles that cover a dim evenly: no longer than `most`, as few as do, up to `parts` of them, or one more."""
@@ -44,17 +50,23 @@ class Covering:
     shortest: int = 1
     is_enough: bool = False
     """Whether nothing longer is tried beside one that covers a dim alone."""
+    rounds: Rounds | None = None
+    """Which says what fills a machine beside tiles of the other side."""
 
-    def tiles(self, size: int) -> set[int]:
+    def tiles(self, size: int, across: int = 0) -> set[int]:
+        """`across`: the size of the other side, where that is known."""
         if not self.most:
             return set()
         fewest = -(-size // self.most)
         even = [-(-size // n) for n in (fewest, fewest + 1) if n <= self.parts]
         full = (n for n in (-(-size // count) for count in self.filling) if self.shortest <= n <= self.most)
-        return {n if n < self.least else -(-n // grain) * grain for n in (*even, *full) for grain in self.grains}
+        cut = {n if n < self.least else -(-n // grain) * grain for n in (*even, *full) for grain in self.grains}
+        return cut | ({*self.rounds.lengths(size, across)} if self.rounds and across else set())
 
 
 NO_COVERING = Covering()
+ACROSS = {"rows": "cols", "cols": "rows"}
+"""The other side of a product."""
 
 
 class TileValues(Protocol):
@@ -62,7 +74,8 @@ class TileValues(Protocol):
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]: ...
     def grows_to(self, role: str) -> int: ...
-    def covers(self, role: str) -> Covering: ...
+    def covers(self, role: str, lies_across: bool) -> Covering:
+        """`lies_across`: whether rows of an operand go along the dim, and not along the depth of the product."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +135,15 @@ class Space:
         sides = [sizes.get(d.dim) for d in self.decisions if d.dim is not None and d.role in ("rows", "cols")]
         is_narrow = any(isinstance(size, int) and size <= NARROW for size in sides)
         told = (replace(d, values=(*d.values, *d.if_narrow)) if is_narrow else d for d in self.decisions)
-        return Space(tuple(_within(d, sizes) for d in told))
+        of_roles = {d.role: sizes.get(d.dim) for d in self.decisions if d.dim is not None}
+        return Space(tuple(_within(d, sizes, of_roles.get(ACROSS.get(d.role, ""))) for d in told))
 
 
-def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
+def _within(d: Decision, sizes: Mapping[Symbol, Any], across: Any) -> Decision:
     size = sizes.get(d.dim) if d.dim is not None else None
     if not isinstance(size, int):
         return d
-    covering = d.covers.tiles(size)
+    covering = d.covers.tiles(size, across if isinstance(across, int) else 0)
     known = sorted({*d.values, *covering} if d.covers.is_enough else d.values)
     enough = next((v for v in known if v >= max(size, d.grows_to)), known[-1])
     return replace(d, values=tuple(sorted({v for v in d.values if v <= enough} | covering)))
@@ -177,7 +191,8 @@ def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
     values = machine.values(role, _element_bytes(work))
     deeper = machine.values("narrow depth", _element_bytes(work)) if role == "depth" else ()
-    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role), deeper)
+    lies_across = any(t.dims[-1:] == (dim,) for t in work.transfers if not t.is_written)
+    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role, lies_across), deeper)
 
 
 def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:
