@@ -29,7 +29,7 @@ from tilewave.tune.store import FILE, SHIPPED
 
 TARGET = "sm_90a"
 FEWEST_POINTS, FEWEST_ROWS = 8, 64
-ALIKE = 1.01
+ALIKE = 1.005
 """Times as long as the best take launches that another card may tell the other way round."""
 NEAR_THE_END = 0.8
 """The least share of a bucket's largest depth that tells what is best for the bucket."""

@@ -394,7 +394,7 @@ def test_short_dims_are_cut_evenly():
 
 def test_tiles_that_make_up_whole_rounds_are_tried():
     """5000 by 5000 are 33 tiles of 152 below each other by 20 of 256, five rounds of 132; 128 by 224 are 6.97."""
-    rows = Covering(256, (8, 16), parts=4, rounds=WholeRounds(132, 8))
+    rows = Covering(256, (8, 16), parts=4, fitted=WholeRounds(132, 8))
     assert not rows.tiles(5000), "of the other side nothing is known"
     assert [rows.tiles(n, n) for n in (5000, 8192)] == [{152, 216}, set()]
     assert WholeRounds(132, 16).lengths(1920, 1120) == [144, 96]

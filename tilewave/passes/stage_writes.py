@@ -184,16 +184,11 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
     few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
     want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
-    found = chunk_row_bytes(columns * size)
+    found = _ROWS.panel_bytes(columns * size)
     shortest = min(_ROWS.row_bytes)
     more = {"bytes": columns * size, "shortest": shortest, "columns": shortest // size}
     want(found, NARROW_TILE, loc, **facts, **more)
     return found // size
-
-
-def chunk_row_bytes(tile_row_bytes: int) -> int:
-    """The longest rows that divide those of a tile; 0 where none does."""
-    return next((row for row in _ROWS.row_bytes if tile_row_bytes % row == 0), 0)
 
 
 def turned_rows(rows: int, element_bytes: int) -> int:

@@ -20,6 +20,7 @@ from tilewave.machine import Machine
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import (
     ALONG_DEPTH,
+    GROUP_INSTRUCTIONS,
     MANY_SUMS,
     WISHES,
     GroupInstruction,
@@ -29,7 +30,7 @@ from tilewave.machine.matrix import (
 )
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
-from tilewave.passes.stage_writes import chunk_row_bytes, most_sums, turned_buffers, turned_rows
+from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
@@ -40,15 +41,15 @@ EACH_WAY = 2
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
 MOST_RESIDENT = 8
-MOST_ELEMENTS = 192 * 256
-"""Of a tile, for whose sums two groups of waves have registers."""
 GROUP_LANES = 128
 PLAIN_REGISTERS = 32
 """Of a lane, beside its sums, where groups of waves multiply out of shared memory; `ptxas -v` says 26 to 30."""
+GROUPED = GROUP_INSTRUCTIONS[0]
+"""Of all of these rows lie alike in shared memory, and sums in registers."""
 STAGED_ROWS = 2 * GROUP_ROWS
 """Of shared memory, that a group of waves writes its sums through: two boxes."""
-
-
+MOST_ELEMENTS = 2 * GROUP_LANES * GROUPED.most_sums
+"""Of a tile, for whose sums two groups of waves have registers."""
 GRAIN, ACROSS_GRAIN = 8, 16
 """Columns that groups of waves multiply, and those that the engine brings of what lies across the depth, or stores."""
 MOST_ROUNDS = 8
@@ -71,7 +72,7 @@ class WholeRounds:
             for rounds in range(1, MOST_ROUNDS + 1):
                 below = rounds * self.units // -(-across // beside)
                 length = -(-size // (below * self.grain)) * self.grain if below else 0
-                if GROUP_ROWS <= length <= 256 and length * beside <= MOST_ELEMENTS:
+                if GROUP_ROWS <= length <= GROUPED.most_columns and length * beside <= MOST_ELEMENTS:
                     found[length] = min(found.get(length, inf), rounds * _step_cycles(length, beside))
         return sorted(found, key=lambda length: found[length])[:2]
 
@@ -136,8 +137,8 @@ def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: 
     layout = GroupFragment(0).sums((GROUP_ROWS, columns), (GROUP, 1))
     dtype = next(d for d in DTYPES.values() if d.bytes == element_bytes)
     memory = Memory((GROUP_ROWS, grain_bytes // element_bytes), dtype, "global")
-    room = STAGED_ROWS * max(GroupInstruction.row_bytes)
-    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, room, GroupInstruction.row_bytes)
+    room = STAGED_ROWS * max(GROUPED.row_bytes)
+    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, room, GROUPED.row_bytes)
     return size_bytes(found) if found else 0
 
 
@@ -214,9 +215,9 @@ class GpuRoom:
         if self.chip.copy_engine is None:
             return NO_COVERING
         high = WholeRounds(self.units, ACROSS_GRAIN if lies_across else GRAIN)
-        rows = Covering(256, (GRAIN, ACROSS_GRAIN), parts=4, rounds=high)
+        rows = Covering(256, (GRAIN, ACROSS_GRAIN), parts=4, fitted=high)
         filling, wide = tuple(self.units // n for n in (1, 2, 3, 4)), WholeRounds(self.units, ACROSS_GRAIN)
-        cols = Covering(256, (ACROSS_GRAIN,), parts=4, filling=filling, shortest=32, rounds=wide)
+        cols = Covering(256, (ACROSS_GRAIN,), parts=4, filling=filling, shortest=32, fitted=wide)
         return {"rows": rows, "cols": cols, "depth": Covering(32, (32,))}.get(role, NO_COVERING)
 
     # -- what it can hold
@@ -314,7 +315,7 @@ class GpuRoom:
             return self._turned_chunk_bytes(cut)
         if stored := self.stored_by_lanes(cut):
             return self.groups(cut) * max(map(self._wave_chunk_bytes, stored)) if self._stores_rows(cut) else 0
-        rows = (chunk_row_bytes(t.tile_row_bytes) for t in cut.transfers if t.is_written)
+        rows = (GROUPED.panel_bytes(t.tile_row_bytes) for t in cut.transfers if t.is_written)
         return min(2 * cut.written_bytes, self.groups(cut) * STAGED_ROWS * max(rows, default=0))
 
     def _turned_chunk_bytes(self, cut: CutWork) -> int:

@@ -29,8 +29,8 @@ KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
 """Constraints with a number that can be decided; the first that a symbol stands in says what it decides."""
 
 
-class Rounds(Protocol):
-    """Of a machine's units, which all are to have as many tiles."""
+class FittedLengths(Protocol):
+    """Of tiles of which all units of a machine have as many."""
 
     def lengths(self, size: int, across: int) -> Sequence[int]: ...
 
@@ -50,7 +50,7 @@ class Covering:
     shortest: int = 1
     is_enough: bool = False
     """Whether nothing longer is tried beside one that covers a dim alone."""
-    rounds: Rounds | None = None
+    fitted: FittedLengths | None = None
     """Which says what fills a machine beside tiles of the other side."""
 
     def tiles(self, size: int, across: int = 0) -> set[int]:
@@ -61,7 +61,7 @@ class Covering:
         even = [-(-size // n) for n in (fewest, fewest + 1) if n <= self.parts]
         full = (n for n in (-(-size // count) for count in self.filling) if self.shortest <= n <= self.most)
         cut = {n if n < self.least else -(-n // grain) * grain for n in (*even, *full) for grain in self.grains}
-        return cut | ({*self.rounds.lengths(size, across)} if self.rounds and across else set())
+        return cut | ({*self.fitted.lengths(size, across)} if self.fitted and across else set())
 
 
 NO_COVERING = Covering()
