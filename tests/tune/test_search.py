@@ -76,15 +76,13 @@ def told_of_each_other(found):
 
 
 def test_runs_go_to_points_that_do_not_tell_of_each_other():
-    """Many buffers of one tile are predicted alike, and where the model errs about one it does about all; three and
-    twelve of them are not alike."""
-    alike = open_tiles().predicted({})[:64]
+    """Many buffers of one tile are predicted alike, and where the model errs about one it does about all."""
+    alike = open_tiles().predicted({})[:96]
     alike = [replace(one, prediction=alike[0].prediction) for one in alike]
     found = unlike_each_other(open_tiles(), alike, 8)
     assert found[0].text == alike[0].text and len({one.text for one in found}) == 8
     assert told_of_each_other(found) < 0.4 * told_of_each_other(alike[:8])
-    tiles, first_tiles = ({tuple(one.tiles.values()) for one in some} for some in (found, alike[:8]))
-    assert len(tiles) >= 7 > len(first_tiles)
+    assert len({tuple(one.tiles.values()) for one in found}) == 8
 
 
 def test_no_run_goes_to_a_point_that_is_slower_than_the_model_errs():
