@@ -75,10 +75,11 @@ def record(product, launches, buckets):
     open_tiles = undecided({} if buckets else sizes_of(product), *product[1:])
     symbols = open_tiles.space.tiles
     told = [(dict(zip(symbols, one.tile, strict=True)), one) for one in launches]
-    fitting = [one for tile, one in told if all(tile[s] == n for s, n in open_tiles.fixed.items())]
+    sized = replace(open_tiles, problem=open_tiles.largest(buckets))
+    fits = [one for tile, one in told if all(tile[s] == n for s, n in open_tiles.fixed.items())]
+    fitting = [one for one in fits if is_legal(one, sized)]
     if len(fitting) < FEWEST_POINTS:
         return None
-    sized = replace(open_tiles, problem=open_tiles.largest(buckets))
     best, predicted = best_of(fitting, sized)
     ranked = open_tiles.predicted(buckets)
     facts = ranked[0].considered, sum(ranked[0].illegal.values()), len(fitting)
@@ -86,6 +87,12 @@ def record(product, launches, buckets):
     notes = "tilewave/tune/data" + (", {}x{}x{}".format(*best.shape) if buckets else "")
     key, point = open_tiles.key(buckets), point_of(best, symbols)
     return TileRecord(key, point, ranked[0].order, STRENGTHS[1], *facts, *times, notes=notes)
+
+
+def is_legal(launch, open_tiles):
+    """Whether the tuner would still try it: some were measured before the space left them out."""
+    point = open_tiles.at(point_of(launch, open_tiles.space.tiles), "").point
+    return not open_tiles.machine.refused(open_tiles.problem.cut(point))
 
 
 def point_of(launch, symbols):

@@ -3,8 +3,8 @@
 import pytest
 from kernels import *
 
-from tilewave.analysis.pairs import MOST_TURNS
 from tilewave.analysis.rewritten import written_again
+from tilewave.analysis.sharers import MOST_TURNS
 from tilewave.analysis.visits import CHUNK, IndexRun
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify

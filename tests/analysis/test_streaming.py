@@ -13,9 +13,9 @@ from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
 
 
-def tiles(tile, shape=None):
+def tiles(tile, shape=None, kernel=None):
     subs = dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), tile, strict=True)) if shape is None else sizes(*shape, *tile)
-    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
+    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), kernel or gemm()).kernel
 
 
 def named(shape):
@@ -47,6 +47,35 @@ def test_sizes_that_are_known_are_judged_alike_where_sums_have_one_order(case):
     assert streamed(replace(kernel, sums=ONE_ORDER), SM_90A, {}).arrays == wanted
     filled = "half" in case  # by parts, which nobody hinders here
     assert streamed(kernel, SM_90A, {}).arrays == ({"b"} if filled else wanted)
+
+
+AHEAD = {
+    "short steps of weights larger than L2": ((128, 8192, 8192), (64, 128, 64), 8, {"b"}),
+    "of weights that fill half of it": ((256, 4096, 4096), (64, 128, 64), 8, {"b"}),
+    "of weights that it keeps": ((256, 4096, 2048), (64, 128, 64), 8, set()),
+    "too few of them": ((128, 8192, 8192), (64, 128, 64), 6, set()),
+    "products take longer": ((512, 4096, 4096), (128, 128, 64), 8, set()),
+}
+
+
+@pytest.mark.parametrize("case", AHEAD)
+def test_many_steps_ahead_may_be_short(case):
+    shape, tile, ahead, wanted = AHEAD[case]
+    kernel = tiles(tile, shape)
+    assert streamed(kernel, SM_90A, {}, ahead).arrays == wanted
+    assert streamed(kernel, SM_90A, {}).arrays == set()
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((128, 8192, 8192), {"b"}), ((256, 4096, 4096), set())])
+def test_short_steps_across_the_depth_are_shared_where_memory_takes_longest(shape, wanted):
+    kernel = tiles((64, 128, 64), shape, gemm(b_dims=(K, N)))
+    assert streamed(kernel, SM_90A, {}, 8).arrays == wanted
+
+
+def test_a_compiled_kernel_goes_by_the_steps_that_it_was_asked_for():
+    subs = sizes(256, 4096, 4096, 64, 128, 64)
+    made = [wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", buffers=n), gemm()) for n in (6, 8)]
+    assert [one.ir().cluster for one in made] == [1, 2]
 
 
 def test_where_nobody_knows_how_large_sizes_come_nothing_is_said():

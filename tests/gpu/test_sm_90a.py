@@ -87,6 +87,15 @@ def test_two_workgroups_share_copies(torch, shape):
     check(torch, compiled, "copies", shape, out=f16)
 
 
+@pytest.mark.parametrize("order", ["grouped(4)", "grouped(2)"])
+@pytest.mark.parametrize("shape", [(2560, 1024, 3080), (2552, 1000, 4200)], ids=str)
+def test_four_workgroups_share_copies(torch, shape, order):
+    """One operand in quarters, or both in halves; 80 tiles."""
+    compiled = compile_for(narrow_gemm().ordered(order), kernels.sizes(*shape, **LARGE))
+    assert compiled.build.lanes.cluster == 4
+    check(torch, compiled, "copies", shape, out=f16)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("dtype", "acc", "out"), [(bf16, f32, bf16), (f8e4m3fn, f32, f16), (f8e5m2, f32, f32), (i8, i32, i32)], ids=str

@@ -326,13 +326,13 @@ def test_a_cluster_reads_back():
 def test_what_a_cluster_needs_is_verified():
     with pytest.raises(VerifyError, match="5 workgroups are no whole clusters of 2"):
         verify(replace(whole(), workgroups=5))
-    with pytest.raises(VerifyError, match="cluster of two workgroups, not of 1"):
+    with pytest.raises(VerifyError, match="is for the workgroups of a cluster, and there is one alone"):
         verify(replace(whole(), cluster=1))
     with pytest.raises(VerifyError, match="each expects its own bytes"):
         verify(
             rewrite(whole(), lambda op: [replace(op, expect=16)] if isinstance(op, Arrive) and not op.expect else None)
         )
-    with pytest.raises(VerifyError, match="a box of \\[64\\] has no two halves"):
+    with pytest.raises(VerifyError, match="a box of \\[64\\] has no 2 parts"):
         verify(rewrite(whole(), _one_axis))
     with pytest.raises(VerifyError, match="decided by a truth value"):
         verify(rewrite(whole(), lambda op: [replace(op, together=op.signal)] if _is_shared(op) else None))

@@ -11,7 +11,7 @@ from kernels import K, gemm, poisoned, sizes
 from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
-from tilewave.analysis import pairs, scattered
+from tilewave.analysis import scattered, sharers
 from tilewave.analysis.streaming import Streamed
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
@@ -120,7 +120,7 @@ def test_ranges_of_a_last_round_are_shared_where_all_pairs_have_as_many_steps(ca
 
 def test_turns_that_nobody_looked_at_may_differ(monkeypatch):
     shape = RANGES["one whole round"][0]
-    monkeypatch.setattr(pairs, "MOST_TURNS", 1)
+    monkeypatch.setattr(sharers, "MOST_TURNS", 1)
     assert in_ranges(shape, 4).cluster == 1
 
 

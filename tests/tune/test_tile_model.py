@@ -199,23 +199,34 @@ def test_lanes_that_load_store_results_too(tile):
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile", "one_order"),
+    ("shape", "tile", "one_order", "buffers"),
     [
-        ((128, 8192, 8192), (64, 128, 128), False),
-        ((128, 8192, 8192), (128, 64, 128), False),
-        ((128, 8192, 8192), (64, 128, 64), False),
-        ((512, 8192, 8192), (128, 256, 64), False),
-        ((128, 4096, 14336), (64, 128, 128), False),
-        ((128, 4096, 14336), (64, 128, 128), True),
-        ((256, 4096, 4096), (128, 128, 128), False),
+        ((128, 8192, 8192), (64, 128, 128), False, 0),
+        ((128, 8192, 8192), (128, 64, 128), False, 0),
+        ((128, 8192, 8192), (64, 128, 64), False, 0),
+        ((128, 8192, 8192), (64, 128, 64), False, 8),
+        ((256, 4096, 4096), (64, 128, 64), True, 8),
+        ((256, 4096, 4096), (64, 128, 64), True, 6),
+        ((512, 8192, 8192), (128, 256, 64), False, 0),
+        ((128, 4096, 14336), (64, 128, 128), False, 0),
+        ((128, 4096, 14336), (64, 128, 128), True, 0),
+        ((256, 4096, 4096), (128, 128, 128), False, 0),
+        ((1120, 1888, 6152), (96, 192, 64), False, 0),
+        ((1120, 1888, 6152), (96, 256, 64), False, 0),
+        ((1120, 1888, 1096), (96, 192, 64), False, 0),
+        ((1280, 1888, 6152), (128, 144, 64), False, 0),
     ],
 )
-def test_copies_that_the_model_counts_half_are_those_that_neighbours_share(shape, tile, one_order):
+def test_copies_that_the_model_leaves_out_are_those_that_others_bring(shape, tile, one_order, buffers):
     subs = {**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}
-    made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", batch_invariant=one_order), product())
-    work = replace(cut(shape, tile), in_one_order=one_order)
-    shared = machine_of("sm_90a").shared_step_bytes(work)
-    assert bool(shared) == (made.build.lanes.cluster == 2) and shared in (0.0, tile[1] * tile[2] * 2)
+    options = WaveCompileOptions(subs=subs, target="sm_90a", batch_invariant=one_order, buffers=buffers or None)
+    cluster = wave_compile(options, product().ordered("grouped(4)")).build.lanes.cluster
+    work = replace(cut(shape, tile), in_one_order=one_order, buffers=buffers)
+    spared, inside = (
+        machine_of("sm_90a").spared_step_bytes(work),
+        work.operands[1].inside_bytes * work.operands[1].times,
+    )
+    assert spared == pytest.approx({1: 0.0, 2: 0.5, 4: 0.75}[cluster] * inside / work.steps)
 
 
 def test_parts_that_come_one_by_one_are_waited_for():

@@ -212,19 +212,20 @@ class AsynchronousMeaning:
     def copy_async_cluster(self, op: CopyAsyncCluster) -> None:
         target: LaneMemory = self.env[op.to]
         *others, rows, row = target.shape[len(op.to_at) :]
-        box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
+        box, flat = (*others, rows // op.shares, row), self.box(op, target, op.to_at)
         at = self.begin(op, op.at, self.env[op.memory])
-        together, size = self.uniform(op, op.together), len(flat) // 2
+        together, size, rank = self.uniform(op, op.together), len(flat) // op.shares, self.state.rank
         self.ask(op, tuple(at) if together else None)
-        for half in (self.state.rank,) if together else (0, 1):
+        members = [self.state.cluster.members[i] for i in op.sharers(rank)] if together else [self.state]
+        for part in (op.share(rank),) if together else range(op.shares):
             from_here = list(at)
-            from_here[op.axes[-2]] += half * (rows // 2)
+            from_here[op.axes[-2]] += part * (rows // op.shares)
             window = Window.of(from_here, op.axes, box, self.env[op.memory].shape)
-            for member in self.state.cluster.members if together else (self.state,):
-                self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
+            for member in members:
+                self.bring(op, flat[part * size : (part + 1) * size], window, box, member)
 
     def ask(self, op: CopyAsyncCluster, box: tuple[int, ...] | None) -> None:
-        """Both workgroups must ask for the same, each for its half."""
+        """All who share a box must ask for the same, each for its part."""
         asked = Asked(op, self.name, self.state.rank, box)
         other = self.state.cluster.ask((*self.path, self.place), asked)
         if other is not None:

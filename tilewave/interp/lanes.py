@@ -129,9 +129,9 @@ def _want_all_read(state: WorkgroupState) -> None:
 
 
 def _want_all_known(state: ClusterState) -> None:
-    for asked in state.asked.values():
+    for asked in (one for here in state.asked.values() for one in here.values()):
         if asked.box is not None:
-            raise InterpreterError(f"{asked.who} brings half a box, and nobody the other half", loc=asked.op.loc)
+            raise InterpreterError(f"{asked.who} brings a part of a box, and nobody the others", loc=asked.op.loc)
     reach = state.reach_nobody_knows()
     if reach is not None:
         raise InterpreterError(

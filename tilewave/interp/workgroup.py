@@ -13,7 +13,7 @@ from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.signals import SignalArray
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet
+from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, CopyAsyncCluster, Loop, Meet
 from tilewave.ir.rewrite import walk
 
 
@@ -50,7 +50,7 @@ class RemoteAccess:
 class Asked:
     """What a wave asked for that its partner is to ask for too, and whether they do so together."""
 
-    op: Op
+    op: CopyAsyncCluster
     who: str
     rank: int
     box: tuple[int, ...] | None
@@ -66,8 +66,8 @@ class ClusterState:
         self.ledger = Ledger(self.waves)
         self.copies: list[CopyUnderWay] = []
         self.reaches: list[RemoteAccess] = []
-        self.asked: dict[tuple[int, ...], Asked] = {}
-        """By the place in the program, until the partner has come there too."""
+        self.asked: dict[tuple[int, ...], dict[int, Asked]] = {}
+        """By the place in the program and the first who shares a box there, until all have come there."""
         self.at_barrier: dict[int, ClusterBarrier] = {}
         self.members = [
             WorkgroupState(self, launch, arguments, first + rank, rank, waves, kernel.lanes)
@@ -86,13 +86,16 @@ class ClusterState:
             self.ledger.clocks.barrier(range(self.waves))
 
     def ask(self, place: tuple[int, ...], asked: Asked) -> Asked | None:
-        """What the partner asked for at the same place, if that is not the same."""
-        other = self.asked.get(place)
-        if other is None or other.rank == asked.rank:
-            self.asked[place] = asked
-            return None
-        del self.asked[place]
-        return other if other.box != asked.box else None
+        """What another asked for at the same place, of those who share a box there, if that is not the same."""
+        sharers = asked.op.sharers(asked.rank)
+        here = self.asked.setdefault((*place, sharers.start), {})
+        if asked.rank in here:  # the next time, as nobody else has come there
+            here.clear()
+        here[asked.rank] = asked
+        other = next((one for one in here.values() if one.box != asked.box), None)
+        if len(here) == len(sharers):
+            here.clear()
+        return other
 
     def reach_nobody_knows(self) -> RemoteAccess | None:
         """What came to a workgroup that had no wave which knew of it, and so may have ended before."""

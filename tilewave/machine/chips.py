@@ -89,8 +89,8 @@ class CopyEngine:
     most_axes: int
     pattern_bytes: int
     """Eight of the widest rows: after these the chunks of a box change places as before, so a tile begins there."""
-    largest_cluster: int
-    """Workgroups that one copy can serve, on every product."""
+    clusters_of_four: int
+    """That run at once, of workgroups with a processor each: processors come in groups, not all of them whole."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ TENSOR_MAPS = CopyEngine(
     longest_side=256,
     most_axes=5,
     pattern_bytes=1024,
-    largest_cluster=8,
+    clusters_of_four=30,
 )
 """The engine that tensor maps are written for."""
 SM_90A = Chip(
@@ -295,7 +295,7 @@ SM_90A = Chip(
         Source("shared", CUDA_GUIDE),
         Source("barriers", PTX_ISA + ", bar.sync"),
         Source("swaps_rows", PTX_ISA + ": its lanes exchange words by shfl.sync alone"),
-        Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: {CUDA_GUIDE}"),
+        Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: cudaOccupancyMaxActiveClusters on an H200"),
     ),
 )
 CHIPS = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

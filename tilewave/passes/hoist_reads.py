@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewave.analysis.pairs import following
 from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.sharers import following
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
 from tilewave.ir.placements import lies_in

@@ -1,4 +1,4 @@
-"""Two neighbouring workgroups bring a tile that both need half each, and each half goes to both.
+"""Neighbouring workgroups bring a tile that they need together, a part each, and each part goes to all of them.
 
     await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
     arrive(%full, …) {expect = 49152}  →    …
@@ -14,19 +14,22 @@ Whether the two need the same is computed turn by turn, from the arithmetic that
 It halves the requests for one operand, and costs a little waiting for each other. It pays in two cases, and elsewhere
 the kernel is left as it is:
 
-- Rows do not begin on cache lines, so that each row of a copy touches two of them.
+- Rows do not begin on cache lines, so that each row of a copy touches two of them. An H200's engine takes 2.1 cycles
+  for each line that its own workgroup asks for. Where all tiles are computed at once and are deep, four share: one
+  operand in quarters, or, where two of them are below and two beside each other, both in halves.
 - L2 cannot keep the operand, so that all of it comes from memory, and nothing takes longer: `analysis/streaming.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import prod
 from typing import Any
 
-from tilewave.analysis.pairs import Pairs, compare, following
 from tilewave.analysis.ranges import workgroup_range
+from tilewave.analysis.sharers import Agreement, Sharers, compare, following
 from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
@@ -46,7 +49,6 @@ from tilewave.ir.ops import (
     HandOver,
     Loop,
     MakeSignals,
-    Or,
     Role,
     Store,
     StoreEach,
@@ -59,7 +61,10 @@ from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_blo
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
 from tilewave.machine.chips import Chip
 
-MEMBERS = 2
+FOUR = 4
+LONG_DEPTH = 48
+"""Steps from which clusters of four pay: on an H200, 10 to 16 % of 97 and 66 steps, nothing of 47, and 5 % slower with
+16, as four begin and end together."""
 SAMPLE, SAMPLE_BATCHES = 4104, 2
 """Open sizes for which it is looked at which operand neighbours share: some rounds of tiles."""
 
@@ -106,20 +111,17 @@ class ShareCopies:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
-        if engine is None or engine.largest_cluster < MEMBERS or not self.pays(kernel):
+        if engine is None or not self.pays(kernel):
             return kernel
         declined: list[Declined] = []
         try:
             program = _program(kernel, engine.pattern_bytes)
             sizes = {**sample_sizes(kernel), **self.streamed.sizes}
             sample = _program(bind(kernel, sizes), engine.pattern_bytes)
-            shares_any = self.crosses_lines(sample.memories)
-            worth = [memory for memory in sample.memories if shares_any or memory.name in self.streamed.arrays]
-            found = [shared for memory in worth if (shared := self.shared(sample, memory, declined))]
-            if not found:
+            best = self.best(sample, declined)
+            if not best:
                 return self.left(kernel, *declined)
-            best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes)
-            shared = program.of_any_size(best) if is_open(kernel) else best
+            shared = [program.of_any_size(one) for one in best] if is_open(kernel) else best
         except Left as why:
             return self.left(kernel, why.declined)
         return _Sharing(program, shared).kernel()
@@ -138,9 +140,31 @@ class ShareCopies:
     def crosses_lines(self, memories: Sequence[Value]) -> bool:
         return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in memories)
 
-    def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
+    def best(self, program: _Program, declined: list[Declined]) -> list[_Shared]:
+        """What spares workgroups most requests; nothing where copies are not shared."""
+        crosses = self.crosses_lines(program.memories)
+        worth = [memory for memory in program.memories if crosses or memory.name in self.streamed.arrays]
+        pairs = ([self.shared(program, memory, Sharers(2, 2), declined)] for memory in worth)
+        fours = self.fours(program, worth) if crosses else []
+        ways = [[one for one in way if one] for way in (*pairs, *fours) if all(way)]
+        return max(ways, key=lambda way: sum(shared.spared for shared in way), default=[])
+
+    def fours(self, program: _Program, memories: list[Value]) -> list[list[_Shared | None]]:
+        """One operand in quarters, or two in halves, by rows and columns of workgroups; None: it cannot be so."""
+        engine = self.machine.copy_engine
+        if engine is None or not program.fills_fours(engine.clusters_of_four):
+            return []
+
+        def of(memory: Value, *cut: int) -> _Shared | None:
+            shared = self.shared(program, memory, Sharers(FOUR, *cut), [])
+            return shared if shared and shared.always else None
+
+        quarters = [[of(memory, FOUR)] for memory in memories]
+        return quarters + [[of(one, 2, 1), of(other, 2, 2)] for one, other in permutations(memories, 2)]
+
+    def shared(self, program: _Program, memory: Value, sharers: Sharers, declined: list[Declined]) -> _Shared | None:
         try:
-            return program.shared(memory, self.least_part)
+            return program.shared(memory, sharers, self.least_part)
         except Left as left:
             declined.append(left.declined)
             return None
@@ -169,11 +193,20 @@ class _Shared:
 
     copies: tuple[CopyAsyncSignal, ...]
     positions: tuple[Value, ...]
-    pairs: Pairs
+    sharers: Sharers
+    agreement: Agreement
 
     @property
-    def bytes(self) -> int:
-        return sum(_box_bytes(op) for op in self.copies)
+    def always(self) -> bool:
+        """Whether all sharers always agree: in one turn, all wait for those who do not."""
+        found = self.agreement
+        return found.is_complete and found.agree == found.whole and not found.uneven
+
+    @property
+    def spared(self) -> float:
+        """Bytes a step that a workgroup does not ask for."""
+        agreeing = self.agreement.agree / self.agreement.whole
+        return agreeing * sum(_box_bytes(op) for op in self.copies) * (1 - 1 / self.sharers.shares)
 
 
 @dataclass(frozen=True)
@@ -216,36 +249,43 @@ class _Program:
             return True
         if is_open(self.kernel) or not _computed([self.steps.trips], self.made, self.differs):
             return False
-        pairs = self.compared([self.steps.trips])
-        return pairs.is_complete and pairs.agree == pairs.both
+        of_all = self.compared([self.steps.trips], Sharers(2, 2))
+        return of_all.is_complete and of_all.agree == of_all.whole
 
-    def compared(self, values: Sequence[Value]) -> Pairs:
+    def fills_fours(self, most: int) -> bool:
+        """Whether each workgroup of up to so many clusters of four has one long tile."""
+        steps = self.made.get(self.steps.trips)
+        long = isinstance(steps, Const) and int(steps.value) >= LONG_DEPTH
+        return long and self.turns is None and not is_open(self.kernel) and self.kernel.workgroup_count <= FOUR * most
+
+    def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
         """How numbers outside of the steps compare between neighbours."""
         made = self.made.values()
         before = [op for op in made if op in self.tops or op in self.producer.body.ops]
         inside = [op for op in made if self.turns and op in self.turns.body.ops]
-        return compare(self.kernel, before, self.turns, inside, values)
+        return compare(self.kernel, before, self.turns, inside, values, sharers)
 
-    def shared(self, memory: Value, least_part: float) -> _Shared:
+    def shared(self, memory: Value, sharers: Sharers, least_part: float) -> _Shared:
         """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
         copies, positions = self.wanted(memory.name)
         facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": self.pattern_bytes}
-        want(all(_has_halves(op, self.pattern_bytes) for op in copies), NO_HALVES, copies[0].loc, **facts)
-        pairs = self.compared(positions)
-        self.check(pairs, copies[0], least_part)
-        return _Shared(copies, positions, pairs)
+        cut = all(_has_parts(op, sharers.shares, self.pattern_bytes) for op in copies)
+        want(cut, NO_HALVES, copies[0].loc, **facts)
+        agreement = self.compared(positions, sharers)
+        self.check(agreement, copies[0], sharers, least_part)
+        return _Shared(copies, positions, sharers, agreement)
 
     def of_any_size(self, sample: _Shared) -> _Shared:
         """What was found for some sizes, where these are open: then pairs may always be uneven."""
         copies, positions = self.wanted(sample.copies[0].memory.name)
         want(_is_repeatable(self), UNEVEN, copies[0].loc)
         want(
-            self.turns is None or workgroup_range(self.kernel)[1] % MEMBERS,
+            self.turns is None or workgroup_range(self.kernel)[1] % sample.sharers.members,
             ODD,
             copies[0].loc,
             workgroups="an odd number of",
         )
-        return _Shared(copies, positions, replace(sample.pairs, uneven=True))
+        return replace(sample, copies=copies, positions=positions, agreement=replace(sample.agreement, uneven=True))
 
     def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...]]:
         """The copies of an operand, and what decides where they begin."""
@@ -255,12 +295,12 @@ class _Program:
             raise Left(ELSEWHERE.at(copies[0].loc, memory=memory))
         return copies, positions
 
-    def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
+    def check(self, found: Agreement, copy: CopyAsyncSignal, sharers: Sharers, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroup_count, copy.loc
-        want(workgroups % MEMBERS == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
-        enough = pairs.both and pairs.agree >= least_part * pairs.both
-        want(enough, FEW, loc, memory=copy.memory.name, agree=pairs.agree, both=pairs.both)
-        want(not pairs.backwards and (not pairs.uneven or _is_repeatable(self)), UNEVEN, loc)
+        want(workgroups % sharers.members == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
+        enough = found.whole and found.agree >= least_part * found.whole
+        want(enough, FEW, loc, memory=copy.memory.name, agree=found.agree, both=found.whole)
+        want(not found.backwards and (not found.uneven or _is_repeatable(self)), UNEVEN, loc)
 
     def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
         """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
@@ -351,45 +391,32 @@ def _box_bytes(op: CopyAsyncSignal) -> int:
     return size
 
 
-def _has_halves(op: CopyAsyncSignal, pattern_bytes: int) -> bool:
-    """Whether each half is a whole number of patterns, in which chunks change places."""
+def _has_parts(op: CopyAsyncSignal, parts: int, pattern_bytes: int) -> bool:
+    """Whether each part is a whole number of patterns, in which chunks change places."""
     box, memory = _box(op), op.to.type
     assert isinstance(memory, Memory)
-    if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % MEMBERS:
+    if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % parts:
         return False
-    return box[-2] // MEMBERS * row_elements(memory) * memory.dtype.bytes % pattern_bytes == 0
-
-
-@dataclass(frozen=True)
-class _Members:
-    """A workgroup and its partner, in some turn."""
-
-    who: Value
-    """Whose tile this one computes: its own, or its partner's where it has none."""
-    other: Value
-    """Whose tile the partner computes."""
-    writes: Value | None
-    """Whether the tile is its own; None where it always is."""
+    return box[-2] // parts * row_elements(memory) * memory.dtype.bytes % pattern_bytes == 0
 
 
 class _Sharing:
     """Writes the kernel of a cluster."""
 
-    def __init__(self, program: _Program, shared: _Shared) -> None:
-        self.p, self.shared, self.own = program, shared, program.own.result
+    def __init__(self, program: _Program, shared: Sequence[_Shared]) -> None:
+        self.p, self.own = program, program.own.result
+        self.shared = {one.copies[0].memory: one for one in shared}
+        self.members = shared[0].sharers.members
+        self.uneven = any(one.agreement.uneven for one in shared)
         self.builder = Builder(names(program.kernel), locate=lambda: program.own.loc)
         self.makers = {op.result: op for op in walk(program.kernel.body) if len(op.results) == 1}
         self.trips: Value | None = None
-        """Turns of the first member, which both take; None where both have as many tiles."""
-        self.seconds: Value | None = None
-        """Tiles of the second; None where each turn computes it again, which leaves registers to others."""
-        self.members: _Members | None = None
-        """Where there is one turn and it is uneven; else each turn decides."""
+        """Turns of the first member, which all take; None where all have as many tiles."""
 
     def kernel(self) -> Kernel:
         p = self.p
-        behind_own, before_roles = self.start()
-        new = {self.own: self.members.who} if self.members else {}
+        behind_own, before_roles, tile = self.start()
+        new = {self.own: tile.who} if tile else {}
         told = {op.signals for op in walk(p.consumer.body) if isinstance(op, Arrive)}
         ops: list[Op] = []
         for op in p.tops:
@@ -397,25 +424,25 @@ class _Sharing:
                 case Workgroup():
                     ops += [op, *behind_own]
                 case MakeSignals(arrivals) if op.result in told:
-                    ops.append(replace(op, arrivals=MEMBERS * arrivals))
+                    ops.append(replace(op, arrivals=self.members * arrivals))
                 case Barrier():
                     ops += [*before_roles, ClusterBarrier(loc=op.loc)]
                 case Role(body=body):
                     change = self.consumer if op is p.consumer else self.producer
-                    ops.append(replace(op, body=change(body, new)))
+                    ops.append(replace(op, body=change(substitute_block(body, new), tile)))
                 case _:
                     ops.append(substitute(op, new))
         ops.append(ClusterBarrier(loc=p.own.loc))
         front, whole = self.grid()
         body = in_front(front, replace(p.kernel.body, ops=tuple(ops)))
-        return at_launch(replace(p.kernel, body=body, workgroups=whole, cluster=MEMBERS))
+        return at_launch(replace(p.kernel, body=body, workgroups=whole, cluster=self.members))
 
     def grid(self) -> tuple[list[Op], int | str]:
-        """Pairs of workgroups, and what computes how many."""
+        """Whole clusters of workgroups, and what computes how many."""
         if isinstance(self.workgroups, int):
-            return [], -(-self.workgroups // MEMBERS) * MEMBERS
+            return [], -(-self.workgroups // self.members) * self.members
         with self.builder.region():
-            whole = (self.workgroups + (MEMBERS - 1)) // MEMBERS * MEMBERS
+            whole = (self.workgroups + (self.members - 1)) // self.members * self.members
             return list(self.builder.ops), whole.value.name
 
     @property
@@ -427,36 +454,36 @@ class _Sharing:
 
     # -- who computes what
 
-    def start(self) -> tuple[list[Op], list[Op]]:
-        """What stands behind the workgroup's number, and what in front of the roles."""
-        if not self.shared.pairs.uneven:
-            return [], []
-        with self.builder.region():
-            first = Number(self.builder, self.own) // MEMBERS * MEMBERS
-            if self.p.turns is None:
-                self.members = self.pair(first + 1 < self.workgroups)
-                return list(self.builder.ops), []
-            second = first + 1
-            self.trips = self.tiles_of(first)
-            self.seconds = None if is_open(self.p.kernel) else self.tiles_of(second)
-            return [], list(self.builder.ops)
+    @property
+    def first(self) -> Number:
+        """The number of the first member."""
+        own = Number(self.builder, self.own)
+        return own.make((own // self.members * self.members).value)
 
-    def tiles_of(self, number: Number) -> Value:
+    def start(self) -> tuple[list[Op], list[Op], _Tile | None]:
+        """What stands behind the workgroup's number, and what in front of the roles; the tile, where there is one."""
+        if not self.uneven:
+            return [], [], None
+        with self.builder.region():
+            if self.p.turns is None:
+                tile = self.tile_of(Number(self.builder, self.own), None)
+                return list(self.builder.ops), [], tile
+            self.trips = self.turns_of(self.first)
+            return [], list(self.builder.ops), None
+
+    def turns_of(self, number: Number) -> Value:
         """How many tiles the workgroup of a number has."""
         assert self.p.turns is not None
-        return self.again([self.p.turns.trips], number.value)[0]
+        trips = self.p.turns.trips
+        return trips if number.value == self.own else self.again([trips], number.value)[0]
 
-    def pair(self, has_second: Number | None) -> _Members:
-        """`has_second`: whether the second member has a tile of its own."""
-        own = Number(self.builder, self.own)
-        is_first = (own % MEMBERS).equals(0)
-        first = own // MEMBERS * MEMBERS
-        if has_second is None:
-            return _Members(self.own, is_first.choose(first + 1, first).value, None)
-        second = has_second.choose(first + 1, first)
-        who, other = is_first.choose(first, second), is_first.choose(second, first)
-        writes = self.builder.binary(Or, is_first.value, has_second.value)
-        return _Members(who.value, other.value, writes)
+    def tile_of(self, number: Number, turn: Value | None) -> _Tile:
+        """Which tile the member of that number computes in a turn: its own, or the first one's where it has none."""
+        if turn is None:
+            has = number < self.workgroups
+        else:
+            has = Number(self.builder, turn) < Number(self.builder, self.turns_of(number))
+        return _Tile(has.choose(number, self.first).value, has.value, turn)
 
     def again(self, values: Sequence[Value], number: Value) -> list[Value]:
         """These numbers as they are for the workgroup of another number."""
@@ -472,35 +499,34 @@ class _Sharing:
 
         return [of(v) for v in values]
 
-    def in_turns(self, body: Block, change: Change) -> Block:
+    def in_turns(self, body: Block, tile: _Tile | None, change: Change) -> Block:
         """`change` a turn, or the whole where there is one turn only."""
-        turns = self.p.turns
-        if turns is None or self.trips is None:
-            return change(body, self.members)
-        ops = [op for op in body.ops if isinstance(op, Loop) and op.trips == turns.trips]
-        (loop,) = ops
-        with self.builder.region():
-            turn = Number(self.builder, loop.body.args[0])
-            tiles = self.seconds or self.tiles_of(Number(self.builder, self.own) // MEMBERS * MEMBERS + 1)
-            members = self.pair(turn < Number(self.builder, tiles))
-            start = list(self.builder.ops)
-        inner = change(substitute_block(loop.body, {self.own: members.who}), members)
-        new = replace(loop, trips=self.trips, body=replace(inner, ops=(*start, *inner.ops)))
+        if self.p.turns is None:
+            return change(body, tile)
+        (loop,) = (op for op in body.ops if isinstance(op, Loop) and op.trips == self.p.turns.trips)
+        if self.trips is None:
+            new = replace(loop, body=change(loop.body, None))
+        else:
+            with self.builder.region():
+                tile = self.tile_of(Number(self.builder, self.own), loop.body.args[0])
+                start = list(self.builder.ops)
+            inner = change(substitute_block(loop.body, {self.own: tile.who}), tile)
+            new = replace(loop, trips=self.trips, body=replace(inner, ops=(*start, *inner.ops)))
         return replace(body, ops=tuple(new if op is loop else op for op in body.ops))
 
     # -- the roles
 
-    def consumer(self, body: Block, new: dict[Value, Value]) -> Block:
-        def both(op: Op) -> Sequence[Op] | None:
-            return [replace(op, members=MEMBERS)] if isinstance(op, Arrive) else None
+    def consumer(self, body: Block, tile: _Tile | None) -> Block:
+        def everywhere(op: Op) -> Sequence[Op] | None:
+            return [replace(op, members=self.members)] if isinstance(op, Arrive) else None
 
-        return self.in_turns(rewrite_block(substitute_block(body, new), both), self.writing_own)
+        told = rewrite_block(body, everywhere)
+        return self.in_turns(told, tile, self.writing_own) if self.uneven else told
 
-    def writing_own(self, body: Block, members: _Members | None) -> Block:
+    def writing_own(self, body: Block, tile: _Tile | None) -> Block:
         """Only a tile of its own is written, and only parts of such are handed over and taken."""
-        writes = members.writes if members else None
-        if writes is None:
-            return body
+        assert tile is not None
+        writes = tile.is_own
 
         def clip(op: Op) -> Sequence[Op] | None:
             match op:
@@ -531,19 +557,14 @@ class _Sharing:
             where = Number(self.builder, writes).choose(inside, end).value
             return [*self.builder.ops, replace(op, at=(*at[:axis], where, *at[axis + 1 :]))]
 
-    def producer(self, body: Block, new: dict[Value, Value]) -> Block:
-        if self.p.turns is not None and self.trips is None:
-            (loop,) = (op for op in body.ops if op is self.p.turns)
-            inner = replace(loop, body=self.bringing(loop.body, None))
-            return replace(body, ops=tuple(inner if op is loop else op for op in body.ops))
-        return self.in_turns(substitute_block(body, new), self.bringing)
+    def producer(self, body: Block, tile: _Tile | None) -> Block:
+        return self.in_turns(body, tile, self.bringing)
 
-    def bringing(self, body: Block, members: _Members | None) -> Block:
-        """In front of the steps of a tile it is decided whether both bring it together."""
+    def bringing(self, body: Block, tile: _Tile | None) -> Block:
+        """In front of the steps of a tile it is decided who brings what together."""
         where = [self.brings(op) for op in body.ops].index(True)
         with self.builder.region():
-            partner = members or self.pair(None)
-            together = self.together(partner.other)
+            together = {memory: self.together(shared, tile) for memory, shared in self.shared.items()}
             decided = list(self.builder.ops)
         (step,) = rewrite_block(Block((), (body.ops[where],)), lambda op: self.shared_copy(op, together)).ops
         return replace(body, ops=(*body.ops[:where], *decided, step, *body.ops[where + 1 :]))
@@ -551,21 +572,39 @@ class _Sharing:
     def brings(self, op: Op) -> bool:
         return any(isinstance(inner, CopyAsyncSignal) for block in op.blocks for inner in walk(block))
 
-    def together(self, other: Value) -> Value:
-        """Whether the partner wants the same."""
-        mine, theirs = self.shared.positions, self.again(self.shared.positions, other)
-        same = [self.builder.binary(Equal, a, b) for a, b in zip(mine, theirs, strict=True)]
-        found = same[0] if same else self.builder.const(True, Scalar(BOOL))
-        for more in same[1:]:
-            found = self.builder.binary(And, found, more)
-        return found
+    def together(self, shared: _Shared, tile: _Tile | None) -> Value:
+        """Whether all who may share want the same."""
+        found: Value | None = None
+        for other in self.others(shared.sharers):
+            who = self.tile_of(other, tile.turn).who if tile else other.value
+            for mine, theirs in zip(shared.positions, self.again(shared.positions, who), strict=True):
+                same = self.builder.binary(Equal, mine, theirs)
+                found = same if found is None else self.builder.binary(And, found, same)
+        return self.builder.const(True, Scalar(BOOL)) if found is None else found
 
-    def shared_copy(self, op: Op, together: Value) -> Sequence[Op] | None:
-        if not isinstance(op, CopyAsyncSignal) or op.memory != self.shared.copies[0].memory:
+    def others(self, sharers: Sharers) -> Iterator[Number]:
+        """The numbers of those who may share a box with this workgroup."""
+        own, span = Number(self.builder, self.own), sharers.apart * sharers.shares
+        group = own // span * span
+        for further in range(1, sharers.shares):
+            yield group + (own - group + further * sharers.apart) % span
+
+    def shared_copy(self, op: Op, together: Mapping[Value, Value]) -> Sequence[Op] | None:
+        if not isinstance(op, CopyAsyncSignal) or op.memory not in together:
             return None
-        return [
-            CopyAsyncCluster(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)
-        ]
+        sharers, where = self.shared[op.memory].sharers, (op.memory, op.at, op.to, op.to_at, op.signals, op.signal)
+        cut = (sharers.shares, sharers.apart)
+        return [CopyAsyncCluster(*where, together[op.memory], op.axes, *cut, loc=op.loc)]
 
 
-Change = Callable[[Block, _Members | None], Block]
+@dataclass(frozen=True)
+class _Tile:
+    """What a workgroup computes in a turn."""
+
+    who: Value
+    """Whose tile it is: its own, or the first member's where it has none."""
+    is_own: Value
+    turn: Value | None
+
+
+Change = Callable[[Block, _Tile | None], Block]

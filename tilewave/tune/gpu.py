@@ -243,7 +243,7 @@ class GpuTiles(GpuRoom):
         t = self.timing
         busy = min(self.card.units, cut.tasks * cut.split)
         rate: float = t.unit_bytes_per_second * (self.card.units / busy) ** t.few_units
-        inside = (cut.step_bytes - cut.outside_bytes - self.shared_step_bytes(cut) / 2) / rate
+        inside = (cut.step_bytes - cut.outside_bytes - self.spared_step_bytes(cut)) / rate
         inside *= 1.0 if self.on_lines(cut) else t.off_lines_copied
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.repacking import LEAST_BYTES
-from tilewave.analysis.streaming import BroughtWork, is_streamed
+from tilewave.analysis.streaming import BroughtWork
 from tilewave.analysis.wave_chunks import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
@@ -28,6 +28,7 @@ from tilewave.machine.matrix import (
     Waves,
     instructions_for,
 )
+from tilewave.passes.share_copies import FOUR, LONG_DEPTH
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
 from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
@@ -448,21 +449,31 @@ class GpuRoom:
         return sum(rows) / cut.steps
 
     @told_once
-    def shared_step_bytes(self, cut: CutWork) -> float:
-        """Of a step's copies, what neighbours bring together, half each (`passes/share_copies.py`): those below each
-        other have columns in common."""
+    def spared_step_bytes(self, cut: CutWork) -> float:
+        """Of a step's copies, what others bring, as neighbours below each other have columns in common: half of these,
+        or three quarters (`passes/share_copies.py`)."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.copy_engine is None:
             return 0.0
         if self.loading(cut) is Loading.BY_LANES:
             return 0.0
         columns = cut.operands[1]
-        pays = not self.on_lines(cut) or (self._is_worth_sharing(cut) and is_streamed(columns.array_bytes, self.card))
-        return columns.inside_bytes * columns.times / cut.steps if pays else 0.0
+        pays = not self.on_lines(cut) or self._is_worth_sharing(columns, cut)
+        spared = 0.75 if not self.on_lines(cut) and self._fills_fours(columns, cut) else 0.5
+        return spared * columns.inside_bytes * columns.times / cut.steps if pays else 0.0
 
-    def _is_worth_sharing(self, cut: CutWork) -> bool:
+    def _fills_fours(self, columns: CutTransfer, cut: CutWork) -> bool:
+        """Whether four workgroups below each other can share, in one round of deep tiles."""
+        engine = self.chip.copy_engine
+        if engine is None or cut.steps < LONG_DEPTH or cut.split > 1 or cut.tasks > FOUR * engine.clusters_of_four:
+            return False
+        rows = cut.products[0].depth if columns.is_across else cut.products[0].cols
+        return cut.grid[0] % FOUR == 0 and rows * self.chip.line_bytes % (FOUR * engine.pattern_bytes) == 0
+
+    def _is_worth_sharing(self, t: CutTransfer, cut: CutWork) -> bool:
         (p,), in_parts = cut.products, not cut.in_one_order
-        facts = cut.tasks, in_parts, cut.step_bytes, cut.distinct_bytes, cut.flops * p.inside, p.dtype.name
-        return BroughtWork(*facts).is_worth_sharing(self.card)
+        flops, dtype = cut.flops * p.inside, p.dtype.name
+        work = BroughtWork(cut.tasks, in_parts, cut.step_bytes, cut.buffers, cut.distinct_bytes, flops, dtype)
+        return work.is_worth_sharing(t.array_bytes, t.is_across, self.card)
 
     @told_once
     def outside_rows(self, cut: CutWork) -> float:

@@ -62,6 +62,18 @@ def test_workgroups_begin_and_end_together(shared):
     assert "bar.sync 0," not in shared.asm  # the cluster's barrier takes its place
 
 
+def test_a_quarter_of_a_box_goes_to_four_workgroups():
+    """80 tiles of 49 steps, 20 of them below each other."""
+    four = build(half_gemm(), kernels.sizes(2560, 1024, 3080, **LARGE))
+    assert four.lanes.cluster == 4 and four.program.code_for(Variant()).cluster == 4
+    boxes = {m.name: m.box for m in four.program.code_for(Variant()).maps}
+    assert boxes == {"a": (128, 64), "b": (64, 64), "c": (64, 64)}
+    assert len(re.findall(r"multicast::cluster", four.asm)) == 1
+    assert re.search(r"setp\.lt\.u32 p, %r\d+, 4;\n @p mapa", four.asm)
+    made = re.findall(r"mbarrier\.init\.shared::cta\.b64 \[\S+\], (\d+);", four.asm)
+    assert made == ["1"] * 4 + ["32"] * 4  # eight waves in each of four
+
+
 def test_rows_on_lines_have_no_clusters(alone):
     assert "cluster_ctarank" not in alone.asm and "barrier.cluster" not in alone.asm and "mapa" not in alone.asm
 

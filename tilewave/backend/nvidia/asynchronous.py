@@ -154,14 +154,15 @@ class Hopper:
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
 
     def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None:
-        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and a second follows."""
-        itself = f.value(f"shl i16 1, {f.value(f'trunc i32 {copy.rank} to i16')}")
-        those = f.value(f"select i1 {copy.together}, i16 3, i16 {itself}")
+        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and others follow."""
+        itself = f.value(f"shl i32 1, {copy.rank}")
+        those = f.value(f"trunc i32 {f.value(f'select i1 {copy.together}, i32 {copy.sharers}, i32 {itself}')} to i16")
         text, operands = copy_in_text(copy.mine, 3, "$2")
         asm(f, when(0, text), [one_lane(f), ("i32", copy.signal), ("i16", those), *operands])
         alone = f.value(f"select i1 {copy.together}, i32 0, i32 {one_lane(f)[1]}")
-        text, operands = copy_in_text(copy.other, 2)
-        asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
+        for other in copy.others:
+            text, operands = copy_in_text(other, 2)
+            asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
 
     def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
         first = f.value(f"icmp eq i32 {thread(f)}, 0")

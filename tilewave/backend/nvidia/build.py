@@ -215,7 +215,7 @@ def build_nvidia(
     """
     misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
     repacks = is_open(tiles) or bool(misfits)
-    shared = streamed(tiles, chip, dict(sizes))
+    shared = streamed(tiles, chip, dict(sizes), stages or 0)
     told = (*sorted(shared.arrays), *map(str, sizes)) if is_open(tiles) and shared.arrays else ()
     key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits, *told)
     copying = _Copying(chip, places, stages, shared)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.placements import lies_in
@@ -159,11 +159,12 @@ class CopyAsyncSignal(CopyToShared, Asynchronous):
 
 @dataclass(frozen=True)
 class CopyAsyncCluster(CopyToShared, Asynchronous):
-    """As `copy_async_signal`, for the two workgroups of a cluster: where `together` holds, each gets half for both.
+    """As `copy_async_signal`, for workgroups of a cluster: where `together` holds, each gets a part for all who share.
 
-    Halves are of the rows, the last axis but one: the first member of the cluster brings the first half to both, to the
-    same place in each one's shared memory, and tells the same signal of each; the second brings the second. Where it
-    does not hold, a workgroup gets the whole box for itself. `full` signals expect the same bytes either way.
+    There are `shares` of these, whose numbers in the cluster are `apart` from each other. Parts are of the rows, the
+    last axis but one: the first workgroup brings the first part to all, to the same place in each one's shared memory,
+    and tells the same signal of each; the second brings the second. Where it does not hold, a workgroup gets the whole
+    box for itself. `full` signals expect the same bytes either way.
     """
 
     writes = places(to=SHARED, signals=SIGNALS)
@@ -176,17 +177,29 @@ class CopyAsyncCluster(CopyToShared, Asynchronous):
     signal: Value
     together: Value
     axes: tuple[int, ...]
+    shares: int = 2
+    apart: int = 1
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
         _want_signal(self.signals, self.signal, want)
         box = self.to.type.shape[len(self.to_at) :]
-        halves = len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % 2 == 0
-        want(halves, f"a box of {list(box)} has no two halves")
+        cut = self.shares > 1 and len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % self.shares == 0
+        want(cut, f"a box of {list(box)} has no {self.shares} parts")
         want(self.together.type == Scalar(BOOL), f"is decided by a truth value, not {self.together.type}")
 
     def check_cluster(self, members: int, want: Want) -> None:
-        _want_two(members, want)
+        whole = members % (self.shares * self.apart) == 0
+        want(whole, f"is done by {self.shares} workgroups {self.apart} apart, and a cluster has {members}")
+
+    def share(self, rank: Any) -> Any:
+        """Which part a workgroup brings, by its number in the cluster."""
+        return rank // self.apart % self.shares
+
+    def sharers(self, rank: int) -> range:
+        """The numbers in the cluster of those who share a box with a workgroup."""
+        first = rank - self.share(rank) * self.apart
+        return range(first, first + self.shares * self.apart, self.apart)
 
 
 # -- and from shared memory to a global one
@@ -346,11 +359,7 @@ class ClusterBarrier(Asynchronous):
     check = parts_only
 
     def check_cluster(self, members: int, want: Want) -> None:
-        _want_two(members, want)
-
-
-def _want_two(members: int, want: Want) -> None:
-    want(members == 2, f"is done by a cluster of two workgroups, not of {members}")
+        want(members > 1, "is for the workgroups of a cluster, and there is one alone")
 
 
 class AwaitEarlier(Asynchronous):

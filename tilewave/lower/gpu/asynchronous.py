@@ -225,16 +225,21 @@ class AsynchronousOps:
         self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), signal, size)
 
     def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
-        """Its half goes to both workgroups; or to this one alone, as does the other half."""
+        """Its part goes to all who share the box; or to this workgroup alone, as do the other parts."""
         place = self.shared(op.to)
-        rows = place.memory.shape[-2] // 2
+        rows = place.memory.shape[-2] // op.shares
         size = rows * row_elements(place.memory) * place.bytes
         rank = self.target.cluster_rank(self.f)
-        rest = self.f.value(f"sub i32 1, {rank}")
+        own = self.f.value(f"urem i32 {self.f.value(f'udiv i32 {rank}, {op.apart}')}, {op.shares}")
+        behind = (self.f.value(f"add i32 {own}, {i}") for i in range(1, op.shares))
+        others = [self.f.value(f"urem i32 {which}, {op.shares}") for which in behind]
+        first = self.f.value(f"sub i32 {rank}, {self.f.value(f'mul i32 {own}, {op.apart}')}")
+        all_parts = sum(1 << i * op.apart for i in range(op.shares))
+        sharers = self.f.value(f"shl i32 {all_parts}, {first}")
         signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
-        for whole in self.boxes(op, op.to, op.to_at, parts=2):
-            mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
-            self.target.copy_async_cluster(self.f, SharedCopy(mine, other, signal, rank, together))
+        for whole in self.boxes(op, op.to, op.to_at, parts=op.shares):
+            mine, *rest = (self.further(whole, which, rows, size) for which in (own, *others))
+            self.target.copy_async_cluster(self.f, SharedCopy(mine, tuple(rest), signal, rank, sharers, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
         """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""

@@ -57,13 +57,15 @@ class Box:
 
 @dataclass(frozen=True)
 class SharedCopy:
-    """Half of a box for both workgroups of a cluster where `together`, else that half and the other for this one."""
+    """A part of a box for some workgroups of a cluster where `together`, else that part and the others for this one."""
 
     mine: Box
-    other: Box
+    others: tuple[Box, ...]
     signal: str
     rank: str
-    """Which of the two this workgroup is."""
+    """Which workgroup of the cluster this is."""
+    sharers: str
+    """A bit for each of those workgroups."""
     together: str
     """A truth value, the same in all lanes."""
 

@@ -1,0 +1,156 @@
+"""Four neighbouring workgroups that bring a tile a quarter each, or two tiles in halves: right in any order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hopper_kernels import mapped_tiles, ops
+from kernels import check_product, poisoned
+from lane_runs import ORDERS, operands
+
+from tilewave import *
+from tilewave.analysis.sharers import Sharers
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, CopyAsyncCluster, MakeSignals
+from tilewave.ir.parse import parse
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import rewrite
+from tilewave.ir.verify import VerifyError, verify
+from tilewave.machine.chips import SM_90A
+from tilewave.passes import share_copies
+from tilewave.passes.share_copies import LONG_DEPTH
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import run
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Depths of few steps will do."""
+    monkeypatch.setattr(share_copies, "LONG_DEPTH", 2)
+
+
+def lanes(shape, tile=(64, 64, 64), mapping="grouped(4)", workgroups=0, chip=SM_90A):
+    """Unless said otherwise, as many workgroups as tiles run at once, and none of them cuts a tile into parts."""
+    stages, workgroups = 2, workgroups or -(-shape[0] // tile[0]) * -(-shape[1] // tile[1])
+    return run(mapped_tiles(shape, tile, mapping, f16), lists.hopper(chip, Places(), stages, workgroups))[0]
+
+
+def shared(kernel):
+    """Which operands its workgroups share, how many of them, and how far apart these are."""
+    return {(op.memory.name, op.shares, op.apart) for op in ops(kernel, CopyAsyncCluster)}
+
+
+def check(kernel, shape, order, seed):
+    a, b = operands(shape, f16)
+    c = poisoned(shape[:2], f16)
+    interpret_lanes(kernel, [a, b, c], {}, order, seed)
+    check_product(c, a, b, f16)
+
+
+QUARTERS, HALVES = {("b", 4, 1)}, {("b", 2, 1), ("a", 2, 2)}
+SHARED = {
+    "quarters of what is below": ((256, 128, 136), (64, 64, 64), "grouped(4)", QUARTERS),
+    "groups of eight": ((512, 64, 136), (64, 64, 64), "grouped(8)", QUARTERS),
+    "quarters of what is beside": ((64, 512, 136), (64, 128, 64), "grouped(1)", {("a", 4, 1)}),
+    "halves of both": ((128, 256, 136), (64, 64, 64), "grouped(2)", HALVES),
+    "halves of both, off the edges": ((250, 248, 200), (64, 64, 64), "grouped(2)", HALVES),
+    "two groups of waves": ((512, 128, 136), (128, 128, 64), "grouped(4)", QUARTERS),
+    "rows of 64 bytes": ((256, 128, 104), (64, 128, 32), "grouped(4)", QUARTERS),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_four_bring_the_right_tiles_in_any_order(case, short):
+    shape, tile, mapping, wanted = SHARED[case]
+    kernel = lanes(shape, tile, mapping)
+    assert (kernel.cluster, shared(kernel)) == (4, wanted)
+    for seed, order in enumerate(ORDERS):
+        check(kernel, shape, order, seed)
+
+
+def test_deep_tiles_of_one_round_are_shared_by_four():
+    shape = (256, 64, 64 * (LONG_DEPTH - 1) + 8)
+    kernel = lanes(shape)
+    assert shared(kernel) == QUARTERS
+    check(kernel, shape, "random", 5)
+
+
+@pytest.mark.parametrize(
+    ("why", "shape", "mapping", "workgroups"),
+    [
+        ("there are few steps", (256, 64, 64 * (LONG_DEPTH - 2) + 8), "grouped(4)", 0),
+        ("four do not divide the tiles", (64 * 6, 64, 3080), "grouped(6)", 0),
+        ("the last ones want different tiles", (64 * 6, 128, 3080), "grouped(4)", 0),
+        ("more clusters than run at once", (64 * 124, 64, 3080), "grouped(4)", 0),
+        ("workgroups go from tile to tile", (64 * 8, 64, 3080), "grouped(4)", 4),
+    ],
+)
+def test_two_share_where(why, shape, mapping, workgroups):
+    kernel = lanes(shape, mapping=mapping, workgroups=workgroups)
+    assert kernel.cluster == 2 and shared(kernel) == {("b", 2, 1)}, why
+
+
+def test_as_many_clusters_as_run_at_once():
+    engine = replace(SM_90A.copy_engine, clusters_of_four=1)
+    shape = (512, 64, 3080)
+    assert [lanes(shape, chip=chip).cluster for chip in (SM_90A, replace(SM_90A, copy_engine=engine))] == [4, 2]
+
+
+def test_rows_that_begin_on_lines_are_not_shared():
+    assert lanes((256, 64, 64 * LONG_DEPTH)).cluster == 1
+
+
+# -- what is left out or wrong is found
+
+MUTATED = (128, 256, 200)
+
+
+def found_by(change, order, seed):
+    kernel = lanes(MUTATED, mapping="grouped(2)")
+    wrong = verify(rewrite(kernel, change))
+    assert shared(kernel) == HALVES and wrong != kernel
+    a, b = operands(MUTATED, f16)
+    with pytest.raises(InterpreterError) as found:
+        interpret_lanes(wrong, [a, b, poisoned(MUTATED[:2], f16)], {}, order, seed)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_consumers_that_tell_nobody_else_are_found(order, short):
+    def alone(op):
+        if isinstance(op, Arrive) and op.members == 4:
+            return [replace(op, members=1)]
+        return [replace(op, arrivals=1)] if isinstance(op, MakeSignals) else None
+
+    assert "the copy of wave 4 of workgroup" in found_by(alone, order, 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_parts_for_neighbours_who_want_something_else_are_found(order, short):
+    def beside(op):
+        return [replace(op, apart=1)] if isinstance(op, CopyAsyncCluster) and op.apart == 2 else None
+
+    assert "they have no box to share" in found_by(beside, order, 2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_workgroups_that_do_not_begin_together_are_found(order, short):
+    first = ops(lanes(MUTATED, mapping="grouped(2)"), ClusterBarrier)[0]
+    told = found_by(lambda op: [Barrier(loc=op.loc)] if op == first else None, order, 3)
+    assert "with no cluster_barrier between" in told
+
+
+def test_who_shares_is_verified(short):
+    kernel = lanes(MUTATED, mapping="grouped(2)")
+    assert parse(str(kernel)) == kernel
+    with pytest.raises(VerifyError, match="is done by 2 workgroups 4 apart, and a cluster has 4"):
+        verify(rewrite(kernel, lambda op: [replace(op, apart=4)] if isinstance(op, CopyAsyncCluster) else None))
+    with pytest.raises(VerifyError, match=r"a box of \[64, 64\] has no 3 parts"):
+        verify(rewrite(kernel, lambda op: [replace(op, shares=3)] if isinstance(op, CopyAsyncCluster) else None))
+
+
+def test_groups_of_a_cluster_are_rows_of_numbers():
+    numbers = np.arange(8)
+    assert Sharers(4, 2, 2).groups(numbers).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert Sharers(4, 4).groups(numbers[:6]).tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]

@@ -1,0 +1,133 @@
+"""Neighbouring workgroups in clusters: in how many turns they want the same, and whether all have as many.
+
+turn            0    1    2
+workgroup 0   (0,0)(2,0)(4,0)      columns: 0 and 0, 0 and 0, 0 and none: they agree in 2 of 2 turns that both have,
+workgroup 1   (1,0)(3,0)           and the second has a turn less
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewave.analysis.visits import CHUNK, IndexRun, Visit
+from tilewave.interp.arithmetic import Array
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import CopyAsyncSignal, Loop, Workgroup, Yield
+from tilewave.ir.rewrite import walk
+
+MOST_TURNS = 256
+"""In which workgroups are compared: what they share, they share from the first turns on."""
+
+
+@dataclass(frozen=True)
+class Sharers:
+    """Which workgroups of a cluster share a box: `shares` of them, whose numbers in it are `apart` from each other."""
+
+    members: int
+    shares: int
+    apart: int = 1
+
+    def clusters(self, numbers: Array) -> Array:
+        """Numbers of workgroups, a row for each cluster: 0 of those that are not there."""
+        missing = np.zeros(-len(numbers) % self.members, numbers.dtype)
+        rows: Array = np.concatenate([numbers, missing]).reshape(-1, self.members)
+        return rows
+
+    def groups(self, numbers: Array) -> Array:
+        """The same, a row for each group that shares."""
+        apart = self.clusters(numbers).reshape(-1, self.shares, self.apart)
+        rows: Array = apart.swapaxes(1, 2).reshape(-1, self.shares)
+        return rows
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of all turns in which a group of sharers all have a tile: how many there are, and in how many they agree."""
+
+    whole: int
+    agree: int
+    uneven: bool
+    """The first member of some cluster has a turn more than another."""
+    backwards: bool
+    """Another has a turn more than the first."""
+    is_complete: bool
+    """Whether all turns of all workgroups were looked at."""
+
+
+def compare(
+    kernel: Kernel,
+    before: Sequence[Op],
+    turns: Loop | None,
+    inside: Sequence[Op],
+    at: Sequence[Value],
+    sharers: Sharers,
+) -> Agreement:
+    """How the values `at` compare, which ops `before` and `inside` the loop over turns compute."""
+    loc = (turns or kernel.body.ops[0]).loc
+    first = next(op for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
+    probe = CopyAsyncSignal(first.memory, tuple(at), first.to, (), first.signals, first.signal, (), loc=loc)
+    ops: tuple[Op, ...] = (*inside, probe)
+    if turns is not None:
+        ops = (Loop(turns.trips, (), Block(turns.body.args[:1], (*ops, Yield((), loc=loc))), loc=loc),)
+    body, count = Block(kernel.body.args, (*before, *ops)), kernel.workgroup_count
+    run = _FirstTurns(Kernel(kernel.name, body, count), sharers)
+    last = count if turns is not None else min(count, CHUNK)  # without turns, all have one
+    found = [run.agreement(np.arange(start, min(start + CHUNK, last))) for start in range(0, last, CHUNK)]
+    uneven = any(a.uneven for a in found) or (turns is None and count % sharers.members > 0)
+    agree, whole, backwards = sum(a.agree for a in found), sum(a.whole for a in found), any(a.backwards for a in found)
+    return Agreement(whole, agree, uneven, backwards, count <= CHUNK and all(a.is_complete for a in found))
+
+
+class _FirstTurns(IndexRun):
+    """Looks at the first workgroups in their first turns, and at how many turns each of the others has."""
+
+    def __init__(self, kernel: Kernel, sharers: Sharers) -> None:
+        super().__init__(kernel, {}, lambda op: isinstance(op, CopyAsyncSignal))
+        self.sharers = sharers
+        self.turns = np.zeros(0, np.int64)
+
+    def loop(self, op: Loop, env: dict[Value, Any], w: Array) -> None:
+        self.turns = np.broadcast_to(np.asarray(env[op.trips]), w.shape)
+        few = np.minimum(self.turns, 0 if w[0] else MOST_TURNS)
+        super().loop(op, {**env, op.trips: few}, w)
+
+    def agreement(self, workgroups: Array) -> Agreement:
+        self.turns = np.ones(len(workgroups), np.int64)
+        looked_at = [self.compared(visit, workgroups) for visit in self.chunk(workgroups)]
+        whole, agree = (sum(counts) for counts in zip((0, 0), *looked_at, strict=True))
+        few, clusters = bool((self.turns <= MOST_TURNS).all()), self.sharers.clusters(self.turns)
+        first = clusters[:, :1]
+        return Agreement(whole, agree, bool((clusters < first).any()), bool((clusters > first).any()), few)
+
+    def compared(self, visit: Visit, workgroups: Array) -> tuple[int, int]:
+        """Of the groups that all have this turn, how many there are, and how many agree."""
+        here = np.zeros(len(workgroups), np.int64)
+        here[visit.workgroups - workgroups[0]] = 1
+        same = whole = self.sharers.groups(here).astype(bool).all(1)
+        for positions in visit.at:
+            here[visit.workgroups - workgroups[0]] = positions
+            groups = self.sharers.groups(here)
+            same = same & (groups == groups[:, :1]).all(1)
+        return int(whole.sum()), int(same.sum())
+
+
+def following(kernel: Kernel) -> set[Value]:
+    """The values that may differ from workgroup to workgroup, beside what is loaded; turns and steps do not."""
+    found: set[Value] = set()
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for op in walk(kernel.body):
+            if isinstance(op, Workgroup) or any(v in found for v in op.operands):
+                found.update(op.results)
+            if isinstance(op, Loop):
+                ends = op.body.ops[-1]
+                assert isinstance(ends, Yield)
+                carried = zip(op.init, op.body.args[1:], ends.values, strict=True)
+                found.update(arg for start, arg, later in carried if start in found or later in found)
+                found.update(v for v, arg in zip(op.results, op.body.args[1:], strict=True) if arg in found)
+    return found
