@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hopper_kernels import mapped_tiles, ops
-from kernels import check_product, poisoned
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, check_product, gemm, poisoned
 from lane_runs import ORDERS, operands
 
 from tilewave import *
 from tilewave.analysis.sharers import Sharers
+from tilewave.analysis.streaming import Streamed
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, CopyAsyncCluster, MakeSignals
@@ -95,6 +96,16 @@ def test_as_many_clusters_as_run_at_once():
     engine = replace(SM_90A.copy_engine, clusters_of_four=1)
     shape = (512, 64, 3080)
     assert [lanes(shape, chip=chip).cluster for chip in (SM_90A, replace(SM_90A, copy_engine=engine))] == [4, 2]
+
+
+def test_where_sizes_are_open_two_share_whatever_they_are_like():
+    """Each workgroup has one tile, and those of the sizes that are looked at would fill clusters of four."""
+    subs = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
+    kernel = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
+    like = Streamed(frozenset(), {"M": 512, "N": 64, "K": 3080})
+    passes = lists.hopper(SM_90A, Places(), 2, 0, open_on_lines=False, streamed=like)
+    assert run(kernel, passes)[0].cluster == 2
+    assert lanes((512, 64, 3080)).cluster == 4
 
 
 def test_rows_that_begin_on_lines_are_not_shared():

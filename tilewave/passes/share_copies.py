@@ -118,7 +118,7 @@ class ShareCopies:
             program = _program(kernel, engine.pattern_bytes)
             sizes = {**sample_sizes(kernel), **self.streamed.sizes}
             sample = _program(bind(kernel, sizes), engine.pattern_bytes)
-            best = self.best(sample, declined)
+            best = self.best(sample, declined, 2 if is_open(kernel) else FOUR)
             if not best:
                 return self.left(kernel, *declined)
             shared = [program.of_any_size(one) for one in best] if is_open(kernel) else best
@@ -140,12 +140,12 @@ class ShareCopies:
     def crosses_lines(self, memories: Sequence[Value]) -> bool:
         return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in memories)
 
-    def best(self, program: _Program, declined: list[Declined]) -> list[_Shared]:
-        """What spares workgroups most requests; nothing where copies are not shared."""
+    def best(self, program: _Program, declined: list[Declined], most: int) -> list[_Shared]:
+        """What spares workgroups most requests, of clusters of up to `most`; nothing where copies are not shared."""
         crosses = self.crosses_lines(program.memories)
         worth = [memory for memory in program.memories if crosses or memory.name in self.streamed.arrays]
         pairs = ([self.shared(program, memory, Sharers(2, 2), declined)] for memory in worth)
-        fours = self.fours(program, worth) if crosses else []
+        fours = self.fours(program, worth) if crosses and most >= FOUR else []
         ways = [[one for one in way if one] for way in (*pairs, *fours) if all(way)]
         return max(ways, key=lambda way: sum(shared.spared for shared in way), default=[])
 
@@ -256,7 +256,7 @@ class _Program:
         """Whether each workgroup of up to so many clusters of four has one long tile."""
         steps = self.made.get(self.steps.trips)
         long = isinstance(steps, Const) and int(steps.value) >= LONG_DEPTH
-        return long and self.turns is None and not is_open(self.kernel) and self.kernel.workgroup_count <= FOUR * most
+        return long and self.turns is None and self.kernel.workgroup_count <= FOUR * most
 
     def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
         """How numbers outside of the steps compare between neighbours."""
