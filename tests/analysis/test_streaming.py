@@ -52,9 +52,12 @@ def test_sizes_that_are_known_are_judged_alike_where_sums_have_one_order(case):
 AHEAD = {
     "short steps of weights larger than L2": ((128, 8192, 8192), (64, 128, 64), 8, {"b"}),
     "of weights that fill half of it": ((256, 4096, 4096), (64, 128, 64), 8, {"b"}),
-    "of weights that it keeps": ((256, 4096, 2048), (64, 128, 64), 8, set()),
+    "of weights that it keeps": ((256, 4096, 3072), (64, 128, 64), 8, set()),
+    "of weights that fill half of it, where memory takes longest": ((64, 4096, 4096), (32, 64, 128), 8, set()),
     "too few of them": ((128, 8192, 8192), (64, 128, 64), 6, set()),
-    "products take longer": ((512, 4096, 4096), (128, 128, 64), 8, set()),
+    "products take much longer": ((384, 2048, 16384), (128, 64, 64), 8, set()),
+    "products and memory take about as long": ((192, 4096, 11008), (96, 64, 64), 8, set()),
+    "steps that are shorter still": ((128, 4096, 14336), (64, 64, 64), 12, set()),
 }
 
 

@@ -152,6 +152,33 @@ def test_workgroups_that_do_not_begin_together_are_found(order, short):
     assert "with no cluster_barrier between" in told
 
 
+ALONE = """
+kernel @alone {workgroups = 2, level = lane, waves = [1, 1], lanes = 32, cluster = 2} (%b: memory<64x64xf16, global>) {
+  %own = workgroup() : index
+  %o = const() {value = 0} : index
+  %one = const() {value = 1} : index
+  %true = const() {value = true} : bool
+  %times = sub(%one, %own) : index
+  %y = allocate() : memory<1x64x64xf16, shared, xor(8, 8, 1)>
+  %full = make_signals() {arrivals = 1} : signals<1>
+  cluster_barrier()
+  arrive(%full, %o) {expect = 4096}
+  loop(%times, []) do (%i: index) {
+    copy_async_cluster(%b, [%o, %o], %y, [%o], %full, %o, %true) {axes = [0, 1]}
+    yield([])
+  }
+  await(%full, %o, %o)
+  cluster_barrier()
+}
+"""
+
+
+def test_a_part_without_the_others_is_found():
+    """All wait for the bytes of the one part that comes, so nobody waits for what is missing."""
+    with pytest.raises(InterpreterError, match="wave 0 of workgroup 0 brings a part of a box, and nobody the others"):
+        interpret_lanes(verify(parse(ALONE)), [np.zeros((64, 64), np.float16)], {}, "random", 1)
+
+
 def test_who_shares_is_verified(short):
     kernel = lanes(MUTATED, mapping="grouped(2)")
     assert parse(str(kernel)) == kernel

@@ -59,7 +59,7 @@ from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import Chip, CopyEngine
 
 FOUR = 4
 LONG_DEPTH = 48
@@ -152,7 +152,7 @@ class ShareCopies:
     def fours(self, program: _Program, memories: list[Value]) -> list[list[_Shared | None]]:
         """One operand in quarters, or two in halves, by rows and columns of workgroups; None: it cannot be so."""
         engine = self.machine.copy_engine
-        if engine is None or not program.fills_fours(engine.clusters_of_four):
+        if engine is None or not program.fits_fours(engine):
             return []
 
         def of(memory: Value, *cut: int) -> _Shared | None:
@@ -168,6 +168,11 @@ class ShareCopies:
         except Left as left:
             declined.append(left.declined)
             return None
+
+
+def fits_fours(tiles: int, steps: int, engine: CopyEngine) -> bool:
+    """Whether tiles of so many steps are deep enough for clusters of four, and all of these run at once."""
+    return steps >= LONG_DEPTH and tiles <= FOUR * engine.clusters_of_four
 
 
 def _copied(kernel: Kernel) -> list[Value]:
@@ -252,11 +257,11 @@ class _Program:
         of_all = self.compared([self.steps.trips], Sharers(2, 2))
         return of_all.is_complete and of_all.agree == of_all.whole
 
-    def fills_fours(self, most: int) -> bool:
-        """Whether each workgroup of up to so many clusters of four has one long tile."""
+    def fits_fours(self, engine: CopyEngine) -> bool:
         steps = self.made.get(self.steps.trips)
-        long = isinstance(steps, Const) and int(steps.value) >= LONG_DEPTH
-        return long and self.turns is None and self.kernel.workgroup_count <= FOUR * most
+        if self.turns is not None or not isinstance(steps, Const):
+            return False
+        return fits_fours(self.kernel.workgroup_count, int(steps.value), engine)
 
     def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
         """How numbers outside of the steps compare between neighbours."""
@@ -400,6 +405,16 @@ def _has_parts(op: CopyAsyncSignal, parts: int, pattern_bytes: int) -> bool:
     return box[-2] // parts * row_elements(memory) * memory.dtype.bytes % pattern_bytes == 0
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """What a workgroup computes in a turn."""
+
+    who: Value
+    """Whose tile it is: its own, or the first member's where it has none."""
+    is_own: Value
+    turn: Value | None
+
+
 class _Sharing:
     """Writes the kernel of a cluster."""
 
@@ -457,8 +472,8 @@ class _Sharing:
     @property
     def first(self) -> Number:
         """The number of the first member."""
-        own = Number(self.builder, self.own)
-        return own.make((own // self.members * self.members).value)
+        number: Number = Number(self.builder, self.own) // self.members * self.members
+        return number
 
     def start(self) -> tuple[list[Op], list[Op], _Tile | None]:
         """What stands behind the workgroup's number, and what in front of the roles; the tile, where there is one."""
@@ -595,16 +610,6 @@ class _Sharing:
         sharers, where = self.shared[op.memory].sharers, (op.memory, op.at, op.to, op.to_at, op.signals, op.signal)
         cut = (sharers.shares, sharers.apart)
         return [CopyAsyncCluster(*where, together[op.memory], op.axes, *cut, loc=op.loc)]
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """What a workgroup computes in a turn."""
-
-    who: Value
-    """Whose tile it is: its own, or the first member's where it has none."""
-    is_own: Value
-    turn: Value | None
 
 
 Change = Callable[[Block, _Tile | None], Block]

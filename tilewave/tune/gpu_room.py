@@ -28,7 +28,7 @@ from tilewave.machine.matrix import (
     Waves,
     instructions_for,
 )
-from tilewave.passes.share_copies import FOUR, LONG_DEPTH
+from tilewave.passes.share_copies import FOUR, fits_fours
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import wished_stages
 from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
@@ -458,13 +458,13 @@ class GpuRoom:
             return 0.0
         columns = cut.operands[1]
         pays = not self.on_lines(cut) or self._is_worth_sharing(columns, cut)
-        spared = 0.75 if not self.on_lines(cut) and self._fills_fours(columns, cut) else 0.5
+        spared = 0.75 if not self.on_lines(cut) and self._shares_by_four(columns, cut) else 0.5
         return spared * columns.inside_bytes * columns.times / cut.steps if pays else 0.0
 
-    def _fills_fours(self, columns: CutTransfer, cut: CutWork) -> bool:
+    def _shares_by_four(self, columns: CutTransfer, cut: CutWork) -> bool:
         """Whether four workgroups below each other can share, in one round of deep tiles."""
         engine = self.chip.copy_engine
-        if engine is None or cut.steps < LONG_DEPTH or cut.split > 1 or cut.tasks > FOUR * engine.clusters_of_four:
+        if engine is None or cut.split > 1 or not fits_fours(cut.tasks, cut.steps, engine):
             return False
         rows = cut.products[0].depth if columns.is_across else cut.products[0].cols
         return cut.grid[0] % FOUR == 0 and rows * self.chip.line_bytes % (FOUR * engine.pattern_bytes) == 0
