@@ -54,7 +54,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.stagger_groups import StaggerGroups
-from tilewave.passes.start_early import start_early
+from tilewave.passes.start_early import StartEarly
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
@@ -121,7 +121,7 @@ PASSES = {
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "stagger_groups": lambda text: StaggerGroups(int(text)),
-    "start_early": lambda text: start_early,
+    "start_early": lambda text: StartEarly(),
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
     "tell_whole_steps": lambda text: tell_whole_steps,
     "turn_narrow_products": lambda text: TurnNarrowProducts(CHIPS[text]),

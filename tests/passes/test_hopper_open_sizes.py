@@ -1,7 +1,6 @@
 """One kernel for all sizes on Hopper: rounds, parts, reciprocals and clusters that a launch decides, lane by lane."""
 
 import random
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,9 +12,7 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave.analysis.splits import EqualParts, Split
-from tilewave.analysis.streaming import Streamed
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.core import ONE_ORDER
 from tilewave.ir.last_round import (
     HAND_OVER_BYTES,
     equal_parts,
@@ -371,21 +368,3 @@ def test_what_lanes_read_behind_the_loop_ends_where_its_memory_does(shape, kind)
     interpret_lanes(bind(kernel, numbers_of(shape)), [a, b, bias, c], numbers_of(shape), "random", 2)
     wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T + bias, 0)
     np.testing.assert_allclose(c.astype(float), wanted, rtol=2e-3, atol=1e-4)
-
-
-# -- what L2 cannot keep
-
-
-STREAMED = Streamed(frozenset("b"), {"M": 128, "N": 256, "K": 192})
-"""As if weights of such sizes were too large."""
-
-
-@pytest.mark.parametrize("one_order", [True, False])
-@pytest.mark.parametrize("shape", [(128, 256, 192), (192, 192, 320), (64, 320, 128), (40, 64, 704)])
-def test_neighbours_share_weights_on_lines_for_sizes_that_nobody_foresaw_too(shape, one_order):
-    """Odd numbers of tiles, and single ones; parts of a last round have equally many steps."""
-    tiles = replace(mapped((64, 64, 64), "linear()"), sums=ONE_ORDER if one_order else "")
-    kernel, _ = run(tiles, lists.hopper(SM_90A, Places(), 2, 4, streamed=STREAMED))
-    assert kernel.cluster == 2 and {op.memory.name for op in ops(kernel, CopyAsyncCluster)} == {"b"}
-    for seed in range(2):
-        assert check_open(kernel, shape, seed=seed) % 2 == 0

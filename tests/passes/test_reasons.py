@@ -501,13 +501,13 @@ CASES = {
     "prepack_operands.NOT_BY_STEPS": checked(
         "prepack_operands", "a_loop_that_stops_early_keeps_its_steps", ("mul(%i, %four)", "mul(%i, %three)")
     ),
-    "share_copies.OPEN_SIZES": checked("share_copies", "four_tiles", ("global>) {", "global>, %free: index) {")),
-    "share_copies.OTHER_FORM": checked(
+    "copying_roles.OPEN_SIZES": checked("share_copies", "four_tiles", ("global>) {", "global>, %free: index) {")),
+    "copying_roles.OTHER_FORM": checked(
         "share_copies",
         "four_tiles",
         ("    loop(%two, [])", "    %steps = add(%own, %one) : index\n    loop(%steps, [])"),
     ),
-    "share_copies.ELSEWHERE": checked(
+    "copying_roles.ELSEWHERE": checked(
         "share_copies",
         "four_tiles",
         ("  %column = floor_div(%own, %two)", f"{FOUND}  %column = floor_div(%found, %two)"),

@@ -12,14 +12,13 @@ from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
 from tilewave.analysis import scattered, sharers
-from tilewave.analysis.streaming import Streamed
+from tilewave.analysis.copying_roles import OTHER_FORM
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import (
     Arrive,
     Barrier,
     ClusterBarrier,
-    CopyAsyncCluster,
     HandOver,
     MakeExchange,
     MakeSignals,
@@ -29,7 +28,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.share_copies import OTHER_FORM, ShareCopies
+from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
@@ -37,8 +36,8 @@ from tilewave.pipeline.runner import run
 TILE = (64, 64, 64)
 
 
-ANYWAY = ShareCopies(SM_90A, Streamed(frozenset("ab")))
-"""Wherever neighbours want the same, whether that pays or not."""
+ANYWAY = ShareCopies(replace(SM_90A, line_bytes=1 << 20))
+"""Wherever neighbours want the same: no row begins on such a line."""
 
 
 def steps_of(kernel, workgroups=132, stages=2, split=None):
@@ -173,27 +172,3 @@ def test_workgroups_that_do_not_begin_or_end_together_are_found(order, seed):
     begun = found_by(lambda op: [Barrier(loc=op.loc)] if op is first else None, order, seed)
     ended = found_by(lambda op: [] if op is last else None, order, seed)
     assert "with no cluster_barrier between" in begun and "a cluster_barrier must stand behind it" in ended
-
-
-# -- where it pays on rows that begin on lines
-
-STREAMED = {
-    "weights larger than L2, two rows of tiles": ((256, 8192, 8192), (128, 128, 128), 0, 2),
-    "the same in parts": ((256, 4096, 14336), (128, 128, 128), 2, 2),
-    "both operands larger, scattered": ((512, 512, 65536), (128, 256, 64), 16, 2),
-    "neighbours have only activations in common": ((128, 8192, 8192), (128, 64, 128), 0, 1),
-    "steps of 24 KB": ((128, 8192, 8192), (64, 128, 64), 0, 1),
-    "several turns": ((256, 28672, 4096), (128, 256, 64), 0, 1),
-    "L2 keeps both": ((256, 4096, 4096), (128, 128, 128), 0, 1),
-    "products take longer": ((512, 8192, 8192), (128, 256, 64), 0, 1),
-}
-
-
-@pytest.mark.parametrize("case", STREAMED)
-def test_copies_of_what_streams_from_memory_are_shared(case):
-    shape, tile, parts, cluster = STREAMED[case]
-    made = gemm(constraints=(SplitConstraint(K, parts),) if parts else ())
-    compiled = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a"), made)
-    kernel = compiled.build.lanes
-    assert kernel.cluster == cluster and {op.memory.name for op in ops(kernel, CopyAsyncCluster)} <= {"b"}
-    assert not [said for step in compiled.steps if step.name == "share_copies" for said in step.declined]

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hopper_kernels import mapped_tiles, ops
-from kernels import BLOCK_K, BLOCK_M, BLOCK_N, check_product, gemm, poisoned
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, N, check_product, gemm, poisoned
 from lane_runs import ORDERS, operands
 
 from tilewave import *
 from tilewave.analysis.sharers import Sharers
-from tilewave.analysis.streaming import Streamed
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, CopyAsyncCluster, MakeSignals
@@ -20,7 +19,7 @@ from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
 from tilewave.passes import share_copies
-from tilewave.passes.share_copies import LONG_DEPTH
+from tilewave.passes.share_copies import LONG_DEPTH, SAMPLE
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -100,12 +99,11 @@ def test_as_many_clusters_as_run_at_once():
 
 def test_where_sizes_are_open_two_share_whatever_they_are_like():
     """Each workgroup has one tile, and those of the sizes that are looked at would fill clusters of four."""
-    subs = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
+    subs = {BLOCK_M: 208, BLOCK_N: 64, BLOCK_K: 64, N: 64, K: 3080}
     kernel = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
-    like = Streamed(frozenset(), {"M": 512, "N": 64, "K": 3080})
-    passes = lists.hopper(SM_90A, Places(), 2, 0, open_on_lines=False, streamed=like)
+    passes = lists.hopper(SM_90A, Places(), 2, 0, open_on_lines=False)
     assert run(kernel, passes)[0].cluster == 2
-    assert lanes((512, 64, 3080)).cluster == 4
+    assert lanes((SAMPLE, 64, 3080), (208, 64, 64)).cluster == 4
 
 
 def test_rows_that_begin_on_lines_are_not_shared():

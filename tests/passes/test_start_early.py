@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hopper_kernels import MUTATED as SHAPE
 from hopper_kernels import biased, changed, check, check_biased, found_by, specialized, tiles
-from kernels import sizes
+from kernels import K, gemm, sizes
 from lane_texts import ORDERS, line_of, run_text, text_of
 from seeds import SEEDS
 
@@ -16,7 +16,7 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.start_early import start_early
+from tilewave.passes.start_early import StartEarly
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -124,7 +124,7 @@ def test_every_wait_is_needed(role, order, seed):
 
 def test_without_the_pass_nothing_waits_and_the_result_is_the_same():
     kernel = one_round()
-    passes = [p for p in lists.hopper(SM_90A, Places(), 2, kernel.workgroups) if p is not start_early]
+    passes = [p for p in lists.hopper(SM_90A, Places(), 2, kernel.workgroups) if not isinstance(p, StartEarly)]
     lanes, _ = run(kernel, passes)
     assert not any(isinstance(op, (AwaitEarlier, LetNextStart)) for op in walk(lanes.body))
     assert lanes == rewrite(whole(), lambda op: [] if isinstance(op, (AwaitEarlier, LetNextStart)) else None)
@@ -150,6 +150,27 @@ def test_kernels_whose_lanes_load_start_when_others_have_ended():
     assert not any(isinstance(op, AwaitEarlier) for op in walk(made.lanes.body))
     assert "griddepcontrol" not in made.asm
     assert "ld.global.nc" in made.asm
+
+
+STREAMED = {
+    "weights of which two rows of tiles want the same": ((128, 8192, 8192), (64, 128, 64), {}, False),
+    "activations that rows of tiles share": ((8192, 128, 8192), (128, 64, 64), {"order": "grouped(1)"}, False),
+    "the same in an order in which neighbours do not": ((8192, 128, 8192), (128, 64, 64), {}, True),
+    "parts of tiles": ((512, 512, 65536), (128, 128, 64), {"parts": 8}, False),
+    "one row of tiles": ((128, 8192, 8192), (128, 64, 64), {}, True),
+    "L2 keeps them": ((2048, 2048, 2048), (128, 256, 64), {}, True),
+    "clusters bring them together": ((512, 4104, 8200), (128, 128, 64), {}, True),
+}
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_neighbours_that_stream_the_same_tiles_are_not_strewn_over_the_card(case):
+    shape, tile, said, lets = STREAMED[case]
+    made = gemm(constraints=(SplitConstraint(K, said["parts"]),) if "parts" in said else ())
+    made = made.ordered(said["order"]) if "order" in said else made
+    lanes = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a"), made).build.lanes
+    found = [any(isinstance(op, kind) for op in walk(lanes.body)) for kind in (AwaitEarlier, LetNextStart)]
+    assert found == [True, lets]
 
 
 def test_the_chip_is_told():

@@ -1,53 +1,42 @@
-"""Operands that L2 cannot keep, so that every launch brings all of them from memory, and neighbours better bring them
-together.
+"""Operands that L2 cannot keep: neighbours better ask for them at the same time, from processors that lie together.
 
-On an H200, 128x128x128: 1.3 % of 256x8192x8192, 2.4 % of 256x4096x14336 in two parts, 3.8 % of 512x512x65536 in eight;
-64x128x128: 16 % of 128x8192x8192. Short steps pay where eight of them are under way, 64x128x64: 17 % of 128x8192x8192,
-13 % of 128x8192x4096, 4 to 8 % of 256x4096x4096. It costs a little waiting for each other, and pays where nothing else
-takes longer:
+Requests of neighbouring processors for one line become one on their way to L2 (`Merging` in `machine/description.py`).
+Workgroups that follow each other in a launch lie together: an H200 fills one GPC before the next. But where the kernel
+before let this one start early, each takes the processor that happens to become free, and neighbours are strewn over
+the card. What L2 keeps is then asked for more often, which costs little; what it does not keep is brought more often.
 
-- What L2 keeps is better brought twice: 6 % slower at 128x8192x8192, whose neighbours have the activations in common,
-  and 25 % at 1024³, where two begin and end together in 1.1 µs.
-- Where products take most of the time, only waiting is left: 1 % slower at 512x8192x8192 in tiles of 128x256.
-- Where half of the processors have nothing to do, memory is not what they wait for: 4 % slower at 128x4096x14336 in 64
-  tiles of 64x128 that nobody cuts into parts.
-- Short steps of which fewer are under way: 64x128x64, four ahead, 5 % slower at 128x8192x8192, six ahead 2 % at
-  256x4096x4096; or shorter ones: 32x64x64, twelve ahead, 10 % at 64x4096x14336.
-- Short steps of an operand that lies across its depth, whose halves are short rows: 15 % slower at 256x4096x4096.
+So such kernels let the next one start when they have ended. On an H200, that in place of starting early:
+
+| | quicker by |
+|---|---|
+| 96x4096x14336 (48x64), 192x8192x8192 (96x128), 128x8192x8192 (64x128) | 23, 12, 21 % |
+| 256x4096x4096 (64x128), 256x4096x14336 (64x128) | 26, 8 % |
+| 512x4096x4096 (128x128), 512x8192x8192 (128x256), 512x512x65536 in eight parts | 3, 2, 18 % |
+| 2048³ (128x256), 1024³ (128x64), whose operands L2 keeps | -2, -7 % |
+| 128x14336x4096 (128x112), no tile of which is wanted twice | -2 % |
+
+Neighbours could also bring such tiles together, as where rows begin off lines (`passes/share_copies.py`). Beside
+starting early that is 4 to 17 % quicker; but clusters are dealt to one GPC after the other, so fewer requests of theirs
+become one, and none of these was quicker than without clusters in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, prod
+from math import prod
 
 from tilewave.analysis.repacking import TileLoads, operand_reads
-from tilewave.ir.core import ONE_ORDER, Kernel
-from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Mma, Read
-from tilewave.ir.rewrite import walk
+from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import Chip
 from tilewave.machine.description import Machine
 
-LONG_STEP_BYTES, SHORT_STEP_BYTES = 32 << 10, 18 << 10
-"""That a workgroup brings in a step; those between these pay where `MANY_STEPS` are under way at once."""
-MANY_STEPS = 8
-MOST_PRODUCTS = 1.5
-"""Times as long as memory takes for all arrays, that products may take: 1.2 of 256x8192x8192 and 512x512x65536, 2.2 of
-512x8192x8192."""
-FEW_PRODUCTS, MANY_PRODUCTS = 0.8, 1.0
-"""With short steps, fewer than the one or more than the other: 0.6 of 128x8192x8192, 1.1 of 256x4096x4096; between,
-at 192x4096x11008, it is 6 % slower."""
-MOST_OF_L2, HALF_OF_L2 = 0.75, 0.5
-"""That short steps must go through, with few products and with many: 50 MB of weights, and 34 MB; 17 MB are kept."""
-
 
 @dataclass(frozen=True)
 class Streamed:
-    """Arrays that neighbours should bring together, and the open sizes that this is said for."""
+    """Arrays that L2 cannot keep, and the open sizes that this is said for."""
 
     arrays: frozenset[str] = frozenset()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -56,68 +45,20 @@ class Streamed:
 NOTHING_STREAMED = Streamed()
 
 
-@dataclass(frozen=True)
-class BroughtWork:
-    """What a launch brings and computes, as far as it decides whether neighbours share copies."""
-
-    tiles: int
-    in_parts: bool
-    """Whether tiles are cut such that all processors have a part."""
-    step_bytes: int
-    """That a workgroup brings in a step."""
-    ahead: int
-    """Steps that somebody asked to be under way at once; 0: as the compiler likes."""
-    arrays_bytes: float
-    flops: float
-    dtype: str
-    """That is multiplied."""
-
-    def is_worth_sharing(self, array_bytes: float, is_across: bool, card: Machine) -> bool:
-        """Whether this operand is what workgroups wait for, each of which has one tile or a part of one."""
-        most, rate = card.units, card.flops(self.dtype) or 0.0
-        if self.tiles > most or (self.tiles <= most // 2 and not self.in_parts):
-            return False
-        products = self.flops * card.hbm.bytes_per_second / (self.arrays_bytes * rate) if rate else inf
-        if self.step_bytes >= LONG_STEP_BYTES:
-            return array_bytes > card.l2.bytes and products <= MOST_PRODUCTS
-        if self.step_bytes < SHORT_STEP_BYTES or self.ahead < MANY_STEPS:
-            return False
-        if products <= FEW_PRODUCTS:
-            return array_bytes > MOST_OF_L2 * card.l2.bytes
-        many = MANY_PRODUCTS <= products <= MOST_PRODUCTS
-        return many and not is_across and array_bytes > HALF_OF_L2 * card.l2.bytes
-
-
-def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int], ahead: int = 0) -> Streamed:
-    """Of a kernel on whole tiles, for launches whose open sizes are such as these."""
+def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
+    """Of a kernel on whole tiles that all run at once, for launches whose open sizes are such as these."""
     card = STANDING_FOR.get(chip.name)  # of a chip of somebody's own nobody knows what L2 keeps
     shapes = _shapes(kernel, sizes)
-    reads = [op for op in operand_reads(kernel) if op.memory.name in shapes and op.result.type.rank > 1]
-    if card is None or not reads:
+    if card is None or TileLoads.of(kernel).tiles(shapes) > card.units:
         return NOTHING_STREAMED
-    work = _work(kernel, shapes, reads, ahead)
-    sizes_of = {v.name: _bytes(v.type, shapes[v.name]) for v in kernel.body.args if isinstance(v.type, Memory)}
-    large = frozenset(
-        op.memory.name
-        for op in reads
-        if work.is_worth_sharing(sizes_of.get(op.memory.name, 0), op.axes[-1] != op.memory.type.rank - 1, card)
-    )
+    arrays = {op.memory.name: op.memory.type for op in operand_reads(kernel) if op.memory.name in shapes}
+    large = frozenset(name for name, kind in arrays.items() if streams(prod(shapes[name]) * kind.dtype.bytes, card))
     return Streamed(large, dict(sizes)) if large else NOTHING_STREAMED
 
 
-def _work(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]], reads: Sequence[Read], ahead: int) -> BroughtWork:
-    loads = TileLoads.of(kernel)
-    depth = max(shapes[op.memory.name][op.axes[-1]] for op in reads)
-    results = max((prod(shapes[name]) for name, _ in loads.writes if name in shapes), default=0)
-    return BroughtWork(
-        tiles=loads.tiles(shapes),
-        in_parts=kernel.sums != ONE_ORDER and not is_open(kernel),
-        step_bytes=sum(prod(op.result.type.shape) * op.result.type.dtype.bytes for op in reads),
-        ahead=ahead,
-        arrays_bytes=sum(_bytes(v.type, shapes[v.name]) for v in kernel.body.args if isinstance(v.type, Memory)),
-        flops=2.0 * results * depth,
-        dtype=next(op.a.type.dtype.name for op in walk(kernel.body) if isinstance(op, Mma)),
-    )
+def streams(array_bytes: float, card: Machine) -> bool:
+    """Whether L2 cannot keep an array, each part of which keeps what its own processors read, and requests can meet."""
+    return card.merging is not None and array_bytes > card.l2.bytes // card.l2.partitions
 
 
 def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -129,7 +70,3 @@ def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ..
                 return {}
             found[v.name] = tuple(sizes[n] if isinstance(n, str) else n for n in v.type.extents)
     return found
-
-
-def _bytes(kind: Memory, shape: tuple[int, ...]) -> int:
-    return prod(shape) * int(kind.dtype.bytes)

@@ -40,7 +40,7 @@ def changed(change: Change) -> Build:
     """With a changed list of passes."""
 
     def build(tiles: Kernel, places: Places) -> NvidiaBuild:
-        return build_with(tiles, CHIP, change(copying_passes(CHIP, places, shared=streamed(tiles, CHIP, {}))))
+        return build_with(tiles, CHIP, change(copying_passes(CHIP, places, large=streamed(tiles, CHIP, {}))))
 
     return build
 

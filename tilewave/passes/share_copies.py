@@ -11,13 +11,11 @@ A slot is now filled by two, so consumers tell both when they leave it, and both
 take the same turns: where the last tile has no partner, the other workgroup computes that tile too, and writes nothing.
 Whether the two need the same is computed turn by turn, from the arithmetic that says where a workgroup's tile is.
 
-It halves the requests for one operand, and costs a little waiting for each other. It pays in two cases, and elsewhere
-the kernel is left as it is:
-
-- Rows do not begin on cache lines, so that each row of a copy touches two of them. An H200's engine takes 2.1 cycles
-  for each line that its own workgroup asks for. Where all tiles are computed at once and are deep, four share: one
-  operand in quarters, or, where two of them are below and two beside each other, both in halves.
-- L2 cannot keep the operand, so that all of it comes from memory, and nothing takes longer: `analysis/streaming.py`.
+It halves the requests for one operand, and costs a little waiting for each other. It pays where rows do not begin on
+cache lines, so that each row of a copy touches two of them: an H200's engine takes 2.1 cycles for each line that its
+own workgroup asks for. Elsewhere the kernel is left as it is, as neighbours' requests for one line meet on their way to
+L2 (`analysis/streaming.py`). Where all tiles are computed at once and are deep, four share: one operand in quarters,
+or, where two of them are below and two beside each other, both in halves.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from itertools import permutations
 from math import prod
 from typing import Any
 
+from tilewave.analysis.copying_roles import CopyProgram
 from tilewave.analysis.ranges import workgroup_range
-from tilewave.analysis.sharers import Agreement, Sharers, compare, following
-from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed
+from tilewave.analysis.sharers import Agreement, Sharers
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -44,7 +42,6 @@ from tilewave.ir.ops import (
     CopyAsyncCluster,
     CopyAsyncOut,
     CopyAsyncSignal,
-    Elementwise,
     Equal,
     HandOver,
     Loop,
@@ -68,16 +65,6 @@ LONG_DEPTH = 48
 SAMPLE, SAMPLE_BATCHES = 4104, 2
 """Open sizes for which it is looked at which operand neighbours share: some rounds of tiles."""
 
-OPEN_SIZES = Reason(
-    "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
-    "give {symbol} a value in subs",
-)
-OTHER_FORM = Reason(
-    "tiles are not brought in one loop that is equally long for all workgroups, so neighbours do not share copies"
-)
-ELSEWHERE = Reason(
-    "where {memory} is read depends on more than the workgroup's number and the step, so its copies are not shared"
-)
 NO_HALVES = Reason(
     "a tile of {memory}, {box}, has no halves of whole {bytes:,} bytes, so its copies are not shared",
     "take larger tiles",
@@ -101,7 +88,6 @@ class ShareCopies:
     """`machine` says how long a cache line is; of the pairs of neighbours, at least `least_part` must agree."""
 
     machine: Chip
-    streamed: Streamed = NOTHING_STREAMED
     least_part: float = 0.5
     open_on_lines: bool = True
     """Of memories whose rows are open, whether the code is for such as begin on lines."""
@@ -115,37 +101,26 @@ class ShareCopies:
             return kernel
         declined: list[Declined] = []
         try:
-            program = _program(kernel, engine.pattern_bytes)
-            sizes = {**sample_sizes(kernel), **self.streamed.sizes}
-            sample = _program(bind(kernel, sizes), engine.pattern_bytes)
+            program = _Program.of(kernel)
+            sample = _Program.of(bind(kernel, sample_sizes(kernel)))
             best = self.best(sample, declined, 2 if is_open(kernel) else FOUR)
             if not best:
-                return self.left(kernel, *declined)
+                return kernel.declining(*declined)
             shared = [program.of_any_size(one) for one in best] if is_open(kernel) else best
         except Left as why:
-            return self.left(kernel, why.declined)
+            return kernel.declining(why.declined)
         return _Sharing(program, shared).kernel()
 
-    def left(self, kernel: Kernel, *declined: Declined) -> Kernel:
-        """As it is; where rows begin on lines, nobody misses much."""
-        return kernel.declining(*declined) if self.crosses_lines(_copied(kernel)) else kernel
-
     def pays(self, kernel: Kernel) -> bool:
-        """Whether it may, for one operand or another."""
-        if not any(isinstance(op, Role) for op in kernel.body.ops):
-            return False
-        copied = _copied(kernel)
-        return self.crosses_lines(copied) or any(memory.name in self.streamed.arrays for memory in copied)
-
-    def crosses_lines(self, memories: Sequence[Value]) -> bool:
-        return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in memories)
+        """Whether rows of some operand cross lines."""
+        copied = [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
+        on_lines = all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in copied)
+        return not on_lines and any(isinstance(op, Role) for op in kernel.body.ops)
 
     def best(self, program: _Program, declined: list[Declined], most: int) -> list[_Shared]:
         """What spares workgroups most requests, of clusters of up to `most`; nothing where copies are not shared."""
-        crosses = self.crosses_lines(program.memories)
-        worth = [memory for memory in program.memories if crosses or memory.name in self.streamed.arrays]
-        pairs = ([self.shared(program, memory, Sharers(2, 2), declined)] for memory in worth)
-        fours = self.fours(program, worth) if crosses and most >= FOUR else []
+        pairs = ([self.shared(program, memory, Sharers(2, 2), declined)] for memory in program.memories)
+        fours = self.fours(program, program.memories) if most >= FOUR else []
         ways = [[one for one in way if one] for way in (*pairs, *fours) if all(way)]
         return max(ways, key=lambda way: sum(shared.spared for shared in way), default=[])
 
@@ -163,8 +138,10 @@ class ShareCopies:
         return quarters + [[of(one, 2, 1), of(other, 2, 2)] for one, other in permutations(memories, 2)]
 
     def shared(self, program: _Program, memory: Value, sharers: Sharers, declined: list[Declined]) -> _Shared | None:
+        engine = self.machine.copy_engine
+        assert engine is not None
         try:
-            return program.shared(memory, sharers, self.least_part)
+            return program.shared(memory, sharers, self.least_part, engine.pattern_bytes)
         except Left as left:
             declined.append(left.declined)
             return None
@@ -173,10 +150,6 @@ class ShareCopies:
 def fits_fours(tiles: int, steps: int, engine: CopyEngine) -> bool:
     """Whether tiles of so many steps are deep enough for clusters of four, and all of these run at once."""
     return steps >= LONG_DEPTH and tiles <= FOUR * engine.clusters_of_four
-
-
-def _copied(kernel: Kernel) -> list[Value]:
-    return [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
 
 
 def sample_sizes(kernel: Kernel) -> dict[str, int]:
@@ -215,47 +188,8 @@ class _Shared:
 
 
 @dataclass(frozen=True)
-class _Program:
-    """A kernel whose waves have two roles, and the loop in which a workgroup goes from tile to tile, if it has one."""
-
-    kernel: Kernel
-    own: Workgroup
-    consumer: Role
-    producer: Role
-    turns: Loop | None
-    steps: Loop
-    differs: frozenset[Value]
-    """What depends on the workgroup's number."""
-    pattern_bytes: int
-
-    @property
-    def copies(self) -> list[CopyAsyncSignal]:
-        return [op for op in walk(self.producer.body) if isinstance(op, CopyAsyncSignal)]
-
-    @property
-    def memories(self) -> list[Value]:
-        return list(dict.fromkeys(op.memory for op in self.copies))
-
-    @property
-    def tops(self) -> tuple[Op, ...]:
-        return self.kernel.body.ops
-
-    @property
-    def made(self) -> dict[Value, Op]:
-        """How numbers outside of the steps are made."""
-        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
-        return {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
-
-    @property
-    def takes_equal_steps(self) -> bool:
-        """Whether neighbours have equally many steps in every turn: all of these are looked at."""
-        if self.steps.trips not in self.differs:
-            return True
-        if is_open(self.kernel) or not _computed([self.steps.trips], self.made, self.differs):
-            return False
-        of_all = self.compared([self.steps.trips], Sharers(2, 2))
-        return of_all.is_complete and of_all.agree == of_all.whole
+class _Program(CopyProgram):
+    """With what decides whether its copies can be shared."""
 
     def fits_fours(self, engine: CopyEngine) -> bool:
         steps = self.made.get(self.steps.trips)
@@ -263,18 +197,11 @@ class _Program:
             return False
         return fits_fours(self.kernel.workgroup_count, int(steps.value), engine)
 
-    def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
-        """How numbers outside of the steps compare between neighbours."""
-        made = self.made.values()
-        before = [op for op in made if op in self.tops or op in self.producer.body.ops]
-        inside = [op for op in made if self.turns and op in self.turns.body.ops]
-        return compare(self.kernel, before, self.turns, inside, values, sharers)
-
-    def shared(self, memory: Value, sharers: Sharers, least_part: float) -> _Shared:
+    def shared(self, memory: Value, sharers: Sharers, least_part: float, pattern_bytes: int) -> _Shared:
         """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
         copies, positions = self.wanted(memory.name)
-        facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": self.pattern_bytes}
-        cut = all(_has_parts(op, sharers.shares, self.pattern_bytes) for op in copies)
+        facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": pattern_bytes}
+        cut = all(_has_parts(op, sharers.shares, pattern_bytes) for op in copies)
         want(cut, NO_HALVES, copies[0].loc, **facts)
         agreement = self.compared(positions, sharers)
         self.check(agreement, copies[0], sharers, least_part)
@@ -292,72 +219,12 @@ class _Program:
         )
         return replace(sample, copies=copies, positions=positions, agreement=replace(sample.agreement, uneven=True))
 
-    def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...]]:
-        """The copies of an operand, and what decides where they begin."""
-        copies, made = tuple(op for op in self.copies if op.memory.name == memory), self.made
-        positions = self.decisive([v for op in copies for v in op.at], made)
-        if positions is None or not _computed(positions, made, self.differs):
-            raise Left(ELSEWHERE.at(copies[0].loc, memory=memory))
-        return copies, positions
-
     def check(self, found: Agreement, copy: CopyAsyncSignal, sharers: Sharers, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroup_count, copy.loc
         want(workgroups % sharers.members == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
         enough = found.whole and found.agree >= least_part * found.whole
         want(enough, FEW, loc, memory=copy.memory.name, agree=found.agree, both=found.whole)
         want(not found.backwards and (not found.uneven or _is_repeatable(self)), UNEVEN, loc)
-
-    def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
-        """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
-
-        Where these are the same for two workgroups, so are the values in every step.
-        """
-        inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
-        found: dict[Value, None] = {}
-        for v in values:
-            if v in made and v in self.differs:
-                found[v] = None
-            elif v in self.differs:
-                before = self.decisive(inner[v].operands, made) if v in inner else None
-                if before is None:
-                    return None
-                found.update(dict.fromkeys(before))
-        return tuple(found)
-
-
-def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
-    """The parts of a kernel that can be shared; `Left` where it has others."""
-    roles = [op for op in kernel.body.ops if isinstance(op, Role)]
-    owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
-    barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
-    for v in kernel.body.args:
-        want(isinstance(v.type, Memory) or v.name in open_sizes(kernel), OPEN_SIZES, roles[0].loc, symbol=v.name)
-    loc = roles[0].loc
-    one = len(roles) == 2 and len(owns) == 1 and owns[0] in kernel.body.ops and len(barriers) == 1
-    want(one, OTHER_FORM, loc)
-    consumer, producer = roles
-    differs = frozenset(following(kernel))
-    path = _path(producer.body)
-    if not path:
-        raise Left(OTHER_FORM.at(loc))
-    want(all(isinstance(op, Loop) for op in path), OTHER_FORM, loc)
-    *around, steps = path
-    turns = around[0] if around else None
-    want(not any(isinstance(op, Loop) and op.trips in differs for op in around[1:]), OTHER_FORM, loc)
-    assert isinstance(steps, Loop) and (turns is None or isinstance(turns, Loop))
-    program = _Program(kernel, owns[0], consumer, producer, turns, steps, differs, pattern_bytes)
-    want(program.takes_equal_steps, OTHER_FORM, loc)
-    return program
-
-
-def _path(block: Block) -> list[Op] | None:
-    """The loops around the copies, from the outermost on; None where copies stand in several places."""
-    found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
-    here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
-    if here or not found:
-        return [] if here and not found else None
-    inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
-    return None if inner is None else [found[0], *inner]
 
 
 def _is_repeatable(p: _Program) -> bool:
@@ -375,15 +242,6 @@ def _is_repeatable(p: _Program) -> bool:
     given = p.differs & around - {p.own.result, p.turns.trips}
     bodies = [op for role in (p.consumer, p.producer) for op in walk(role.body)]
     return len(twin) == 1 and not any(v in given for op in bodies for v in op.operands)
-
-
-def _computed(values: Sequence[Value], made: Mapping[Value, Op], differs: frozenset[Value]) -> bool:
-    """Whether all these numbers can be computed again for another workgroup."""
-    return all(
-        v in made and (isinstance(made[v], Workgroup) or _computed(made[v].operands, made, differs))
-        for v in values
-        if v in differs
-    )
 
 
 def _box(op: CopyAsyncSignal) -> tuple[int, ...]:

@@ -69,8 +69,6 @@ class SplitLastRound:
     line_bytes: int = 1
     open_on_lines: bool = True
     """Of memories whose rows are open, whether the code is for such as begin on lines."""
-    shares: bool = False
-    """Whether neighbours share copies wherever rows begin; of kernels whose sizes are open."""
     only_few: bool = False
     """Whether tiles are shared only where no round is full: else each workgroup has one tile and ends."""
 
@@ -97,7 +95,7 @@ class SplitLastRound:
     def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedRounds:
         """The launch decides how many share the last round, and whether anybody does."""
         on_lines = all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories)
-        if on_lines and not self.shares:
+        if on_lines:
             kind = _OpenFew if self.only_few else _OpenRanges
             return kind(kernel, found, self.workgroups, self.hand_over_bytes)
         want(not self.only_few, OFF_LINES, found.loop.loc)

@@ -9,35 +9,65 @@ from kernel to kernel. Every wave that touches global memory waits by itself, so
 It pays for short kernels, in which each workgroup computes one tile: 4 % of 2048³ on an H200. Kernels of several rounds
 are left alone: they gain nothing, and those whose last round is split lose 1 %. Where the launch decides how many
 rounds there are, the waits are there, and cost nothing unless it asks for an early start.
+
+Workgroups that start early take whatever processor becomes free, in no order. Where neighbours want the same tiles of
+an operand that L2 cannot keep, this costs more than it gains (`analysis/streaming.py`): such a kernel waits, as the one
+before it may be another, and lets the next one start when it has ended.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from tilewave.analysis.copying_roles import CopyProgram
+from tilewave.analysis.sharers import Sharers
+from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed
 from tilewave.ir.core import Block, Kernel, Op
+from tilewave.ir.launch import bind
 from tilewave.ir.ops import AwaitEarlier, CopyAsyncSignal, LetNextStart, Loop, Role, While
+from tilewave.ir.reasons import Left
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
 
-def start_early(kernel: Kernel) -> Kernel:
+@dataclass(frozen=True)
+class StartEarly:
     """Kernels whose tiles are copied: their roles are apart from what prepares them."""
-    waits = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-    most = 2 if isinstance(kernel.workgroups, str) else 1
-    if waits or _loops_around_copies(kernel.body) not in range(most + 1):
-        return kernel
-    ops: list[Op] = []
-    for at, op in enumerate(kernel.body.ops):
-        if not _touches(op):
-            ops.append(op)
-        elif isinstance(op, Role):
-            ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body), *op.body.ops))))
-        else:
-            rest = kernel.body.ops[at:]
-            ops += [*_waits(op, Block((), rest)), *rest]
-            break
-    return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+
+    streamed: Streamed = NOTHING_STREAMED
+
+    def __repr__(self) -> str:
+        return "StartEarly()"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        waits = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
+        most = 2 if isinstance(kernel.workgroups, str) else 1
+        if waits or _loops_around_copies(kernel.body) not in range(most + 1):
+            return kernel
+        lets_next = not self.streams_to_neighbours(kernel)
+        ops: list[Op] = []
+        for at, op in enumerate(kernel.body.ops):
+            if not _touches(op):
+                ops.append(op)
+            elif isinstance(op, Role):
+                ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body, lets_next), *op.body.ops))))
+            else:
+                rest = kernel.body.ops[at:]
+                ops += [*_waits(op, Block((), rest), lets_next), *rest]
+                break
+        return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+
+    def streams_to_neighbours(self, kernel: Kernel) -> bool:
+        """Whether neighbours want the same tiles of an operand that L2 cannot keep, and not as a cluster, together."""
+        if kernel.cluster > 1 or not self.streamed.arrays or not any(isinstance(op, Role) for op in kernel.body.ops):
+            return False
+        try:
+            program = CopyProgram.of(bind(kernel, self.streamed.sizes))
+            large = [memory.name for memory in program.memories if memory.name in self.streamed.arrays]
+            found = [program.compared(program.wanted(name)[1], Sharers(2, 2)) for name in large]
+        except Left:
+            return False
+        return any(2 * pairs.agree >= pairs.whole > 0 for pairs in found)
 
 
 def _loops_around_copies(block: Block) -> int | None:
@@ -49,10 +79,10 @@ def _loops_around_copies(block: Block) -> int | None:
     return max(found, default=None)
 
 
-def _waits(where: Op, behind: Block) -> list[Op]:
+def _waits(where: Op, behind: Block, lets_next: bool) -> list[Op]:
     """Those who copy also let the next kernel start: not before this one has memory to itself."""
     copies = any(isinstance(op, CopyAsyncSignal) for op in walk(behind))
-    return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies else [])]
+    return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies and lets_next else [])]
 
 
 def _touches(op: Op) -> bool:

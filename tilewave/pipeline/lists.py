@@ -56,7 +56,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.stagger_groups import StaggerGroups
-from tilewave.passes.start_early import start_early
+from tilewave.passes.start_early import StartEarly
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
@@ -208,7 +208,6 @@ def hopper(
             workgroups or machine.processors,
             line_bytes=machine.line_bytes,
             open_on_lines=open_on_lines,
-            shares=bool(streamed.arrays),
             only_few=not workgroups,
         ),
         MakePersistent(workgroups),  # leaves it to this one
@@ -236,14 +235,14 @@ def hopper(
         keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
-        ShareCopies(machine, streamed, open_on_lines=open_on_lines),  # behind the roles: it changes whom each tells
+        ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each tells
         lag_products,  # behind: it takes steps of rings apart
         simplify,
         dissolve_loops,  # of a first step that stands in front of its loop, much is known
         skip_zeros,  # behind: what loops begin with is settled
         overlap_steps,  # behind: the first product of a loop is told apart by its number
         StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
-        start_early,  # behind roles: each waits by itself, when it is ready
+        StartEarly(streamed),  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
         ShareProcessors(machine),  # behind it, too
         MultiplyByReciprocals(),  # last: whatever computes positions is there

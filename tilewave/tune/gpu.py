@@ -165,7 +165,7 @@ class GpuTiles(GpuRoom):
         loads = [2.0 * (loading is x) for x in Loading]
         knobs = [log2(cut.split), log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
-        knobs += [float(self._is_turned(cut)), log2(self.groups(cut))]
+        knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 1.5 * self.streams_to_neighbours(cut)]
         knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
         return (*sides, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
 
@@ -196,7 +196,7 @@ class GpuTiles(GpuRoom):
         if not self.chip.copy_engine or not cut.products or self.loading(cut) is Loading.BY_LANES:
             return Beginning.PLAIN
         goes_on = cut.tasks > self.card.units or self._shared(cut) is not None
-        if cut.split == 1 and not self.has_one_each(cut) and goes_on:
+        if (cut.split == 1 and not self.has_one_each(cut) and goes_on) or self.streams_to_neighbours(cut):
             return Beginning.LATE
         fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
         return Beginning.EARLY if fits else Beginning.CROWDED

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.repacking import LEAST_BYTES
-from tilewave.analysis.streaming import BroughtWork
+from tilewave.analysis.streaming import streams
 from tilewave.analysis.wave_chunks import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
@@ -454,12 +454,19 @@ class GpuRoom:
         or three quarters (`passes/share_copies.py`)."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.copy_engine is None:
             return 0.0
-        if self.loading(cut) is Loading.BY_LANES:
+        if self.loading(cut) is Loading.BY_LANES or self.on_lines(cut):
             return 0.0
         columns = cut.operands[1]
-        pays = not self.on_lines(cut) or self._is_worth_sharing(columns, cut)
-        spared = 0.75 if not self.on_lines(cut) and self._shares_by_four(columns, cut) else 0.5
-        return spared * columns.inside_bytes * columns.times / cut.steps if pays else 0.0
+        spared = 0.75 if self._shares_by_four(columns, cut) else 0.5
+        return spared * columns.inside_bytes * columns.times / cut.steps
+
+    @told_once
+    def streams_to_neighbours(self, cut: CutWork) -> bool:
+        """Whether all run at once and neighbours below each other want columns that L2 cannot keep, so that the next
+        launch starts late (`passes/start_early.py`)."""
+        if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or cut.tasks > self.card.units:
+            return False
+        return self.on_lines(cut) and streams(cut.operands[1].array_bytes, self.card)
 
     def _shares_by_four(self, columns: CutTransfer, cut: CutWork) -> bool:
         """Whether four workgroups below each other can share, in one round of deep tiles."""
@@ -468,12 +475,6 @@ class GpuRoom:
             return False
         rows = cut.products[0].depth if columns.is_across else cut.products[0].cols
         return cut.grid[0] % FOUR == 0 and rows * self.chip.line_bytes % (FOUR * engine.pattern_bytes) == 0
-
-    def _is_worth_sharing(self, t: CutTransfer, cut: CutWork) -> bool:
-        (p,), in_parts = cut.products, not cut.in_one_order
-        flops, dtype = cut.flops * p.inside, p.dtype.name
-        work = BroughtWork(cut.tasks, in_parts, cut.step_bytes, cut.buffers, cut.distinct_bytes, flops, dtype)
-        return work.is_worth_sharing(t.array_bytes, t.is_across, self.card)
 
     @told_once
     def outside_rows(self, cut: CutWork) -> float:

@@ -1,10 +1,11 @@
-"""The order of tiles, by the simulator: where a launch has more tiles than run at once, which of a few orders reads
-least again from memory."""
+"""The order of tiles: where a launch has more of them than run at once, which of a few reads least again from memory,
+by the simulator; else the one in which neighbours want the same tiles of the larger operand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewave.analysis.streaming import streams
 from tilewave.machine import Machine
 from tilewave.sim import Gemm, simulate
 from tilewave.tune.gpu import GpuTiles
@@ -26,8 +27,10 @@ def order_for(cut: CutWork, machine: object, orders: Sequence[str] = ()) -> str:
     if not isinstance(machine, GpuTiles) or len(cut.products) != 1 or len(cut.grid) < 2:
         return next(iter(orders), "")
     card = machine.card
-    if cut.tasks <= card.units or min(cut.grid[:2]) < 2 or card.flops(cut.products[0].dtype.name) is None:
+    if min(cut.grid[:2]) < 2 or card.flops(cut.products[0].dtype.name) is None:
         return next(iter(orders), "")
+    if cut.tasks <= card.units:
+        return next(iter(orders), "grouped(1)" if _streams_rows(cut, card) else "")
     found = {order: simulate(_excerpt(cut, card), card, order) for order in orders or orders_on(card)}
     return min(found, key=lambda order: (found[order].seconds, found[order].hbm_read_bytes))
 
@@ -37,6 +40,14 @@ def orders_on(card: Machine) -> list[str]:
     if card.xcds == 1:
         return [f"grouped({size})" for size in GROUPS]
     return [f"xcd_contiguous({card.xcds}) >> grouped({size})" for size in GROUPS]
+
+
+def _streams_rows(cut: CutWork, card: Machine) -> bool:
+    """Whether of two operands the one of rows is the larger, and L2 cannot keep it: `analysis/streaming.py`."""
+    if len(cut.operands) != 2:
+        return False
+    rows, columns = (t.array_bytes for t in cut.operands)
+    return rows > columns and streams(rows, card)
 
 
 def _excerpt(cut: CutWork, card: Machine) -> Gemm:

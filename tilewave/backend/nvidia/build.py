@@ -215,10 +215,10 @@ def build_nvidia(
     """
     misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
     repacks = is_open(tiles) or bool(misfits)
-    shared = streamed(tiles, chip, dict(sizes), stages or 0)
-    told = (*sorted(shared.arrays), *map(str, sizes)) if is_open(tiles) and shared.arrays else ()
+    large = streamed(tiles, chip, dict(sizes))
+    told = (*sorted(large.arrays), *map(str, sizes)) if is_open(tiles) and large.arrays else ()
     key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits, *told)
-    copying = _Copying(chip, places, stages, shared)
+    copying = _Copying(chip, places, stages, large)
 
     def plain() -> NvidiaBuild:
         ahead = prefetched or int(_brings_little(tiles))
@@ -306,10 +306,10 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 
 
 def copying_passes(
-    chip: Chip, places: Places, stages: int | None = None, shared: Streamed = NOTHING_STREAMED
+    chip: Chip, places: Places, stages: int | None = None, large: Streamed = NOTHING_STREAMED
 ) -> tuple[Pass, ...]:
-    """For a kernel of whose operands it is `shared` that neighbours bring together."""
-    return _Copying(chip, places, stages, shared).passes(chip.processors)
+    """For a kernel of whose operands L2 cannot keep the `large` ones."""
+    return _Copying(chip, places, stages, large).passes(chip.processors)
 
 
 def _brings_little(tiles: Kernel) -> bool:

@@ -1,0 +1,146 @@
+"""Kernels of which one role brings tiles and another multiplies them: what decides which tile a workgroup brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tilewave.analysis.sharers import Agreement, Sharers, compare, following
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import is_open, open_sizes
+from tilewave.ir.ops import Barrier, Const, CopyAsyncSignal, Elementwise, Loop, Role, Workgroup
+from tilewave.ir.reasons import Left, Reason, want
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory, Scalar
+
+OPEN_SIZES = Reason(
+    "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
+    "give {symbol} a value in subs",
+)
+OTHER_FORM = Reason(
+    "tiles are not brought in one loop that is equally long for all workgroups, so neighbours do not share copies"
+)
+ELSEWHERE = Reason(
+    "where {memory} is read depends on more than the workgroup's number and the step, so its copies are not shared"
+)
+AnyProgram = TypeVar("AnyProgram", bound="CopyProgram")
+
+
+@dataclass(frozen=True)
+class CopyProgram:
+    """A kernel whose waves have two roles, and the loop in which a workgroup goes from tile to tile, if it has one."""
+
+    kernel: Kernel
+    own: Workgroup
+    consumer: Role
+    producer: Role
+    turns: Loop | None
+    steps: Loop
+    differs: frozenset[Value]
+    """What depends on the workgroup's number."""
+
+    @classmethod
+    def of(cls: type[AnyProgram], kernel: Kernel) -> AnyProgram:
+        """`Left` where a kernel has other parts than these."""
+        roles = [op for op in kernel.body.ops if isinstance(op, Role)]
+        owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
+        barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
+        for v in kernel.body.args:
+            want(isinstance(v.type, Memory) or v.name in open_sizes(kernel), OPEN_SIZES, roles[0].loc, symbol=v.name)
+        loc = roles[0].loc
+        one = len(roles) == 2 and len(owns) == 1 and owns[0] in kernel.body.ops and len(barriers) == 1
+        want(one, OTHER_FORM, loc)
+        consumer, producer = roles
+        differs = frozenset(following(kernel))
+        path = _path(producer.body)
+        if not path:
+            raise Left(OTHER_FORM.at(loc))
+        want(all(isinstance(op, Loop) for op in path), OTHER_FORM, loc)
+        *around, steps = path
+        turns = around[0] if around else None
+        want(not any(isinstance(op, Loop) and op.trips in differs for op in around[1:]), OTHER_FORM, loc)
+        assert isinstance(steps, Loop) and (turns is None or isinstance(turns, Loop))
+        program = cls(kernel, owns[0], consumer, producer, turns, steps, differs)
+        want(program.takes_equal_steps, OTHER_FORM, loc)
+        return program
+
+    @property
+    def copies(self) -> list[CopyAsyncSignal]:
+        return [op for op in walk(self.producer.body) if isinstance(op, CopyAsyncSignal)]
+
+    @property
+    def memories(self) -> list[Value]:
+        return list(dict.fromkeys(op.memory for op in self.copies))
+
+    @property
+    def tops(self) -> tuple[Op, ...]:
+        return self.kernel.body.ops
+
+    @property
+    def made(self) -> dict[Value, Op]:
+        """How numbers outside of the steps are made."""
+        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
+        return {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+
+    @property
+    def takes_equal_steps(self) -> bool:
+        """Whether neighbours have equally many steps in every turn: all of these are looked at."""
+        if self.steps.trips not in self.differs:
+            return True
+        if is_open(self.kernel) or not _computed([self.steps.trips], self.made, self.differs):
+            return False
+        of_all = self.compared([self.steps.trips], Sharers(2, 2))
+        return of_all.is_complete and of_all.agree == of_all.whole
+
+    def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
+        """How numbers outside of the steps compare between neighbours."""
+        made = self.made.values()
+        before = [op for op in made if op in self.tops or op in self.producer.body.ops]
+        inside = [op for op in made if self.turns and op in self.turns.body.ops]
+        return compare(self.kernel, before, self.turns, inside, values, sharers)
+
+    def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...]]:
+        """The copies of an operand, and what decides where they begin."""
+        copies, made = tuple(op for op in self.copies if op.memory.name == memory), self.made
+        positions = self.decisive([v for op in copies for v in op.at], made)
+        if positions is None or not _computed(positions, made, self.differs):
+            raise Left(ELSEWHERE.at(copies[0].loc, memory=memory))
+        return copies, positions
+
+    def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
+        """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
+
+        Where these are the same for two workgroups, so are the values in every step.
+        """
+        inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
+        found: dict[Value, None] = {}
+        for v in values:
+            if v in made and v in self.differs:
+                found[v] = None
+            elif v in self.differs:
+                before = self.decisive(inner[v].operands, made) if v in inner else None
+                if before is None:
+                    return None
+                found.update(dict.fromkeys(before))
+        return tuple(found)
+
+
+def _path(block: Block) -> list[Op] | None:
+    """The loops around the copies, from the outermost on; None where copies stand in several places."""
+    found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
+    here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
+    if here or not found:
+        return [] if here and not found else None
+    inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
+    return None if inner is None else [found[0], *inner]
+
+
+def _computed(values: Sequence[Value], made: Mapping[Value, Op], differs: frozenset[Value]) -> bool:
+    """Whether all these numbers can be computed again for another workgroup."""
+    return all(
+        v in made and (isinstance(made[v], Workgroup) or _computed(made[v].operands, made, differs))
+        for v in values
+        if v in differs
+    )
