@@ -104,7 +104,17 @@ def test_the_order_of_tiles_is_chosen_where_nobody_says_it():
     assert one.choice.order.startswith("grouped(") and one.choice.order in one.choice.reason
     said = compiled(4096, 4096, 4096, "sm_90a", gemm(constraints=[WorkgroupMapping("linear()")]))
     assert said.choice.order == ""
-    assert compiled(256, 256, 256, "sm_90a").choice.order == ""  # one round: any order is the same
+    assert compiled(256, 256, 256, "sm_90a").choice.order == ""  # one round: L2 keeps whatever is read
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((4224, 512, 14336), "grouped(1)"), ((512, 4224, 14336), ""), ((2112, 512, 2048), ""), ((2048, 2048, 8192), "")],
+)
+def test_in_one_round_neighbours_want_the_same_of_the_larger_operand(shape, order):
+    """Where L2 cannot keep it: columns, unless there are more bytes of rows."""
+    one = compiled(*shape, "sm_90a")
+    assert one.build.lanes.workgroup_count <= 132 and one.choice.order == order
 
 
 # -- it is said -------------------------------------------------------------------------------------------------------
