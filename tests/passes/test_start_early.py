@@ -165,12 +165,12 @@ STREAMED = {
 
 @pytest.mark.parametrize("case", STREAMED)
 def test_neighbours_that_stream_the_same_tiles_are_not_strewn_over_the_card(case):
-    shape, tile, said, lets = STREAMED[case]
+    shape, tile, said, is_early = STREAMED[case]
     made = gemm(constraints=(SplitConstraint(K, said["parts"]),) if "parts" in said else ())
     made = made.ordered(said["order"]) if "order" in said else made
     lanes = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a"), made).build.lanes
     found = [any(isinstance(op, kind) for op in walk(lanes.body)) for kind in (AwaitEarlier, LetNextStart)]
-    assert found == [True, lets]
+    assert found == [is_early, is_early]
 
 
 def test_the_chip_is_told():

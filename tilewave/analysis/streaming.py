@@ -1,11 +1,11 @@
 """Operands that L2 cannot keep: neighbours better ask for them at the same time, from processors that lie together.
 
 Requests of neighbouring processors for one line become one on their way to L2 (`Merging` in `machine/description.py`).
-Workgroups that follow each other in a launch lie together: an H200 fills one GPC before the next. But where the kernel
-before let this one start early, each takes the processor that happens to become free, and neighbours are strewn over
+Workgroups that follow each other in a launch lie together: an H200 fills one GPC before the next. But where they start
+while the kernel before still runs, each takes the processor that happens to become free, and neighbours are strewn over
 the card. What L2 keeps is then asked for more often, which costs little; what it does not keep is brought more often.
 
-So such kernels let the next one start when they have ended. On an H200, that in place of starting early:
+So such kernels start when the one before has ended. On an H200, that in place of starting early, launch after launch:
 
 | | quicker by |
 |---|---|

@@ -11,8 +11,8 @@ are left alone: they gain nothing, and those whose last round is split lose 1 %.
 rounds there are, the waits are there, and cost nothing unless it asks for an early start.
 
 Workgroups that start early take whatever processor becomes free, in no order. Where neighbours want the same tiles of
-an operand that L2 cannot keep, this costs more than it gains (`analysis/streaming.py`): such a kernel waits, as the one
-before it may be another, and lets the next one start when it has ended.
+an operand that L2 cannot keep, this costs more than it gains, and the kernel is left alone, too: it starts when the one
+before has ended, whichever that is (`analysis/streaming.py`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ class StartEarly:
     def __call__(self, kernel: Kernel) -> Kernel:
         waits = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
         most = 2 if isinstance(kernel.workgroups, str) else 1
-        if waits or _loops_around_copies(kernel.body) not in range(most + 1):
+        if waits or _loops_around_copies(kernel.body) not in range(most + 1) or self.streams_to_neighbours(kernel):
             return kernel
-        lets_next = not self.streams_to_neighbours(kernel)
         ops: list[Op] = []
         for at, op in enumerate(kernel.body.ops):
             if not _touches(op):
                 ops.append(op)
             elif isinstance(op, Role):
-                ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body, lets_next), *op.body.ops))))
+                ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body), *op.body.ops))))
             else:
                 rest = kernel.body.ops[at:]
-                ops += [*_waits(op, Block((), rest), lets_next), *rest]
+                ops += [*_waits(op, Block((), rest)), *rest]
                 break
         return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
 
@@ -79,10 +78,10 @@ def _loops_around_copies(block: Block) -> int | None:
     return max(found, default=None)
 
 
-def _waits(where: Op, behind: Block, lets_next: bool) -> list[Op]:
+def _waits(where: Op, behind: Block) -> list[Op]:
     """Those who copy also let the next kernel start: not before this one has memory to itself."""
     copies = any(isinstance(op, CopyAsyncSignal) for op in walk(behind))
-    return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies and lets_next else [])]
+    return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies else [])]
 
 
 def _touches(op: Op) -> bool:

@@ -462,8 +462,8 @@ class GpuRoom:
 
     @told_once
     def streams_to_neighbours(self, cut: CutWork) -> bool:
-        """Whether all run at once and neighbours below each other want columns that L2 cannot keep, so that the next
-        launch starts late (`passes/start_early.py`)."""
+        """Whether all run at once and neighbours below each other want columns that L2 cannot keep, so that it
+        starts when the launch before has ended (`passes/start_early.py`)."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or cut.tasks > self.card.units:
             return False
         return self.on_lines(cut) and streams(cut.operands[1].array_bytes, self.card)
