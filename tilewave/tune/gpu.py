@@ -165,7 +165,7 @@ class GpuTiles(GpuRoom):
         loads = [2.0 * (loading is x) for x in Loading]
         knobs = [log2(cut.split), log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
-        knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 1.5 * self.streams_to_neighbours(cut)]
+        knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 2.5 * self.streams_to_neighbours(cut)]
         knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
         return (*sides, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
 
