@@ -9,6 +9,8 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
 from tilewave.errors import ConstraintError
+from tilewave.ir.ops import AwaitEarlier
+from tilewave.ir.rewrite import walk
 from tilewave.tune.choose import rank
 from tilewave.tune.default import UndecidedKernel, machine_of
 from tilewave.tune.fitted import HOST
@@ -217,6 +219,24 @@ def test_copies_that_the_model_leaves_out_are_those_that_others_bring(shape, til
         work.operands[1].inside_bytes * work.operands[1].times,
     )
     assert spared == pytest.approx({1: 0.0, 2: 0.5, 4: 0.75}[cluster] * inside / work.steps)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "streams"),
+    [
+        ((128, 8192, 8192), (64, 128, 64), True),
+        ((128, 8192, 8192), (128, 64, 64), False),
+        ((512, 4096, 3840), (128, 128, 64), False),
+        ((512, 4104, 8200), (128, 128, 64), False),
+        ((192, 8192, 8192), (64, 128, 64), False),
+    ],
+)
+def test_the_model_knows_which_launches_start_when_others_have_ended(shape, tile, streams):
+    """Of the last, two fit on a processor, and there are more than processors: they start early as they find room."""
+    options = WaveCompileOptions(subs={**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}, target="sm_90a")
+    lanes, work = wave_compile(options, product()).build.lanes, cut(shape, tile)
+    is_early = any(isinstance(op, AwaitEarlier) for op in walk(lanes.body))
+    assert machine_of("sm_90a").streams_to_neighbours(work) == streams == (not is_early)
 
 
 def test_parts_that_come_one_by_one_are_waited_for():
