@@ -2,11 +2,13 @@
 
 from kernels import FORMATS
 
+from tilewave.analysis.streaming import Streamed
 from tilewave.ir.places import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.carry_slots import carry_slots
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
@@ -29,6 +31,7 @@ from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.order_copies import OrderCopies
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
@@ -71,6 +74,7 @@ from tilewave.passes.widen_writes import WidenWrites
 PASSES = {
     "add_up_parts": lambda text: add_up_parts,
     "alternate_depth": lambda text: alternate_depth,
+    "carry_slots": lambda text: carry_slots,
     "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
@@ -90,6 +94,7 @@ PASSES = {
     "mask_once": lambda text: mask_once,
     "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
+    "order_copies": lambda text: OrderCopies(Streamed(frozenset(text.split(",")))),
     "orient_reads": lambda text: orient_reads,
     "overlap_steps": lambda text: overlap_steps,
     "pad_products": lambda text: pad_products,

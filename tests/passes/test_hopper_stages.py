@@ -50,3 +50,13 @@ def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
 def test_a_number_of_buffers_is_a_whole_one(buffers):
     with pytest.raises(TilewaveError, match="buffers is"):
         compiled((256, 512, 256), (128, 256, 64), buffers=buffers)
+
+
+def test_steps_of_a_ring_divide_nothing_and_count_in_32_bits():
+    """Neither where tiles are multiplied nor where they are asked for."""
+    blocks = compiled((256, 512, 8192), (128, 128, 64), f16, buffers=6).asm.split("$L__BB")
+    steps = [block for block in blocks if "mbarrier.try_wait" in block]
+    assert ["wgmma.mma_async" in block for block in steps] == [True, False]
+    said = [line.split()[0] for block in steps for line in block.splitlines()[1:] if line.startswith("\t")]
+    assert len(said) > 30
+    assert not [op for op in said if op.startswith(("mul.hi", "mul.wide", "rem", "div", "add.s64"))]

@@ -157,7 +157,7 @@ def sample_sizes(kernel: Kernel) -> dict[str, int]:
     found: dict[str, int] = {}
     for op in walk(kernel.body):
         if isinstance(op, CopyAsyncSignal):
-            box = dict(zip(op.axes, op.to.type.shape[len(op.to_at) :], strict=True))
+            box = dict(zip(op.axes, op.box, strict=True))
             for axis, size in enumerate(op.memory.type.extents):
                 if isinstance(size, str):
                     here = SAMPLE if box.get(axis, 1) > 1 else SAMPLE_BATCHES
@@ -184,7 +184,7 @@ class _Shared:
     def spared(self) -> float:
         """Bytes a step that a workgroup does not ask for."""
         agreeing = self.agreement.agree / self.agreement.whole
-        return agreeing * sum(_box_bytes(op) for op in self.copies) * (1 - 1 / self.sharers.shares)
+        return agreeing * sum(op.box_bytes for op in self.copies) * (1 - 1 / self.sharers.shares)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class _Program(CopyProgram):
     def shared(self, memory: Value, sharers: Sharers, least_part: float, pattern_bytes: int) -> _Shared:
         """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
         copies, positions = self.wanted(memory.name)
-        facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": pattern_bytes}
+        facts = {"memory": memory.name, "box": dims(copies[0].box), "bytes": pattern_bytes}
         cut = all(_has_parts(op, sharers.shares, pattern_bytes) for op in copies)
         want(cut, NO_HALVES, copies[0].loc, **facts)
         agreement = self.compared(positions, sharers)
@@ -244,19 +244,9 @@ def _is_repeatable(p: _Program) -> bool:
     return len(twin) == 1 and not any(v in given for op in bodies for v in op.operands)
 
 
-def _box(op: CopyAsyncSignal) -> tuple[int, ...]:
-    shape: tuple[int, ...] = op.to.type.shape[len(op.to_at) :]
-    return shape
-
-
-def _box_bytes(op: CopyAsyncSignal) -> int:
-    size: int = prod(_box(op)) * op.to.type.dtype.bytes
-    return size
-
-
 def _has_parts(op: CopyAsyncSignal, parts: int, pattern_bytes: int) -> bool:
     """Whether each part is a whole number of patterns, in which chunks change places."""
-    box, memory = _box(op), op.to.type
+    box, memory = op.box, op.to.type
     assert isinstance(memory, Memory)
     if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % parts:
         return False

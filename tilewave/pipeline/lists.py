@@ -10,6 +10,7 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.carry_slots import carry_slots
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
@@ -33,6 +34,7 @@ from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.order_copies import OrderCopies
 from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
@@ -236,6 +238,7 @@ def hopper(
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each tells
+        OrderCopies(streamed),  # behind: it asks what is shared
         lag_products,  # behind: it takes steps of rings apart
         simplify,
         dissolve_loops,  # of a first step that stands in front of its loop, much is known
@@ -245,6 +248,7 @@ def hopper(
         StartEarly(streamed),  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
         ShareProcessors(machine),  # behind it, too
+        carry_slots,  # behind whoever asks of which step a slot is
         MultiplyByReciprocals(),  # last: whatever computes positions is there
         simplify,
     )

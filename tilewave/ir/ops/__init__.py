@@ -91,6 +91,7 @@ from tilewave.ir.ops.asynchronous import (
     CopyToShared,
     LetNextStart,
     MakeSignals,
+    SignalledCopy,
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
@@ -256,6 +257,7 @@ __all__ = [
     "Select",
     "Shift",
     "Shuffle",
+    "SignalledCopy",
     "Sin",
     "Sqrt",
     "Store",

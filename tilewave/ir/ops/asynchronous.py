@@ -138,11 +138,29 @@ class AwaitAsync(Op):
     check = parts_only
 
 
-@dataclass(frozen=True)
-class CopyAsyncSignal(CopyToShared, Asynchronous):
-    """A box, as in `copy`, that one lane asks the copy engine for; it arrives some time later, and tells a signal."""
+class SignalledCopy(CopyToShared, Asynchronous):
+    """A box that the copy engine brings; a signal tells when it is there."""
 
     writes = places(to=SHARED, signals=SIGNALS)
+
+    memory: Value
+    to: Value
+    to_at: tuple[Value, ...]
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.to.type.shape[len(self.to_at) :]
+        return shape
+
+    @property
+    def box_bytes(self) -> int:
+        size: int = prod(self.box) * self.to.type.dtype.bytes
+        return size
+
+
+@dataclass(frozen=True)
+class CopyAsyncSignal(SignalledCopy):
+    """A box, as in `copy`, that one lane asks the copy engine for; it arrives some time later, and tells a signal."""
 
     memory: Value
     at: tuple[Value, ...]
@@ -158,7 +176,7 @@ class CopyAsyncSignal(CopyToShared, Asynchronous):
 
 
 @dataclass(frozen=True)
-class CopyAsyncCluster(CopyToShared, Asynchronous):
+class CopyAsyncCluster(SignalledCopy):
     """As `copy_async_signal`, for workgroups of a cluster: where `together` holds, each gets a part for all who share.
 
     There are `shares` of these, whose numbers in the cluster are `apart` from each other. Parts are of the rows, the
@@ -183,7 +201,7 @@ class CopyAsyncCluster(CopyToShared, Asynchronous):
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
         _want_signal(self.signals, self.signal, want)
-        box = self.to.type.shape[len(self.to_at) :]
+        box = self.box
         cut = self.shares > 1 and len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % self.shares == 0
         want(cut, f"a box of {list(box)} has no {self.shares} parts")
         want(self.together.type == Scalar(BOOL), f"is decided by a truth value, not {self.together.type}")

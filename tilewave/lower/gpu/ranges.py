@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Cast,
     Const,
+    Equal,
     Lane,
     Launch,
     Less,
@@ -146,8 +147,19 @@ class LaneRanges:
         assert isinstance(ends, Yield)
         for first, arg, later in zip(init, args, ends.values, strict=True):
             if arg.type.dtype == INDEX:
-                self._known[arg] = union(self.of(first), self.of(later))
+                self._known[arg] = union(self.of(first), self._round(arg, later) or self.of(later))
         self._learn(body)
+
+    def _round(self, arg: Value, later: Value) -> Range | None:
+        """Of a number that goes from 0 to a last one, and on from 0."""
+        chosen = self._makers.get(later)
+        if not isinstance(chosen, Select) or self.of(chosen.a) != (0, 0):
+            return None
+        match self._makers.get(chosen.condition), self._makers.get(chosen.b):
+            case Equal(a, last), Add(b, one) if a == b == arg and self.of(one) == (1, 1):
+                return 0, self.of(last)[1]
+            case _:
+                return None
 
     def _while(self, op: While) -> None:
         """A number that grows by steps stays between where it begins and the bound that ends the loop."""
