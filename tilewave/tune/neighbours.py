@@ -32,7 +32,7 @@ TINY = 1e-3
 """Of the variance of what is told, such that nothing is divided by zero."""
 ROOM = 16
 """Columns that there is room for at first."""
-COUNT = 2000
+COUNT = 2400
 """Launches that are kept."""
 NEAR = 0.5
 """Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones,
