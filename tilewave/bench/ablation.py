@@ -118,10 +118,11 @@ NEEDED = (
     "stagger_groups",
     "fit_shared",
     "share_processors",
+    "carry_slots",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,
-sums in one part and single products without an epilogue do not need; the others can be left out."""
+four stages, sums in one part and single products without an epilogue do not need; the others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:
