@@ -7,8 +7,8 @@ Workgroups that stand side by side begin a step at about the same time, and thei
 their way to L2 if they come together. What is asked for first comes together most: what stands behind it waits for as
 long as that one takes, which differs. On an H200, 256x8192x8192 by 128x128 asks L2 for 7.8 million sectors where the
 weights come first and for 8.7 where they come last, and is 1 to 2 % quicker; 256x4096x14336 by 64x128 is 8 % quicker,
-and 1120x1888x6152, whose clusters share b, 2 %. Where L2 keeps both operands the order does not matter, or it is the
-smaller tile that better comes first (1 % of 4096³ by 128x256), which is how kernels are written mostly.
+and 1120x1888x6152, whose clusters share b, 2 to 3 %. Where L2 keeps both operands the order does not matter, or it is
+the smaller tile that better comes first (1 % of 4096³ by 128x256), which is how kernels are written mostly.
 """
 
 from __future__ import annotations
