@@ -183,8 +183,8 @@ class ToldTiles(GpuTiles):
 
     neighbours: Neighbours
 
-    def _beyond(self, cut):
-        return self.neighbours.beyond(self.traits(cut))
+    def _beyond(self, cuts):
+        return self.neighbours.beyond([self.traits(cut) for cut in cuts])
 
 
 def untold_losses(machine, by_shape, folds):

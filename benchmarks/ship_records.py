@@ -3,8 +3,9 @@
     python benchmarks/ship_records.py
 
 Rows are those of `tilewave/tune/data`. Products whose sums are in one order have records of their own. Shapes with too
-few points to tell are left out, and of those in any order such of few rows: narrower tiles than were measured then are
-better. What is best for a depth near the end of a bucket is on record for the bucket too, for calls with open sizes.
+few points to tell are left out, and of those of few rows and in any order such as were measured before there were
+narrow tiles, or have odd weights. What is best for a depth near the end of a bucket is on record for the bucket too,
+for calls with open sizes.
 Run it again when the text of `ops.matmul`'s kernels changes; a test says so.
 """
 
@@ -28,7 +29,7 @@ from tilewave.tune.records import STRENGTHS, TileRecord
 from tilewave.tune.store import FILE, SHIPPED
 
 TARGET = "sm_90a"
-FEWEST_POINTS, FEWEST_ROWS = 8, 64
+FEWEST_POINTS, FEWEST_ROWS, EVEN = 8, 64, 64
 ALIKE = 1.005
 """Times as long as the best take launches that another card may tell the other way round."""
 NEAR_THE_END = 0.8
@@ -59,7 +60,9 @@ def buckets_of(product):
 
 
 def tells(product, launches):
-    has_narrow = product[0][0] >= FEWEST_ROWS or any(one.in_one_order for one in launches)
+    (rows, *weights), _, _ = product
+    is_narrow = any(one.tile[0] < FEWEST_ROWS for one in launches) and not any(n % EVEN for n in weights)
+    has_narrow = rows >= FEWEST_ROWS or is_narrow or any(one.in_one_order for one in launches)
     return len(launches) >= FEWEST_POINTS and has_narrow
 
 

@@ -116,6 +116,44 @@ def test_sizes_that_are_known_are_transposed_alike():
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
 
+LINES = [
+    ("nn", (70, 1, 136)),  # b is a column
+    ("nn", (70, 1, 135)),
+    ("tt", (1, 70, 136)),  # a is
+    ("tn", (1, 72, 135)),
+    ("nn", (1, 72, 135)),  # a is a row, as odd as can be
+    ("tn", (67, 72, 1)),  # both are
+]
+
+
+@pytest.mark.parametrize("dtypes", ["f16", "i8"])
+@pytest.mark.parametrize(("layout", "shape"), LINES)
+def test_one_row_and_one_column_are_taken_as_they_lie(layout, shape, dtypes):
+    (dtype, out), (m, n, k) = DTYPES[dtypes], shape
+    made = gemm(shape, dtype, out, tile=(64, 64, 128), layout=layout)
+    compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    rng = np.random.default_rng(18)
+    a = operand(rng, (m, k) if layout[0] == "n" else (k, m), dtype)
+    b = operand(rng, (n, k) if layout[1] == "t" else (k, n), dtype)
+    c = poisoned((m, n), out)
+    planned = plan(compiled, (a, b, c))
+    assert not planned.variant.is_plain
+    assert not {r.name for r in planned.repacked} & {name for name, x in (("a", a), ("b", b)) if x.size == max(x.shape)}
+    compiled.interpret(a, b, c, level="lane", order="random", seed=4)
+    left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    np.testing.assert_array_equal(c.astype(np.float64), left.astype(np.float64) @ right.astype(np.float64))
+
+
+@pytest.mark.parametrize("apart", [3, 8])
+def test_one_column_of_a_wider_array(apart):
+    made = gemm((70, 1, 136), F16, F16, tile=(64, 64, 128), layout="nn")
+    compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    rng = np.random.default_rng(19)
+    a, b, c = operand(rng, (70, 136), F16), operand(rng, (136, apart), F16)[:, 1:2], poisoned((70, 1), F16)
+    compiled.interpret(a, b, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
 def test_what_lies_along_the_depth_already_is_taken_as_it_is():
     """A transposed view of weights that were kept along the depth."""
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))

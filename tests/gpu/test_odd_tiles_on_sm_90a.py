@@ -1,4 +1,4 @@
-"""Tiles that grow to whole blocks, and chained products, on a real GPU, against what lanes compute in the interpreter.
+"""Tiles that grow to whole blocks, single rows and columns, and chained products, on a real GPU, against float64.
 
 All values are whole and small, so that every order of sums gives the same.
 """
@@ -6,6 +6,9 @@ All values are whole and small, so that every order of sums gives the same.
 import numpy as np
 import pytest
 from kernels import *
+
+from tilewave.ir.types import F16, F32
+from tilewave.kernels import products
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,6 +35,21 @@ def test_a_product_of_odd_tiles(torch, shape, tile):
     a, b = whole(m, k), whole(n, k)
     made = compiled(gemm(), target="sm_90a", subs=sizes(*shape, *tile))
     assert np.array_equal(on_gpu(torch, made, (a, b), (m, n)), a.astype(float) @ b.astype(float).T)
+
+
+COLUMNS = [("nn", (300, 1, 1000)), ("nn", (300, 1, 999)), ("tt", (1, 300, 1000)), ("tn", (1, 304, 999))]
+ROWS = [("nn", (1, 304, 999)), ("tn", (301, 304, 1))]
+
+
+@pytest.mark.parametrize(("layout", "shape"), [*COLUMNS, *ROWS])
+def test_one_row_or_column(torch, layout, shape):
+    m, n, k = shape
+    made = products.gemm(shape, F16, F32, tile=(64, 64, 128), layout=layout)
+    a, b = whole(m, k), whole(n, k)
+    given = a if layout[0] == "n" else a.T, b if layout[1] == "t" else b.T
+    one = compiled(made.kernel, target="sm_90a", subs=made.subs)
+    found = on_gpu(torch, one, [np.ascontiguousarray(x) for x in given], (m, n))
+    assert np.array_equal(found, a.astype(float) @ b.astype(float).T)
 
 
 @pytest.mark.parametrize("tile", [(64, 64, 64), (64, 64, 128), (128, 64, 192), (16, 40, 24)], ids=str)

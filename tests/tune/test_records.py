@@ -402,3 +402,51 @@ def test_what_ships_for_one_layout_is_not_called_stale_for_another(monkeypatch):
     found = [one.choices({})[0] for one in undecided_products({M: 1024, N: 1024, K: 1024})]
     assert ["a record in" in one.reason for one in found] == [True, False, False, False]
     assert not any(one.notes for one in found)
+
+
+CUTS = [WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(K, BLOCK_K)]
+
+
+def own_product(space, clamped=False):
+    @wave(CUTS)
+    def my_gemm(
+        x: Memory[M, K, space, f16], weights: Memory[N, K, space, f16], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f16]
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(x), read(weights), acc)
+
+        write(cast(maximum(total, 0.0) if clamped else total, f16), y)
+
+    return my_gemm
+
+
+@pytest.mark.parametrize("space", [GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE])
+def test_a_kernel_of_ones_own_has_the_records_of_the_product_that_it_computes(space, monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
+    sizes = {M: 128, N: 4096, K: 14336}
+    own = UndecidedKernel.of(own_product(space), sizes, (), {}, "sm_90a")
+    chosen, ours = own.choices({})[0], next(undecided_products(sizes)).choices({})[0]
+    assert "a record in" in chosen.reason and (chosen.point, chosen.order) == (ours.point, ours.order)
+    other = UndecidedKernel.of(own_product(space, clamped=True), sizes, (), {}, "sm_90a").choices({})[0]
+    assert "a record in" not in other.reason and not other.notes
+
+
+def test_a_kernel_of_ones_own_has_its_own_records_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
+    sizes = {M: 128, N: 4096, K: 14336}
+    own = UndecidedKernel.of(own_product(SHARED_ADDRESS_SPACE), sizes, (), {}, "sm_90a")
+    add(record(key=own.key({}), choice={"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64}), tmp_path)
+    assert [*own.choices({})[0].tiles.values()] == [128, 32, 64]
+
+
+def test_who_asks_for_shared_memory_tells_kernels_apart_where_that_is_heard():
+    spaces = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+    for target, count in (("sm_90a", 1), ("gfx942", 2)):
+        made = [UndecidedKernel.of(own_product(space), {M: 64, N: 64, K: 64}, (), {}, target) for space in spaces]
+        assert len({one.digest for one in made}) == count
+
+
+def test_shipped_records_are_of_kernels_of_one_name():
+    shipped, _ = merged((store.SHIPPED / store.FILE).read_text().splitlines())
+    assert {one.key.kernel for one in shipped} == {store.SHIPPED_OF} == {product_kernel(ProductForm(f16, f16)).name}

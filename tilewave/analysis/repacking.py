@@ -12,6 +12,7 @@ from math import prod
 
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Elementwise, Mma, Read, Write
+from tilewave.ir.placements import is_one_row
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -60,7 +61,8 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     if any(kind.is_open for kind in memories.values()):
         return ()
     taken = {op.memory.name for op in operand_reads(kernel)}
-    odd = [name for name, m in memories.items() if name in taken and m.shape[-1] * m.dtype.bytes % grain_bytes]
+    odd = [name for name in taken if memories[name].shape[-1] * memories[name].dtype.bytes % grain_bytes]
+    odd = [name for name in memories if name in odd and not is_one_row(memories[name])]  # nothing is apart
     return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
 
 
@@ -69,6 +71,21 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
 
     Those of open sizes are: calls decide whether they do so, or leave all to lanes.
     """
+    memories = _arrays(kernel)
+    found = tuple(name for name in _read_across(kernel) if memories[name].dtype.name in along_depth)
+    is_open = any(kind.is_open for kind in memories.values())
+    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+
+
+def single_columns(kernel: Kernel) -> tuple[str, ...]:
+    """The operands of products that are one column each: as it lies, it is a row along the depth."""
+    memories = _arrays(kernel)
+    columns = (name for name in _read_across(kernel) if memories[name].extents[-1] == 1)
+    return tuple(name for name in columns if memories[name].rank == 2 and not memories[name].is_open)
+
+
+def _read_across(kernel: Kernel) -> tuple[str, ...]:
+    """The arrays that products alone take, and always across their rows."""
     memories, users = _arrays(kernel), _users(kernel)
     reads: dict[str, list[bool]] = {}
     for op in walk(kernel.body):
@@ -77,9 +94,7 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
             turned = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
             alone = all(isinstance(user, Mma) for user in users.get(op.result, ()))
             reads.setdefault(op.memory.name, []).append(turned and alone)
-    found = tuple(name for name, m in memories.items() if m.dtype.name in along_depth and all(reads.get(name, [False])))
-    is_open = any(kind.is_open for kind in memories.values())
-    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+    return tuple(name for name in memories if all(reads.get(name, [False])))
 
 
 def operand_reads(kernel: Kernel) -> list[Read]:

@@ -123,6 +123,12 @@ def stored_axes(memory: Memory) -> tuple[int, ...]:
     return (*axes[:-2], axes[-1], axes[-2]) if isinstance(memory.placement, Columns) else axes
 
 
+def is_one_row(memory: Memory) -> bool:
+    """Whether all its elements lie behind each other, so that nothing hangs on where a next row would begin."""
+    *others, _ = stored_axes(memory)
+    return all(memory.extents[axis] == 1 for axis in others)
+
+
 def row_pitch(v: Value) -> Extent:
     """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
     assert isinstance(v.type, Memory)
@@ -136,6 +142,8 @@ def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
     as long as the launch says."""
     if not isinstance(v.type, Memory):
         return False
+    if is_one_row(v.type):
+        return True
     row = row_pitch(v)
     return open_rows if isinstance(row, str) else row * v.type.dtype.bytes % line_bytes == 0
 

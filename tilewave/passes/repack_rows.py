@@ -2,18 +2,21 @@
 
     (%a: memory<4097x4097xf16, global>, …)   →   (%a: memory<4097x4097xf16, global, pad(63)>, …)
     (%b: memory<4096x4096xi8, global>, …)    →   (%b: memory<4096x4096xi8, global, columns(0)>, …)
+    (%x: memory<4096x1xf16, global>, …)      →   (%x: memory<4096x1xf16, global, columns(0)>, …)
 
 Rows that begin at no multiple of 16 bytes get unused elements behind them. Operands whose dtype the matrix unit takes
-along the depth only, and whose rows are not, are transposed. The kernel itself stays as it is; from here on all know
+along the depth only, and whose rows are not, are transposed. One column is a row as it lies, so that it is not copied,
+and one row never is. The kernel itself stays as it is; from here on all know
 how far its rows lie apart. The copy is made by whoever launches it (`backend/nvidia/repacking.py`), once per call. Rows
 that a launch tells the length of are looked at there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.repacking import across_depth, odd_rows
+from tilewave.analysis.repacking import across_depth, odd_rows, single_columns
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Read
 from tilewave.ir.placements import row_pitch
@@ -45,15 +48,22 @@ class RepackRows:
         engine = self.machine.copy_engine
         if engine is None:
             return kernel
-        turned = across_depth(kernel, ALONG_DEPTH)
-        odd = [name for name in odd_rows(kernel, engine.grain_bytes) if name not in turned]
-        args = [v for v in kernel.body.args if v.name in (*turned, *odd)]
-        new = {v: self.padded(v) if v.name in odd else self.columns(v) for v in args}
-        if not new:
+        single = single_columns(kernel)
+        turned = [name for name in across_depth(kernel, ALONG_DEPTH) if name not in single]
+        odd = [name for name in odd_rows(kernel, engine.grain_bytes) if name not in (*single, *turned)]
+        placed = {v: self.placed(v, single, turned) for v in kernel.body.args if v.name in (*single, *turned, *odd)}
+        if not placed:
             return kernel
-        body = rewrite_block(kernel.body, lambda op: [rename(op, new)])
-        body = replace(body, args=tuple(new.get(v, v) for v in body.args))
-        return replace(kernel, body=body).declining(*(self.told(v, kernel) for v in new.values()))
+        body = rewrite_block(kernel.body, lambda op: [rename(op, placed)])
+        body = replace(body, args=tuple(placed.get(v, v) for v in body.args))
+        copied = (v for v in placed.values() if v.name not in single)
+        return replace(kernel, body=body).declining(*(self.told(v, kernel) for v in copied))
+
+    def placed(self, v: Value, single: Container[str], turned: Container[str]) -> Value:
+        assert isinstance(v.type, Memory)
+        if v.name in single:
+            return Value(v.name, replace(v.type, placement=Columns(0)))
+        return self.columns(v) if v.name in turned else self.padded(v)
 
     def padded(self, v: Value) -> Value:
         memory = v.type

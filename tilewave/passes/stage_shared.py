@@ -32,7 +32,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import lies_in, stored_axes
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Panels, Placement, Swizzled, Tile
 from tilewave.layouts.formulas import Layout, blocks, linear, read_transposed
@@ -283,7 +283,9 @@ def _fragment(op: Mma) -> Fragment | None:
 
 def _lies_along_rows(read: Read) -> bool:
     """Whether it is neighbouring rows, the last axis but one, that are neighbours in memory."""
-    return len(read.axes) > 1 and read.axes[-2] == read.memory.type.rank - 1
+    memory = read.memory.type
+    assert isinstance(memory, Memory)
+    return len(read.axes) > 1 and read.axes[-2] == stored_axes(memory)[-1]
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:

@@ -16,7 +16,7 @@ from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
-from tilewave.ir.placements import lies_in, row_elements, row_pitch, stored_axes
+from tilewave.ir.placements import is_one_row, lies_in, row_elements, row_pitch, stored_axes
 from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Memory, dims
@@ -130,7 +130,7 @@ class CopiedTile:
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
         if isinstance(row, int):  # open rows are looked at when it is launched
-            want(row * size % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=row * size)
+            want(row * size % grain == 0 or is_one_row(memory), ROWS_APART, loc, **facts, bytes=row * size)
         want(positions.divisor(self.read.at[stored[-1]]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
         axes = memory.rank

@@ -33,6 +33,10 @@ class TileMachine(TileValues, Protocol):
     def units(self) -> int:
         """That compute at once."""
 
+    @property
+    def stages_operands(self) -> bool:
+        """Whether operands of products go through shared memory, whoever asks for it."""
+
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
     def adds_alike(self, work: TileWork) -> bool:
@@ -42,6 +46,9 @@ class TileMachine(TileValues, Protocol):
         """Equal for points that come to the same program; None where each has its own."""
 
     def predict(self, cut: CutWork) -> Prediction: ...
+    def predict_all(self, cuts: Sequence[CutWork]) -> list[Prediction]:
+        """Of one kernel, each as `predict` does, and sooner."""
+
     def traits(self, cut: CutWork) -> tuple[float, ...] | None:
         """Where a point lies among others: where the model errs about one, it does about those that are 1 or 2 away.
         None where no point tells of another."""
@@ -170,12 +177,12 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedPoi
 
 
 def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMachine) -> RankedPoints:
-    found: list[tuple[float, int, int, Predicted]] = []
-    repeated: list[tuple[float, int, int, Predicted]] = []
+    found: list[tuple[Point, CutWork]] = []
+    repeated: list[tuple[Point, CutWork]] = []
     illegal: Counter[str] = Counter()
     programs: set[Hashable] = set()
     tiles: dict[tuple[int, ...], tuple[CutWork, str]] = {}
-    for number, point in enumerate(points):
+    for point in points:
         tile = _key(point)
         if tile not in tiles:
             tiles[tile] = _cut_or_why(problem, point, machine)
@@ -187,11 +194,11 @@ def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMac
         program = machine.program_of(cut)
         again = machine.is_repeated(cut) or program in programs
         programs |= {program} - {None}
-        prediction = machine.predict(cut)
-        told = prediction.seconds, cut.tasks, number, Predicted(point, prediction)
-        (repeated if again else found).append(told)
-    ranked = sorted(found or repeated, key=lambda one: one[:3])  # the author may have asked for these alone
-    return RankedPoints(tuple(one[-1] for one in ranked), dict(illegal))
+        (repeated if again else found).append((point, cut))
+    wanted = found or repeated  # the author may have asked for these alone
+    predicted = zip(wanted, machine.predict_all([cut for _, cut in wanted]), strict=True)
+    ranked = sorted(predicted, key=lambda one: (one[1].seconds, one[0][1].tasks))
+    return RankedPoints(tuple(Predicted(point, told) for (point, _), told in ranked), dict(illegal))
 
 
 def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tuple[CutWork, str]:

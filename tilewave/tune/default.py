@@ -12,8 +12,10 @@ from typing import Any, Generic, TypeVar
 from tilewave.analysis.sum_orders import adds_products_alone
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
-from tilewave.ir.core import ONE_ORDER, Kernel
-from tilewave.ir.rewrite import unnamed
+from tilewave.ir.core import ONE_ORDER, Kernel, Op, Value
+from tilewave.ir.ops import Read
+from tilewave.ir.rewrite import rename, rewrite_block, unnamed
+from tilewave.ir.types import Memory
 from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
@@ -42,7 +44,7 @@ from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
 from tilewave.tune.records import RecordKey
 from tilewave.tune.space import BUFFERS, SPLIT, Space, said_of, space_of, undecided
-from tilewave.tune.store import SHIPPED, Found, LookedUp, Records, search_path
+from tilewave.tune.store import SHIPPED, SHIPPED_OF, Found, LookedUp, Records, search_path
 from tilewave.tune.tune import Tune
 
 PROBED = 64
@@ -117,7 +119,7 @@ class UndecidedKernel:
         known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        digest = _digest(kernel, probe, dynamic, longest, traced.ir)
+        digest = _digest(kernel, probe, dynamic, longest, traced.ir, machine)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if buffers is None else space.with_only(BUFFERS, buffers)
         space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
@@ -175,9 +177,9 @@ class UndecidedKernel:
 
     def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
         """Of a bucket, what is on record for all of it, or else for its largest sizes."""
-        found = records_here().look_up(self.key(buckets))
+        found = _look_up(self.key(buckets))
         if found.found is None and buckets:
-            largest = records_here().look_up(self.key_of_sizes(self.largest(buckets)))
+            largest = _look_up(self.key_of_sizes(self.largest(buckets)))
             return largest if largest.found or not found.stale else found
         return found
 
@@ -266,20 +268,45 @@ def largest_sizes(buckets: Mapping[Symbol, int]) -> dict[Symbol, int]:
     return {dim: bucket_ends(number)[1] for dim, number in buckets.items()}
 
 
+def _look_up(key: RecordKey) -> LookedUp:
+    """What is on record for a kernel, or else for the one of `ops.matmul` that computes the same."""
+    found = records_here().look_up(key)
+    if found.found or key.kernel == SHIPPED_OF:
+        return found
+    same = records_here().look_up(replace(key, kernel=SHIPPED_OF))
+    return same if same.found else found
+
+
 def _digest(
     kernel: WaveKernel,
     probe: Mapping[Symbol, Any],
     dynamic: Sequence[Symbol],
     longest: Mapping[Symbol, int],
     traced: Kernel,
+    machine: TileMachine,
 ) -> str:
-    """Of what a kernel computes, whatever its sizes, where it can be traced without them."""
+    """Of what a kernel computes, whatever its sizes, where it can be traced without them, and whatever it is called."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     sizes = {d for kind in arrays for d in kind.dims}
     told = {s: v for s, v in probe.items() if s not in sizes}
     with suppress(TilewaveError):
         traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), told, dynamic, longest).ir
-    return key_of(unnamed(traced), repr(kernel.constraints))[:16]
+    return key_of(_anonymous(traced, machine.stages_operands), repr(kernel.constraints))[:16]
+
+
+def _anonymous(kernel: Kernel, stages_operands: bool) -> str:
+    """Its text without the names that its author gives it and its arrays; where operands go through shared memory
+    anyway, without who asks for that, too."""
+    arrays = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+    numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
+
+    def nameless(op: Op) -> list[Op]:
+        op = rename(op, numbered)
+        return [replace(op, through="") if stages_operands and isinstance(op, Read) else op]
+
+    body = rewrite_block(kernel.body, nameless)
+    body = replace(body, args=tuple(numbered.get(v, v) for v in body.args))
+    return unnamed(replace(kernel, name="", body=body))
 
 
 def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol, Any]:

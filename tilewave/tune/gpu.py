@@ -17,7 +17,8 @@ what the other leaves idle, and what both read is still in L2; else it is read f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from math import exp, gcd, log2, prod
@@ -27,9 +28,9 @@ from tilewave.ir.last_round import come_together, is_scattered, parts_that_pay
 from tilewave.machine.matrix import MANY_SUMS
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
+from tilewave.tune.gpu_room import GROUP_ROWS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
 from tilewave.tune.neighbours import neighbours_in
-from tilewave.tune.problem import CutProduct, CutWork
+from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 
 HALF_DEPTH = 16
 """Elements of f16 that the matrix unit takes along the depth."""
@@ -113,20 +114,28 @@ class GpuTiles(GpuRoom):
     timing: LaunchTiming
 
     def predict(self, cut: CutWork) -> Prediction:
+        return self.predict_all((cut,))[0]
+
+    def predict_all(self, cuts: Sequence[CutWork]) -> list[Prediction]:
+        found = map(self._by_formulas, cuts)
+        told = zip(found, self._beyond(cuts), strict=True)
+        return [replace(one, seconds=one.seconds * exp(more)) for one, more in told]
+
+    def _by_formulas(self, cut: CutWork) -> Prediction:
         t = self.timing
         serial, found = self._of_products(cut) if cut.products else self._of_rows(cut)
         q = t.early_sharpness if self._beginning(cut) is Beginning.EARLY else t.sharpness
         total = t.launch + serial + sum(x**q for x in found.values()) ** (1 / q)
         limit = max(found, key=lambda name: found[name])
         copies = self._copies(cut)
-        seconds = (total + copies) * exp(self._beyond(cut))
-        return Prediction(seconds, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
+        return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
 
-    def _beyond(self, cut: CutWork) -> float:
-        """What launches like it took beyond the formulas, where some were measured: one product of 16-bit operands."""
-        if not self.timing.neighbours or len(cut.products) != 1 or cut.products[0].dtype.bytes != MEASURED_BYTES:
-            return 0.0
-        return neighbours_in(self.timing.neighbours).beyond(self.traits(cut))
+    def _beyond(self, cuts: Sequence[CutWork]) -> list[float]:
+        """What launches like them took beyond the formulas, where some were measured: products of 16-bit operands."""
+        measured = [len(cut.products) == 1 and cut.products[0].dtype.bytes == MEASURED_BYTES for cut in cuts]
+        if not self.timing.neighbours or not all(measured):  # all are of one kernel
+            return [0.0] * len(cuts)
+        return neighbours_in(self.timing.neighbours).beyond([self.traits(cut) for cut in cuts])
 
     def _bytes(self, cut: CutWork, kept_bytes_per_second: float) -> dict[str, float]:
         """What L2 and memory need; arrays that fit into L2 are still there from the launch before, and come so fast."""
@@ -151,23 +160,30 @@ class GpuTiles(GpuRoom):
             return 0
         return sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
 
+    def _lie(self, t: CutTransfer, loading: Loading) -> tuple[bool, bool]:
+        """Whether its rows go across the depth, and whether they begin where the widest loads do."""
+        grain = self.chip.widest_load_bytes
+        if t.is_written or loading is Loading.BY_LANES:
+            return t.is_across, t.row_bytes % grain == 0
+        return t.is_across and not t.is_column, not t.is_off(grain)
+
     def traits(self, cut: CutWork) -> tuple[float, ...]:
-        """Sides, parts and stages that double, sizes, how arrays lie, rounds, and who loads."""
-        sides = [log2(n) for p in cut.products for n in (p.rows, p.cols, p.depth)]
+        """Sides, parts and stages that double, sides that are uneven, sizes, how arrays lie, rounds, and who loads."""
+        sides = [x for p in cut.products for x in (log2(p.rows), log2(p.cols), 1.5 * log2(p.depth))]
+        uneven = [1.5 * (n % GROUP_ROWS > 0) for p in cut.products for n in (p.rows, p.cols)]
         walked = [*cut.operands, *(t for t in cut.transfers if t.is_written)]
         arrays = [0.35 * log2(max(1, t.array_bytes)) for t in walked]
-        grain = self.chip.widest_load_bytes
         loading = self.loading(cut)
         weight = 3.0 if loading is Loading.BY_LANES else 1.0  # to them, where rows begin is most of it
-        lie = [weight * x for t in walked for x in (t.is_across, t.row_bytes % grain == 0)]
+        lie = [weight * x for t in walked for x in self._lie(t, loading)]
         rounds, steps = cut.tasks * cut.split / self.card.units, max(1.0, cut.steps / cut.split)
         last = rounds % 1.0 if rounds < MANY_ROUNDS else 0.5
         loads = [2.0 * (loading is x) for x in Loading]
-        knobs = [log2(cut.split), log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
+        knobs = [log2(cut.split), 2.5 * log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
         knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 2.5 * self.streams_to_neighbours(cut)]
         knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
-        return (*sides, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
+        return (*sides, *uneven, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
 
     # -- products
 

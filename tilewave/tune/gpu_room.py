@@ -256,6 +256,10 @@ class GpuRoom:
             return False
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
 
+    @property
+    def stages_operands(self) -> bool:
+        return self.chip.copy_engine is not None
+
     def adds_alike(self, work: TileWork) -> bool:
         """Whether there is one depth of instructions for its dtypes: a tile is walked instruction by instruction.
 
@@ -420,7 +424,8 @@ class GpuRoom:
         if engine is None or not cut.products:
             return ()
         turned = cut.products[0].dtype.name in ALONG_DEPTH
-        return tuple(t for t in cut.operands if t.row_bytes % engine.grain_bytes or (turned and t.is_across))
+        apart = (t for t in cut.operands if not t.is_column)
+        return tuple(t for t in apart if t.is_off(engine.grain_bytes) or (turned and t.is_across))
 
     @told_once
     def engine_takes(self, cut: CutWork) -> bool:
@@ -431,7 +436,7 @@ class GpuRoom:
         taken = self.taken(p, cut)
         if taken is None or not isinstance(taken.instruction, GroupInstruction):
             return False
-        across = (t.tile_row_bytes for t in cut.operands if t.is_across)
+        across = (t.tile_row_bytes for t in cut.operands if t.is_across and not t.is_column)
         whole = prod(taken.padded) == p.rows * p.cols * p.depth
         return whole and all(map(taken.instruction.panel_bytes, across))
 
@@ -484,6 +489,8 @@ class GpuRoom:
 
     def _copied_row(self, t: CutTransfer, cut: CutWork) -> int:
         """Bytes that the engine brings at once of an operand: a cache line, or a row of a tile or panel if shorter."""
+        if t.is_column:
+            return self.chip.line_bytes
         taken = self.taken(cut.products[0], cut) if t.is_across and len(cut.products) == 1 else None
         panel = taken.instruction.panel_bytes if taken and isinstance(taken.instruction, GroupInstruction) else None
         return (panel(t.tile_row_bytes) if panel else 0) or min(self.chip.line_bytes, t.tile_row_bytes)
@@ -500,5 +507,5 @@ class GpuRoom:
     @told_once
     def on_lines(self, cut: CutWork) -> bool:
         """Whether rows begin on cache lines, where they lie or where they were copied to."""
-        odd = self.odd(cut)
-        return all(t.row_bytes % self.chip.line_bytes == 0 for t in cut.operands if t not in odd)
+        as_they_lie = (t for t in cut.operands if t not in self.odd(cut))
+        return not any(t.is_off(self.chip.line_bytes) for t in as_they_lie)

@@ -6,6 +6,7 @@ task for itself, step by step, and what hangs over an edge is copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -109,6 +110,10 @@ class HostTiles:
             return min(self._uses(cut)) > MOST_IN_PLACE
         return len(cut.products) == 1 and cut.products[0].cols > 8 * self.cols
 
+    @property
+    def stages_operands(self) -> bool:
+        return False
+
     def adds_alike(self, work: TileWork) -> bool:
         """How many sums are under way at once follows from the tile."""
         return False
@@ -128,6 +133,9 @@ class HostTiles:
 
     def traits(self, cut: CutWork) -> None:
         """What one point loses by, a lane that is left over or a cache, its neighbours need not."""
+
+    def predict_all(self, cuts: Sequence[CutWork]) -> list[Prediction]:
+        return [*map(self.predict, cuts)]
 
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing

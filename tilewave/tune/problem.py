@@ -70,6 +70,14 @@ class CutTransfer:
     """That a task reads in all its steps, no further than the array goes."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
+    is_one_row: bool = False
+    """Whether no row of the array lies behind another."""
+    is_column: bool = False
+    """Whether it is one column across the depth, which a copy engine takes as a row (`passes/repack_rows.py`)."""
+
+    def is_off(self, multiple_bytes: int) -> bool:
+        """Whether a copy engine finds rows that begin elsewhere than at multiples of so many bytes."""
+        return not self.is_one_row and not self.is_column and self.row_bytes % multiple_bytes > 0
 
 
 @dataclass(frozen=True)
@@ -273,11 +281,16 @@ class _Cutting:
         facts = t.memory, tile, tile * inside, self.times(walked), t.is_written, bool(walked), array, row
         along = self.extent(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
         swept = prod(self.size(d) if d in walked else self.extent(d) for d in t.dims) * t.dtype.bytes
-        return CutTransfer(*facts, elements, along, swept, self.is_across(t))
+        return CutTransfer(*facts, elements, along, swept, self.is_across(t), *self.is_alone(t))
 
     def is_across(self, t: TileTransfer) -> bool:
         products = self.problem.work.products
         return len(products) == 1 and not t.is_written and products[0].depth in t.dims[:-1]
+
+    def is_alone(self, t: TileTransfer) -> tuple[bool, bool]:
+        """Whether there is one row, and whether one column, which it is read across."""
+        sizes = [self.size(d) for d in t.dims]
+        return prod(sizes[:-1]) == 1, len(sizes) == 2 and sizes[-1] == 1 and self.is_across(t)
 
     def times(self, walked: tuple[Any, ...]) -> int:
         return prod(self.count(d) for d in walked)

@@ -16,7 +16,7 @@ from tilewave.trace import TileWork
 ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
 """What is decided: a side of the product, its depth, that of a `NARROW` one, another dim of the grid or of a loop, the
 part of a wave, the parts of a sum, the steps that shared memory holds, or whether operands are read where they lie."""
-NARROW = 8
+NARROW = 64
 """Rows or columns of a product, up to which deeper steps are tried as well: they have little to multiply."""
 BUFFERS, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
 KNOBS = {BUFFERS: "buffers", SPLIT: "split", IN_PLACE: "in_place"}

@@ -27,6 +27,8 @@ DIRECTORY = "tilewave.records"
 """Of a project."""
 FILE = "tiles.jsonl"
 SHIPPED = Path(__file__).parent / "shipped"
+SHIPPED_OF = "matmul"
+"""What the kernels of `ops.matmul` are called, which these are records of."""
 LONG_FILE = 1 << 20
 """Bytes of a file from which on its table is kept."""
 NOTHING_THERE = (-1, -1)
