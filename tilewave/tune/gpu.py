@@ -25,10 +25,11 @@ from math import exp, gcd, log2, prod
 
 from tilewave.analysis.loads import AHEAD_BYTES
 from tilewave.ir.last_round import come_together, is_scattered, parts_that_pay
+from tilewave.layouts.fragments import GROUP_ROWS
 from tilewave.machine.matrix import MANY_SUMS
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import GROUP_ROWS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
+from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
 from tilewave.tune.neighbours import neighbours_in
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 
