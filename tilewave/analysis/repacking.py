@@ -61,8 +61,8 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     if any(kind.is_open for kind in memories.values()):
         return ()
     taken = {op.memory.name for op in operand_reads(kernel)}
-    odd = [name for name in taken if memories[name].shape[-1] * memories[name].dtype.bytes % grain_bytes]
-    odd = [name for name in memories if name in odd and not is_one_row(memories[name])]  # nothing is apart
+    apart = {name: m for name, m in memories.items() if name in taken and not is_one_row(m)}
+    odd = [name for name, m in apart.items() if m.shape[-1] * m.dtype.bytes % grain_bytes]
     return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
 
 
