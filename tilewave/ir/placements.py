@@ -113,7 +113,7 @@ def lies_in(v: Value, space: str) -> bool:
 
 
 def is_repacked(v: Value) -> bool:
-    """Whether a launch copies a memory to where it lies as its type says."""
+    """Whether a launch copies a memory to where it lies as its type says, unless an array lies so already."""
     return lies_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
 
 
