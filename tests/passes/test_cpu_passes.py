@@ -553,3 +553,11 @@ def test_a_number_that_may_not_fit_keeps_only_powers_of_two_as_divisors():
     narrow = builder.cast(big, I8)
     positions = BlockScalars(Block((n,), tuple(builder.ops)))
     assert (positions.divisor(big), positions.divisor(narrow)) == (24, 8)
+
+
+def test_a_narrow_product_that_may_not_fit_does_so_too():
+    builder, n = Builder({"n"}), Value("n", INDEX_SCALAR)
+    product = builder.binary(ops.Mul, builder.cast(builder.const(26), I8), builder.cast(n, I8))
+    total = builder.binary(ops.Add, product, product)
+    positions = BlockScalars(Block((n,), tuple(builder.ops)))
+    assert (positions.divisor(product), positions.divisor(total)) == (2, 2)

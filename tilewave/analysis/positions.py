@@ -12,7 +12,7 @@ from math import gcd
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Add, Cast, Const, FloorDiv, Launch, Max, Min, Mod, Mul, Neg, Select, Sub
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Scalar
+from tilewave.ir.types import INDEX_SCALAR, DType, Scalar
 
 
 class BlockScalars:
@@ -74,24 +74,40 @@ class BlockScalars:
     def _divisor(self, op: Op) -> int:
         if not op.result.type.dtype.is_int:
             return 1
+        dtype = op.result.type.dtype
         match op:
             case Const(value):
                 return abs(int(value))
             case Mul(a, b):
-                return self.divisor(a) * self.divisor(b)
-            case Add(a, b) | Sub(a, b) | Mod(a, b) | Min(a, b) | Max(a, b) | Select(_, a, b):
-                return gcd(self.divisor(a), self.divisor(b))
+                return _where_it_fits(self._as(a, dtype) * self._as(b, dtype), dtype)
+            case Add(a, b) | Sub(a, b):
+                return _where_it_fits(gcd(self._as(a, dtype), self._as(b, dtype)), dtype)
+            case Mod(a, b) | Min(a, b) | Max(a, b) | Select(_, a, b):
+                return gcd(self._as(a, dtype), self._as(b, dtype))
             case Neg(x):
-                return self.divisor(x)
+                return self._as(x, dtype)
             case Cast(x) if x.type.dtype.is_int:
-                known = self.divisor(x)
-                # A number that does not fit loses multiples of a power of two, and keeps only such divisors.
-                return known if x.type.dtype.bits <= op.result.type.dtype.bits else known & -known
+                return self._as(x, dtype)
             case _:
                 return 1
+
+    def _as(self, v: Value, dtype: DType) -> int:
+        """What divides a number that becomes one of a dtype."""
+        known = self.divisor(v)
+        return known if v.type.dtype.bits <= dtype.bits else _power_of_two(known)
 
     def _key(self, op: Op) -> Hashable:
         """What says how a number is computed."""
         parts = (x if isinstance(x, tuple) else (x,) for x in op.operand_parts())
         operands = tuple([tuple(map(self.formula, part)) for part in parts])
         return type(op), op.attributes(), op.result.type, operands
+
+
+def _where_it_fits(divisor: int, dtype: DType) -> int:
+    """Positions and sizes never leave their range, narrower numbers may."""
+    return divisor if dtype.bits >= INDEX_SCALAR.dtype.bits else _power_of_two(divisor)
+
+
+def _power_of_two(divisor: int) -> int:
+    """A number that does not fit loses multiples of a power of two, and keeps only such divisors."""
+    return divisor & -divisor
