@@ -20,6 +20,7 @@ TILE = (64, 64, 64)
 @pytest.fixture(autouse=True)
 def always_worth_it(monkeypatch):
     monkeypatch.setattr(repacking, "LEAST_BYTES", 1)
+    monkeypatch.setattr(repacking, "LEAST_PRODUCTS", 0)
 
 
 def opened(made, **sizes):
@@ -198,6 +199,33 @@ def test_what_is_prepacked_is_copied_no_more():
         WaveCompileOptions(subs=gemm((64, 72, 67), F16).subs, target="numpy"), gemm((1, 1, 1), F16).kernel
     )
     assert on_a_cpu.prepack(b) is b
+
+
+SKINNY = [("nt", (200, 4, 133)), ("tt", (137, 4, 130)), ("nn", (3, 203, 130)), ("tn", (5, 131, 99))]
+
+
+@pytest.mark.parametrize(("layout", "shape"), SKINNY)
+def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, layout, shape):
+    monkeypatch.undo()
+    monkeypatch.setattr(repacking, "LEAST_BYTES", 1)
+    m, n, k = shape
+    made = gemm(shape, F16, F16, tile=(64, 16, 64) if n < m else (16, 64, 64), layout=layout)
+    compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    rng = np.random.default_rng(20)
+    a = operand(rng, (m, k) if layout[0] == "n" else (k, m), F16)
+    b = operand(rng, (n, k) if layout[1] == "t" else (k, n), F16)
+    left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    told = [row.what for row in compiled.why() if row.step == "repack_rows"]
+    assert told and all("read too rarely to be copied first" in what for what in told)
+    large = "a" if m > n else "b"
+    kept = {name: compiled.prepack(x) if name == large else x for name, x in (("a", a), ("b", b))}
+    for given, is_plain, copied in (((a, b), True, set()), (tuple(kept.values()), False, {"a", "b"} - {large})):
+        c = poisoned((m, n), F16)
+        planned = plan(compiled, (*given, c))
+        assert planned.variant.is_plain is is_plain
+        assert {r.name for r in planned.repacked} <= copied
+        compiled.interpret(*given, c, level="lane", order="random", seed=6)
+        np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
 
 
 def test_weights_that_are_transposed_are_prepacked_by_their_name():

@@ -526,6 +526,7 @@ CASES = {
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
+    "repack_rows.LEFT_IN_PLACE": checked("repack_rows", "odd_rows_of_few_products"),
     "repack_rows.TRANSPOSED": checked("repack_rows", "across_the_depth"),
     "rounds.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
     "rounds.DOES_MORE": by(SplitLastRound(2), capped),

@@ -12,6 +12,7 @@ from tilewave import *
 from tilewave.errors import ConstraintError
 from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
+from tilewave.runtime.arrays import view
 from tilewave.tune.choose import rank
 from tilewave.tune.default import UndecidedKernel, machine_of
 from tilewave.tune.fitted import HOST
@@ -375,6 +376,20 @@ def test_tiles_that_the_engine_does_not_bring_are_those_that_the_compiler_lets_l
     one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
     by_lanes = machine_of("sm_90a").loading(cut((512, 512, 512), (*tile, 64), layout=layout)) is Loading.BY_LANES
     assert by_lanes == ("cp.async.bulk.tensor" not in one.asm)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN", "TT", "TN"])
+@pytest.mark.parametrize(
+    "shape", [(2001, 4, 3003), (57, 3001, 3003), (58, 3001, 3003), (70, 2001, 3008), (56, 2002, 99)]
+)
+def test_odd_operands_are_left_where_they_lie_as_calls_leave_them(shape, layout):
+    tile = (64, 16, 64) if shape[1] < 8 else (64, 64, 64)
+    subs = sized(shape) | dict(zip(BLOCKS, tile, strict=True))
+    one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
+    planned = one.build.program.plan_for([view(np.empty(p.shape, np.float16)) for p in one.parameters])
+    copied = Loading.REPACKED if planned.repacked else Loading.AS_THEY_LIE
+    expected = Loading.BY_LANES if planned.variant.is_plain else copied
+    assert machine_of("sm_90a").loading(cut(shape, tile, layout=layout)) is expected
 
 
 def test_small_products_of_odd_rows_are_loaded_by_lanes():

@@ -1,7 +1,8 @@
 """When arrays whose rows a copy engine cannot take are worth copying to where it can.
 
-Lanes that load such tiles themselves do it element by element, and every workgroup anew: what that costs grows with the
-bytes that all workgroups load together. Copying each array once costs little more than the launches of the copies.
+Lanes that load such tiles themselves do it in small parts, and every workgroup anew: what that costs grows with the
+bytes that all workgroups load together. Copying each array once costs the launches of the copies, and that it is read
+and written once more: much, where workgroups read it once anyway.
 """
 
 from __future__ import annotations
@@ -20,14 +21,38 @@ LEAST_BYTES = 512 << 10
 """That all workgroups load. On an H200 a launch that copies takes 2 µs and what its bytes need; lanes that load tiles
 of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256 of a product of 83x1025x347, 1.3 MB
 in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
+LEAST_PRODUCTS = 56
+"""Of each element that is copied, where lanes could load it as it lies. On an H200, 128 products with fewer took 0.90
+to 2.38 times as long with copies as with lanes, each by its best tile, two of them less than 1 (1.3 in the mean from 20
+on, 1.6 below); seven with more, of 70 to 147 rows or columns, 0.73 to 0.93 times."""
+
+
+def copies_pay(loaded_bytes: float, products: float, in_place: float) -> bool:
+    """Where workgroups load so much, for so many products of two elements, and of what is copied lanes could load so
+    many elements as they lie."""
+    return loaded_bytes >= LEAST_BYTES and products >= LEAST_PRODUCTS * in_place
+
+
+@dataclass(frozen=True)
+class TileRead:
+    """A tile of an array: along one axis workgroups walk, and the others they have cut."""
+
+    array: str
+    cut: tuple[tuple[int, int], ...]
+    """Axes, and how far a tile goes along each."""
+    walked: int
+    element_bytes: int
+
+    def bytes(self, shape: Sequence[int]) -> int:
+        """That a workgroup loads of an array of this shape, no further than it goes."""
+        return prod(min(n, shape[axis]) for axis, n in self.cut) * shape[self.walked] * self.element_bytes
 
 
 @dataclass(frozen=True)
 class TileLoads:
     """What workgroups load of the arrays of a kernel: for each tile that one writes, whole rows of its operands."""
 
-    reads: tuple[tuple[str, int, int, int], ...]
-    """Of each array how many rows a tile has, along which axis these go, and the bytes of an element."""
+    reads: tuple[TileRead, ...]
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
     """Of each array along which axes a tile goes, and how far."""
 
@@ -39,16 +64,29 @@ class TileLoads:
                 case Write(tile, memory):
                     writes.append((memory.name, tuple(zip(op.axes, tile.type.shape, strict=True))))
                 case Read(memory) if op.result.type.rank > 1:
-                    rows = prod(op.result.type.shape[:-1])
-                    reads.append((memory.name, rows, op.axes[-1], memory.type.dtype.bytes))
+                    *cut, (walked, _) = zip(op.axes, op.result.type.shape, strict=True)
+                    reads.append(TileRead(memory.name, tuple(cut), walked, memory.type.dtype.bytes))
                 case _:
                     pass  # it moves no tile of an array
         return TileLoads(tuple(reads), tuple(writes))
 
-    def are_worth_it(self, shapes: Mapping[str, Sequence[int]]) -> bool:
-        """Whether they are many enough for arrays of these shapes."""
-        reads = [(rows * size, shapes[name][axis]) for name, rows, axis, size in self.reads if name in shapes]
-        return self.tiles(shapes) * sum(column * length for column, length in reads) >= LEAST_BYTES
+    def are_worth_it(self, shapes: Mapping[str, Sequence[int]], in_place: Container[str] = ()) -> bool:
+        """Whether copies are, for arrays of these shapes; those that lanes could well load as they lie have names."""
+        elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place)
+        return copies_pay(self._bytes(shapes), self._products(shapes), elements)
+
+    def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Of two elements: each that is written is a sum of as many as workgroups walk."""
+        written = sum(prod(shapes[name]) for name, _ in self.writes if name in shapes)
+        return written * max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)
+
+    def _bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """That all workgroups load."""
+        return self.tiles(shapes) * sum(read.bytes(shapes[read.array]) for read in self._of(shapes))
+
+    def _of(self, shapes: Mapping[str, Sequence[int]]) -> list[TileRead]:
+        """Of arrays, and not of a workgroup's own memory."""
+        return [read for read in self.reads if read.array in shapes]
 
     def tiles(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """That are written of arrays of these shapes."""
@@ -64,6 +102,12 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     apart = {name: m for name, m in memories.items() if name in taken and not is_one_row(m)}
     odd = [name for name, m in apart.items() if m.shape[-1] * m.dtype.bytes % grain_bytes]
     return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
+
+
+def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
+    """Whether calls leave these operands where they lie, unless they were copied before."""
+    shapes = {name: m.shape for name, m in _arrays(kernel).items()}
+    return not TileLoads.of(kernel).are_worth_it(shapes, odd)
 
 
 def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:

@@ -6,9 +6,10 @@
 
 Rows that begin at no multiple of 16 bytes get unused elements behind them. Operands whose dtype the matrix unit takes
 along the depth only, and whose rows are not, are transposed. One column is a row as it lies, so that it is not copied,
-and one row never is. The kernel itself stays as it is; from here on all know
-how far its rows lie apart. The copy is made by whoever launches it (`backend/nvidia/repacking.py`), once per call. Rows
-that a launch tells the length of are looked at there.
+and one row never is. The kernel itself stays as it is; from here on all know how far its rows lie apart. The copy is
+made by whoever launches it (`backend/nvidia/repacking.py`), once per call. Where that takes longer than it spares,
+calls leave all to lanes, unless they are given what `prepack` made. Rows that a launch tells the length of are looked
+at there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.repacking import across_depth, odd_rows, single_columns
+from tilewave.analysis.repacking import across_depth, left_in_place, odd_rows, single_columns
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Read
 from tilewave.ir.placements import row_pitch
@@ -29,6 +30,11 @@ from tilewave.machine.matrix import ALONG_DEPTH
 REPACKED = Reason(
     "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so each launch copies "
     "it into rows of {pitch} bytes first",
+    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+)
+LEFT_IN_PLACE = Reason(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}; it is read too rarely "
+    "to be copied first, so lanes load all tiles",
     "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
 )
 TRANSPOSED = Reason(
@@ -57,7 +63,8 @@ class RepackRows:
         body = rewrite_block(kernel.body, lambda op: [rename(op, placed)])
         body = replace(body, args=tuple(placed.get(v, v) for v in body.args))
         copied = (v for v in placed.values() if v.name not in single)
-        return replace(kernel, body=body).declining(*(self.told(v, kernel) for v in copied))
+        padded = LEFT_IN_PLACE if not turned and left_in_place(kernel, odd) else REPACKED
+        return replace(kernel, body=body).declining(*(self.told(v, kernel, padded) for v in copied))
 
     def placed(self, v: Value, single: Container[str], turned: Container[str]) -> Value:
         assert isinstance(v.type, Memory)
@@ -78,7 +85,7 @@ class RepackRows:
         unused = -high % (self.machine.line_bytes // memory.dtype.bytes) if isinstance(high, int) else 0
         return Value(v.name, replace(memory, placement=Columns(unused)))
 
-    def told(self, v: Value, kernel: Kernel) -> Declined:
+    def told(self, v: Value, kernel: Kernel, padded: Reason) -> Declined:
         memory, engine = v.type, self.machine.copy_engine
         assert isinstance(memory, Memory) and engine is not None
         loc = next(op.loc for op in walk(kernel.body) if isinstance(op, Read) and op.memory.name == v.name)
@@ -87,4 +94,4 @@ class RepackRows:
         size, pitch = memory.dtype.bytes, row_pitch(v)
         assert isinstance(pitch, int)
         facts = {"bytes": memory.shape[-1] * size, "pitch": pitch * size, "elements": engine.grain_bytes // size}
-        return REPACKED.at(loc, memory=v.name, grain=engine.grain_bytes, **facts)
+        return padded.at(loc, memory=v.name, grain=engine.grain_bytes, **facts)

@@ -178,13 +178,17 @@ class GpuTiles(GpuRoom):
         weight = 3.0 if loading is Loading.BY_LANES else 1.0  # to them, where rows begin is most of it
         lie = [weight * x for t in walked for x in self._lie(t, loading)]
         rounds, steps = cut.tasks * cut.split / self.card.units, max(1.0, cut.steps / cut.split)
-        last = rounds % 1.0 if rounds < MANY_ROUNDS else 0.5
         loads = [2.0 * (loading is x) for x in Loading]
         knobs = [log2(cut.split), 2.5 * log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
         knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 2.5 * self.streams_to_neighbours(cut)]
         knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
-        return (*sides, *uneven, *arrays, *lie, 0.7 * log2(max(rounds, 1e-3)), 0.5 * log2(steps), last, *loads, *knobs)
+        knobs += self._lanes_in_turns(cut, rounds) if loading is Loading.BY_LANES else [0.0, 0.0, 0.0]
+        return (*sides, *uneven, *arrays, *lie, *_of_rounds(rounds), 0.5 * log2(steps), *loads, *knobs)
+
+    def _lanes_in_turns(self, cut: CutWork, rounds: float) -> list[float]:
+        """Whether they wait for what they load, and the rounds of as many workgroups as a unit has registers for."""
+        return [3.0 * self._waits_for_loads(cut), *_of_rounds(rounds / self.resident(cut))]
 
     # -- products
 
@@ -367,3 +371,8 @@ class GpuTiles(GpuRoom):
             "rows": rounds * (t.row_start + at_once * of_task / rate),
             **self._bytes(cut, t.kept_bytes_per_second),
         }
+
+
+def _of_rounds(rounds: float) -> list[float]:
+    """How many, and how full the last one is."""
+    return [0.7 * log2(max(rounds, 1e-3)), rounds % 1.0 if rounds < MANY_ROUNDS else 0.5]

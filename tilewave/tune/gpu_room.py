@@ -10,7 +10,7 @@ from math import gcd, inf, prod
 from typing import Any, TypeVar
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
-from tilewave.analysis.repacking import LEAST_BYTES
+from tilewave.analysis.repacking import copies_pay
 from tilewave.analysis.streaming import streams
 from tilewave.analysis.wave_chunks import chunk_memory
 from tilewave.ir.placements import size_bytes
@@ -41,6 +41,8 @@ EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+MOST_REGISTERS = 255
+"""That a lane can name."""
 MOST_RESIDENT = 8
 GROUP_LANES = 128
 PLAIN_REGISTERS = 32
@@ -385,9 +387,18 @@ class GpuRoom:
     def resident(self, cut: CutWork) -> int:
         """Workgroups that run on one unit at once: those that its registers have room for as well."""
         fitting = self.fitting(cut)
-        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+        if not self.chip.copy_engine:
             return fitting
+        if self.loading(cut) is Loading.BY_LANES:
+            lanes = self.groups(cut) * GROUP_LANES
+            return max(1, min(fitting, self.chip.register_bytes // (4 * lanes * self._loading_registers(cut))))
         return 1 if self.groups(cut) > 1 else max(1, min(fitting, self._lanes_held(cut) // (2 * GROUP_LANES)))
+
+    def _loading_registers(self, cut: CutWork) -> int:
+        """Of a lane that holds what it loads for a step: of rows that begin anywhere, both blocks that some lies in."""
+        lanes, widest = self.groups(cut) * GROUP_LANES, self.chip.widest_load_bytes
+        held = sum(t.tile_bytes * (2 if t.is_off(widest) else 1) for t in cut.operands) / (4 * lanes)
+        return min(MOST_REGISTERS, int(HELD_REGISTERS + self.sums_per_lane(cut) + held))
 
     def _lanes_held(self, cut: CutWork) -> int:
         """That registers last for: of one group of waves, and of one that copies, each with as many as products need.
@@ -499,10 +510,13 @@ class GpuRoom:
     def loading(self, cut: CutWork) -> Loading:
         if self.chip.copy_engine and cut.products and not self.engine_takes(cut):
             return Loading.BY_LANES
-        if not self.odd(cut):
+        odd = self.odd(cut)
+        if not odd:
             return Loading.AS_THEY_LIE
         asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/repacking.py` counts it
-        return Loading.REPACKED if asked >= LEAST_BYTES else Loading.BY_LANES
+        turned = cut.products[0].dtype.name in ALONG_DEPTH and any(t.is_across for t in odd)
+        in_place = 0.0 if turned else sum(t.array_bytes * t.elements / t.tile_bytes for t in odd)
+        return Loading.REPACKED if copies_pay(asked, cut.products[-1].all, in_place) else Loading.BY_LANES
 
     @told_once
     def on_lines(self, cut: CutWork) -> bool:

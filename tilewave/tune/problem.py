@@ -43,6 +43,8 @@ class CutProduct:
     """Rows and columns of a tile that does not hang over an edge, or of the only one."""
     inside: float
     """Of all rows and columns, the share that lies inside."""
+    all: int
+    """Products of two elements of all tasks, that lie inside."""
     wish: str = ""
     """The matrix instruction that its author asks for."""
 
@@ -265,7 +267,9 @@ class _Cutting:
         batch = prod(self.extent(d) for d in p.batch)
         largest = min(rows, self.size(p.rows)), min(cols, self.size(p.cols))
         inside = self.inside(p.rows) * self.inside(p.cols)
-        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside, self.wish)
+        total = prod(self.size(d) for d in (p.rows, p.cols, p.depth, *p.batch))
+        facts = rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc
+        return CutProduct(*facts, largest, inside, total, self.wish)
 
     def inside(self, dim: Any) -> float:
         """Of the tiles along a dim, the share that does not hang over its end."""
@@ -280,7 +284,8 @@ class _Cutting:
         walked = around(t)
         facts = t.memory, tile, tile * inside, self.times(walked), t.is_written, bool(walked), array, row
         along = self.extent(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
-        swept = prod(self.size(d) if d in walked else self.extent(d) for d in t.dims) * t.dtype.bytes
+        cut = {d: min(self.extent(d), self.size(d)) for d in t.dims}
+        swept = prod(self.size(d) if d in walked else cut[d] for d in t.dims) * t.dtype.bytes
         return CutTransfer(*facts, elements, along, swept, self.is_across(t), *self.is_alone(t))
 
     def is_across(self, t: TileTransfer) -> bool:

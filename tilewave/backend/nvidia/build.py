@@ -115,8 +115,7 @@ class NvidiaBuild(Build):
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
         program, plan = self.program, self.program.plan_for(views)
-        kernel = program.kernel_of(plan.variant) if is_open(self.tiles) else self.lanes
-        main = LaneLaunch(kernel, tuple(views), values)
+        main = LaneLaunch(program.kernel_of(plan.variant), tuple(views), values)
         return in_numpy(plan.repacked, views, main) if plan.repacked else (main,)
 
     @property

@@ -293,11 +293,17 @@ class NvidiaProgram:
         shapes = {name: v.shape for name, v in self._named(views).items()}
         if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
             return plain
-        if not self._loads.are_worth_it(shapes):
+        if not self._loads.are_worth_it(shapes, self._read_in_place(misfits)):
             return plain
         arrays = repacked(views, misfits)
         variant = self.variant_for(LaunchPlan(Variant(), arrays).views(views))
         return plain if variant.is_plain else LaunchPlan(variant, arrays)
+
+    def _read_in_place(self, misfits: Sequence[Misfit]) -> tuple[str, ...]:
+        """Those that lanes load well as they lie: for open sizes they do so element by element, and so columns."""
+        if self.is_open or self.turned.intersection(x.name for x in misfits):
+            return ()
+        return tuple(x.name for x in misfits)
 
     @cached_property
     def _loads(self) -> TileLoads:
