@@ -18,7 +18,7 @@ from tilewave.tune.default import UndecidedKernel, machine_of
 from tilewave.tune.fitted import HOST
 from tilewave.tune.gpu_room import Loading, WholeRounds
 from tilewave.tune.host import HostTiles
-from tilewave.tune.measured import EVEN, H200, ONE_ORDER, SMALL, measured_launches
+from tilewave.tune.measured import EVEN, H200, IN_PLACE, ONE_ORDER, SMALL, measured_launches
 from tilewave.tune.neighbours import AT_ONCE, COUNT, neighbours_in, neighbours_of
 from tilewave.tune.space import BUFFERS, KNOBS, NO_COVERING, SPLIT, Covering
 
@@ -89,8 +89,8 @@ def shares_of(*files):
 
 
 def test_the_tile_predicted_best_loses_little():
-    found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN, *ONE_ORDER)))
-    assert len(found) >= 270
+    found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN, *IN_PLACE, *ONE_ORDER)))
+    assert len(found) >= 260
     assert mean(found) >= 0.965 and min(found) >= 0.82
 
 
@@ -105,6 +105,13 @@ def test_among_tiles_that_cut_dims_evenly_the_one_predicted_best_loses_little():
     found = shares_of(*EVEN)
     assert len(found) >= 200
     assert mean(found) >= 0.955 and sum(x < 0.8 for x in found) <= 0.03 * len(found)
+
+
+def test_of_odd_operands_that_lanes_load_where_they_lie_the_tile_predicted_best_loses_little():
+    """A unit has registers for few such workgroups, and one more may be a round more."""
+    found = shares_of(*IN_PLACE)
+    assert len(found) >= 150
+    assert mean(found) >= 0.95 and sum(x < 0.8 for x in found) <= 0.05 * len(found)
 
 
 def test_in_one_order_the_tile_predicted_best_loses_little():

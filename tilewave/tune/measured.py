@@ -16,7 +16,9 @@ ONE_ORDER = (DATA / "h200_one_order.csv",)
 """Of batches of usual weights, all of whose sums are added in one order."""
 EVEN = (DATA / "h200_even.csv",)
 """Of both kinds, with tiles that cut short dims evenly, or fill all units, and parts of what lanes load."""
-H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *ONE_ORDER)
+IN_PLACE = (DATA / "h200_in_place.csv",)
+"""Of products whose odd operands lanes load where they lie, because few products want each element."""
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *IN_PLACE, *ONE_ORDER)
 """The files that its timing is fitted on."""
 
 
