@@ -289,8 +289,9 @@ class Compiled:
         """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
 
         `name` says which operand, where they are not all treated alike.
-        Where each launch would copy it first, that copy is made here, once, and calls take it in the array's place; it
-        does not follow what is written to the array later. An array that lies well is given back as it is.
+        Where each launch would copy it first, or lanes load it, a copy is made here, once, and calls take it in the
+        array's place; it does not follow what is written to the array later. An array that lies well is given back as
+        it is.
         """
         try:
             return self.build.prepacked(array, name)

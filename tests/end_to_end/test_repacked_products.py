@@ -155,6 +155,19 @@ def test_one_column_of_a_wider_array(apart):
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
 
 
+@pytest.mark.parametrize("k", [136, 135])
+def test_one_column_of_known_length_beside_rows_whose_number_is_open(k):
+    made = gemm((1, 1, k), F16, F16, tile=(64, 64, 64), layout="nn")
+    subs = {symbol: value for symbol, value in made.subs.items() if symbol is not M}
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
+    assert f"%b: memory<{k}x1xf16, global, columns(0)>" in str(compiled.ir("repack_rows"))
+    rng = np.random.default_rng(21)
+    for m in (70, 3):
+        a, b, c = operand(rng, (m, k), F16), operand(rng, (k, 1), F16), poisoned((m, 1), F16)
+        compiled.interpret(a, b, c, level="lane")
+        np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
 def test_what_lies_along_the_depth_already_is_taken_as_it_is():
     """A transposed view of weights that were kept along the depth."""
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))

@@ -90,7 +90,7 @@ def shares_of(*files):
 
 def test_the_tile_predicted_best_loses_little():
     found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN, *IN_PLACE, *ONE_ORDER)))
-    assert len(found) >= 260
+    assert len(found) >= 264
     assert mean(found) >= 0.965 and min(found) >= 0.82
 
 
@@ -110,7 +110,7 @@ def test_among_tiles_that_cut_dims_evenly_the_one_predicted_best_loses_little():
 def test_of_odd_operands_that_lanes_load_where_they_lie_the_tile_predicted_best_loses_little():
     """A unit has registers for few such workgroups, and one more may be a round more."""
     found = shares_of(*IN_PLACE)
-    assert len(found) >= 150
+    assert len(found) >= 170
     assert mean(found) >= 0.95 and sum(x < 0.8 for x in found) <= 0.05 * len(found)
 
 

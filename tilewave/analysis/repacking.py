@@ -105,9 +105,8 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
 
 
 def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
-    """Whether calls leave these operands where they lie, unless they were copied before."""
-    shapes = {name: m.shape for name, m in _arrays(kernel).items()}
-    return not TileLoads.of(kernel).are_worth_it(shapes, odd)
+    """Whether calls leave these operands of known sizes where they lie, unless they were copied before."""
+    return bool(odd) and not _known_to_be_worth_it(kernel, odd)
 
 
 def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
@@ -170,8 +169,8 @@ def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
     return False
 
 
-def _known_to_be_worth_it(kernel: Kernel) -> bool:
-    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()})
+def _known_to_be_worth_it(kernel: Kernel, in_place: Container[str] = ()) -> bool:
+    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()}, in_place)
 
 
 def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:
