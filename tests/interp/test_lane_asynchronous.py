@@ -290,11 +290,13 @@ TWO_COPIES = """  %s = allocate() : memory<2x8xf32, shared>
   role() {first = 1, last = 2} do () {
     %x = const() {value = 7.0} : vector<2x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
+    barrier() {waves = 1}
     copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1]}
     copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // copy
     await_async_out() {pending = 1}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
+    await_async_out() {pending = 0}
   }
 """
 
@@ -315,12 +317,15 @@ THREE_COPIES = """  %s = allocate() : memory<3x8xf32, shared>
   role() {first = 1, last = 2} do () {
     %x = const() {value = 7.0} : vector<3x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
+    barrier() {waves = 1}
     copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
     copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
     copy_async_out(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
     await_async_out() {pending = PENDING}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
+    copy_async_out(%s, [%two], %c, [%four, %zero]) {axes = [1]}
+    await_async_out() {pending = 0}
   }
 """
 
@@ -350,9 +355,11 @@ def test_a_copy_out_of_what_another_wave_writes_is_found(order, seed):
     body = """  %s = allocate() : memory<8x8xf32, shared>
   %x = load(%a, [%t, %zero], []) ROW : vector<8xf32>
   store(%x, %s, [%t, %zero], []) ROW // write
+  barrier() {waves = 1}
   barrier() // here
   role() {first = 0, last = 1} do () {
     copy_async_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]} // copy
+    await_async_out() {pending = 0}
   }
 """
     a, c = run_text(text_of(body), order, seed)
@@ -392,6 +399,74 @@ def test_what_a_copy_out_writes_cannot_be_read_in_the_same_kernel(order, seed):
         f"wave 1 reads c[0, 0] before the copy of wave 1 has arrived\n  k.ir:{line_of(text, 'read')}\n"
         f"  the copy stands at k.ir:{line_of(text, 'copy') - 1}; no await covers it"
     )
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_wave_that_ends_before_its_copies_out_is_found(order, seed):
+    text = text_of(TWO_COPIES.replace("STAGE", "%zero").replace("await_async_out() {pending = 0}", ""))
+    assert error_of(text, order, seed) == (
+        f"wave 1 ends while its copy out may still read shared memory\n  k.ir:{line_of(text, 'copy')}\n"
+        "  an await_async_out must stand between the copy and the end"
+    )
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_workgroup_that_ends_before_a_copy_has_arrived_is_found(order, seed):
+    body = """  %s = allocate() : memory<8xf32, shared>
+  %full = make_signals() {arrivals = 1} : signals<1>
+  barrier()
+  role() {first = 0, last = 1} do () {
+    arrive(%full, %zero) {expect = 32}
+    copy_async_signal(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
+  }
+  role() {first = 1, last = 2} do () {
+    await(%full, %zero, %zero) // here
+    %y = load(%s, [%zero], []) {steps = [[1]]} : vector<8xf32>
+    store(%y, %c, [%zero, %zero], []) ROW
+  }
+"""
+    a, c = run_text(text_of(body), order, seed)
+    np.testing.assert_array_equal(c[0], a[0])
+    gone = body.replace("    %y", "//").replace("    store", "//").replace("    await", "//")
+    text = text_of(gone)
+    assert error_of(text, order, seed) == (
+        "workgroup 0 may have ended when the copy of wave 0 arrives in its shared memory\n"
+        f"  k.ir:{line_of(text, 'copy')}\n  an await of its signal must stand behind it"
+    )
+
+
+LANES_OF_A_WAVE = """  %s = allocate() : memory<32xf32, shared>
+  role() {first = 0, last = 1} do () {
+    %i = lane() : index
+    %three = sub(%four, %one) : index
+    %j = sub(%three, %i) : index
+    %x = load(%a, [%zero, %i], []) {steps = [[0, 1]]} : vector<1xf32>
+    store(%x, %s, [%i], []) {steps = [[1]]} // first
+    barrier() {waves = 1} // stored
+    %y = load(%s, [%j], []) {steps = [[1]]} : vector<1xf32> // other
+    barrier() {waves = 1} // loaded
+    store(%y, %s, [%i], []) {steps = [[1]]} // second
+    %z = load(%s, [%i], []) {steps = [[1]]} : vector<1xf32>
+    store(%z, %c, [%zero, %i], []) {steps = [[0, 1]]}
+  }
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "later", "told"),
+    [
+        ("stored", "other", "reads s[{}], which another lane of it wrote with no barrier between"),
+        ("loaded", "second", "writes s[{}], which another lane of it read with no barrier between"),
+    ],
+)
+def test_lanes_of_one_wave_meet_between_the_accesses_of_two_lanes(mark, later, told):
+    _, c = run_text(text_of(LANES_OF_A_WAVE))
+    assert not np.isnan(c[0, :4]).any()
+    text = without(LANES_OF_A_WAVE, mark)
+    first = error_of(text).split("\n")
+    assert first[0] in [f"wave 0 {told.format(at)}" for at in range(4)]
+    assert first[1] == f"  k.ir:{line_of(text, later)}"
+    assert first[2].endswith("a barrier, of one wave at least, must stand between them")
 
 
 def test_a_box_behind_an_index_outside_is_named():

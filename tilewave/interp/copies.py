@@ -15,7 +15,7 @@ from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, strides
 from tilewave.interp.signals import Signal, SignalArray
 from tilewave.interp.windows import Window
-from tilewave.interp.workgroup import Asked, CopyUnderWay, RemoteAccess, Wait, WorkgroupState
+from tilewave.interp.workgroup import Asked, CopyUnderWay, LateAccess, Wait, WorkgroupState
 from tilewave.ir import ops
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import (
@@ -58,6 +58,8 @@ class AsynchronousMeaning:
         """The op's number in that block."""
         self.leader = 0
         """The first wave of those that run this block."""
+        self.meeting = next(state.launch.meetings)
+        """The number of the last op at which the lanes of this wave met."""
         self.wait: Wait | None = None
         self.sent: list[tuple[CopyUnderWay, ...]] = []
         """Copies out, in the order in which this wave asked for them; those that go together in one."""
@@ -77,7 +79,7 @@ class AsynchronousMeaning:
         """What this wave does now; with a segment of its own, what the machine will do for it."""
         place, copied = (*self.path, self.place), segment is not None
         when = self.state.ledger.clocks.current[self.index] if segment is None else segment
-        return WaveAccess(op, self.index, place, when, verb, copied, self.name)
+        return WaveAccess(op, self.index, place, when, verb, copied, self.name, self.meeting)
 
     def fail(self, op: Op, why: str, remedy: str = "") -> NoReturn:
         raise InterpreterError(why, loc=op.loc, remedy=remedy)
@@ -94,6 +96,10 @@ class AsynchronousMeaning:
             lanes = f"lanes 0 and {other[0]} of wave {self.number}"
             self.fail(op, f"{op.name}: {lanes} say {x[0]} and {x[other[0]]}, and must agree")
         return x[0].item()
+
+    def lanes_meet(self) -> None:
+        """Whatever lanes of this wave did before is ordered before whatever its lanes do next."""
+        self.meeting = next(self.state.launch.meetings)
 
     def until(self, wait: Wait) -> Generator[None, None, None]:
         """Let others run until it is over; at once where it is over already."""
@@ -140,6 +146,7 @@ class AsynchronousMeaning:
         return made.signals[number], name
 
     def arrive(self, op: Arrive) -> None:
+        self.lanes_meet()
         members = self.state.cluster.members if op.members > 1 else [self.state]
         clocks = self.state.ledger.clocks
         before = clocks.current[self.index]
@@ -151,11 +158,12 @@ class AsynchronousMeaning:
                 self.fail(op, f"{self.name} arrives at {name}, where {everyone}")
             signal.arrive(told, op.expect, self.state.first + self.number // op.waves, op.waves)
             self.want_not_overfull(op, signal, name)
-            self.note_reach(op, before, member)
+            if member is not self.state:
+                self.note_late(op, before, member)
 
-    def note_reach(self, op: Op, segment: int, member: WorkgroupState) -> None:
-        if member is not self.state:
-            self.state.cluster.reaches.append(RemoteAccess(op, self.name, segment, member))
+    def note_late(self, op: Op, segment: int, member: WorkgroupState) -> None:
+        late = LateAccess(op, self.name, segment, member, member is not self.state)
+        self.state.cluster.late.append(late)
 
     def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
         if signal.is_overfull:
@@ -174,6 +182,7 @@ class AsynchronousMeaning:
         return ()
 
     def cluster_barrier(self, op: ClusterBarrier) -> Waiting:
+        self.lanes_meet()
         cluster = self.state.cluster
         cluster.come_to_barrier(self.index, op)
 
@@ -246,7 +255,7 @@ class AsynchronousMeaning:
         target = member.allocate(op.to)
         signal, name = self.signal(op, op.signals, op.signal, member)
         segment = self.state.ledger.clocks.new_segment()
-        self.note_reach(op, segment, member)
+        self.note_late(op, segment, member)
         if window is not None and source.is_tracked:
             self.state.note_read(source, self.access(op, "read", segment), numbers(source, window))
         self.state.note_write(target, self.access(op, "write", segment), flat, None)
@@ -257,7 +266,7 @@ class AsynchronousMeaning:
             signal.land(segment, tile.nbytes)
             self.want_not_overfull(op, signal, name)
 
-        self.state.cluster.copies.append(CopyUnderWay(segment, land))
+        self.state.cluster.copies.append(CopyUnderWay(op, segment, land))
 
     def copy_async_out(self, op: CopyAsyncOut) -> None:
         source: LaneMemory = self.env[op.source]
@@ -267,7 +276,9 @@ class AsynchronousMeaning:
         flat = self.box(op, source, op.source_at)
         window = self.window(op, op.at, op.axes, box, target)
         read, written = (self.state.ledger.clocks.new_segment() for _ in range(2))
-        self.state.note_read(source, self.access(op, "read", read), flat)
+        reading = self.access(op, "read", read)
+        source.order_machine(self.state.ledger, reading, flat)
+        self.state.note_read(source, reading, flat)
         if window is not None:
             self.state.note_write(target, self.access(op, "write", written), numbers(target, window), None)
 
@@ -276,7 +287,7 @@ class AsynchronousMeaning:
                 tile = source.data[flat].reshape(box)[window.part]
                 target.data.reshape(target.shape)[window.inside] = window.to_memory(tile)
 
-        copy = CopyUnderWay(read, land)
+        copy = CopyUnderWay(op, read, land)
         self.state.cluster.copies.append(copy)
         self.joined = (*self.joined, copy)
         if not op.more:
@@ -284,6 +295,7 @@ class AsynchronousMeaning:
             self.joined = ()
 
     def await_async_out(self, op: AwaitAsyncOut) -> Waiting:
+        self.lanes_meet()
         groups = self.sent[: max(0, len(self.sent) - op.pending)]
         awaited = [copy for group in groups for copy in group]
 
@@ -294,6 +306,22 @@ class AsynchronousMeaning:
         self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
         self.sent = self.sent[len(groups) :]
         return ()
+
+    def want_nothing_under_way(self) -> None:
+        """A wave ends when its copies have ended: shared memory is another workgroup's as soon as all waves have."""
+        sent = [copy.op for copies in (*self.sent, self.joined) for copy in copies]
+        if sent:
+            self.fail(
+                sent[0],
+                f"{self.name} ends while its copy out may still read shared memory",
+                "an await_async_out must stand between the copy and the end",
+            )
+        if self.brought:
+            self.fail(
+                self.brought[0][0].op,
+                f"{self.name} ends while its copy may still write shared memory",
+                "an await_async must stand between the copy and the end",
+            )
 
     # -- tiles of other workgroups
 
@@ -349,7 +377,7 @@ class AsynchronousMeaning:
                 found = np.where(np.broadcast_to(elements.active, taken), found, np.zeros((), found.dtype))
             target.data[flat] = found.swapaxes(0, 1).reshape(-1)
 
-        copy = CopyUnderWay(segment, land)
+        copy = CopyUnderWay(op, segment, land)
         self.state.cluster.copies.append(copy)
         self.brought.append((copy, len(flat) * target.data.itemsize))
 

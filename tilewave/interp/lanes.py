@@ -132,12 +132,18 @@ def _want_all_known(state: ClusterState) -> None:
     for asked in (one for here in state.asked.values() for one in here.values()):
         if asked.box is not None:
             raise InterpreterError(f"{asked.who} brings a part of a box, and nobody the others", loc=asked.op.loc)
-    reach = state.reach_nobody_knows()
-    if reach is not None:
+    late = state.never_awaited()
+    if late is not None and late.from_outside:
         raise InterpreterError(
-            f"workgroup {reach.there.number} may have ended when {reach.who} comes to it",
-            loc=reach.op.loc,
+            f"workgroup {late.there.number} may have ended when {late.who} comes to it",
+            loc=late.op.loc,
             remedy="a cluster_barrier must stand behind it, so that both end together",
+        )
+    if late is not None:
+        raise InterpreterError(
+            f"workgroup {late.there.number} may have ended when the copy of {late.who} arrives in its shared memory",
+            loc=late.op.loc,
+            remedy="an await of its signal must stand behind it",
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
+from tilewave.interp.lane_order import LaneBits, LaneOrder
 from tilewave.interp.tiles import TrackedMemory, poison_of
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import CopyAsyncChunks, GroupProduct
@@ -38,6 +39,8 @@ class WaveAccess(NamedTuple):
     """By the machine, at a later time than the wave asked for it."""
     name: str = ""
     """What the wave is called where its number, which counts all waves of a cluster, is not enough."""
+    meeting: int = 0
+    """The number of the wave's last op at which its lanes met; no other wave has it."""
 
     @property
     def who(self) -> str:
@@ -113,6 +116,7 @@ class LaneMemory:
         self.was_read = False
         self.overlaps: list[tuple[LaneMemory, Array]] = []
         """Memories in the same bytes: for each element the ones there, or NONE."""
+        self._lane_order: LaneOrder | None = None
 
     @staticmethod
     def shared(value: Value, waves: int) -> LaneMemory:
@@ -159,6 +163,46 @@ class LaneMemory:
 
     def element(self, flat: Any) -> str:
         return f"{self.name}[{', '.join(str(int(p)) for p in np.unravel_index(int(flat), self.shape))}]"
+
+    # -- lanes of one wave
+
+    @property
+    def lane_order(self) -> LaneOrder:
+        """Made when a lane touches the memory: most memories that only the machine touches need none."""
+        if self._lane_order is None:
+            self._lane_order = LaneOrder(prod(self.shape))
+        return self._lane_order
+
+    def order_lanes(self, ledger: Ledger, access: WaveAccess, flat: Array, lanes: LaneBits, new: Array | None) -> None:
+        """Compare a wave's access by lanes with what its other lanes did since they met; `new` is what it stores."""
+        if not self.is_tracked:
+            return
+        if access.verb == "read":
+            self._want_lanes_met(ledger, access, flat, self.lane_order.note_read(flat, access.meeting, lanes), "writer")
+            return
+        changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
+        wrote, read = self.lane_order.note_write(flat, access.meeting, lanes)
+        self._want_lanes_met(ledger, access, flat, wrote & changes, "writer")
+        self._want_lanes_met(ledger, access, flat, read & changes, "readers")
+
+    def order_machine(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
+        """What the machine reads for a wave was written before the wave's lanes last met."""
+        if self.is_tracked and self._lane_order is not None:
+            loose = self._lane_order.written_since(flat, access.meeting)
+            self._want_lanes_met(ledger, access, flat, loose, "writer")
+
+    def _want_lanes_met(self, ledger: Ledger, access: WaveAccess, flat: Array, loose: Array, table: str) -> None:
+        if not loose.any():
+            return
+        at = int(flat[np.flatnonzero(loose)[0]])
+        stamps = self.tables[table]
+        met = ledger.access(int(stamps[access.wave if len(stamps) > 1 else 0, at]))
+        other = f"another lane of it {PAST[met.verb]} with no barrier between"
+        raise Race(
+            f"{access.who} {access.verb}s {self.element(at)}, which {other}",
+            loc=access.op.loc,
+            remedy=f"the {met.what} stands at {met.op.loc}; a barrier, of one wave at least, must stand between them",
+        )
 
     # -- what happens to elements
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,6 +108,8 @@ class InterpretedCall:
         self.workgroup = 0
         self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
         """Kernels launched before may still run."""
+        self.meetings = count(1)
+        """Numbers for the ops at which the lanes of a wave meet."""
         self.env: Env = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)

@@ -15,6 +15,7 @@ from tilewave.errors import EndlessLoop
 from tilewave.interp import tiles as interp
 from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, multiply_in_turn, without_last_bits
 from tilewave.interp.copies import AsynchronousMeaning
+from tilewave.interp.lane_order import lane_bits
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
 from tilewave.interp.reductions import combined, reduced_along
@@ -117,6 +118,10 @@ class WaveRun(AsynchronousMeaning):
     def run(self, body: Block) -> Running:
         result = yield from self.block(body)
         self.has_ended = True
+        self.want_nothing_under_way()
+        if self.begun:
+            why = f"{self.name} ends while its product {self.begun[0][0]} may still read shared memory"
+            self.fail(body.ops[-1], why, "an await_products must stand between the product and the end")
         if self.products < len(self.state.products.get(self.number // GROUP, ())):
             self.fail(body.ops[-1], f"wave {self.number} ends without a product that others of its group make")
         return result
@@ -345,6 +350,7 @@ class WaveRun(AsynchronousMeaning):
                 self.fail(op, f"wave {self.number} multiplies {memory.name}[{where}], outside {shared.type}")
         steps = zip(np.ix_(*along), strides(memory.shape), strict=True)
         flat = sum((p * step for p, step in steps), np.zeros(1, np.int64))
+        memory.order_machine(self.state.ledger, reading, flat.reshape(-1))
         self.state.note_read(memory, reading, flat.reshape(-1))
         return memory.data.take(flat.reshape([len(e) for e in extents[-len(box) :]]))
 
@@ -431,7 +437,10 @@ class WaveRun(AsynchronousMeaning):
         kept = elements.kept
         if len(kept):
             self.want_awaited(op, memory)
-            self.state.note_read(memory, self.access(op, "read"), kept)
+            access = self.access(op, "read")
+            lanes = lane_bits(elements.flat, elements.active, self.state.lanes)
+            memory.order_lanes(self.state.ledger, access, kept, lanes, None)
+            self.state.note_read(memory, access, kept)
         if elements.active is None:
             found = memory.data.take(elements.flat)
         else:
@@ -447,7 +456,10 @@ class WaveRun(AsynchronousMeaning):
         if not len(kept):
             return
         self.want_awaited(op, memory)
-        self.state.note_write(memory, self.access(op, "write"), kept, new)
+        access = self.access(op, "write")
+        lanes = lane_bits(np.broadcast_to(elements.flat, shape), active, self.state.lanes)
+        memory.order_lanes(self.state.ledger, access, kept, lanes, new)
+        self.state.note_write(memory, access, kept, new)
         twice = memory.put(kept, new)
         if twice is not None:
             at = memory.element(kept[twice])
@@ -485,6 +497,7 @@ class WaveRun(AsynchronousMeaning):
         return ()
 
     def barrier(self, op: Barrier) -> Running:
+        self.lanes_meet()
         self.state.come_to_barrier(self.number, op)
         if self.is_past_barrier():
             yield  # the last one to come does not go first
@@ -492,6 +505,7 @@ class WaveRun(AsynchronousMeaning):
         return ()
 
     def agree(self, op: Agree) -> Running:
+        self.lanes_meet()
         self.state.come_to_barrier(self.number, op, bool(np.all(self.env[op.x])))
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at {op.loc} for others to agree"))
         return (self.state.agreed[self.number],)

@@ -30,6 +30,7 @@ class Wait:
 class CopyUnderWay:
     """A copy under way; it may land at any time."""
 
+    op: Op
     segment: int
     """The segment of its reads where it goes out, of its writes where it comes in."""
     land: Callable[[], None]
@@ -37,13 +38,15 @@ class CopyUnderWay:
 
 
 @dataclass(frozen=True)
-class RemoteAccess:
-    """What a wave did in another workgroup of its cluster."""
+class LateAccess:
+    """A copy into a workgroup's shared memory, or an arrival from outside: the workgroup must not end before it."""
 
     op: Op
     who: str
     segment: int
     there: WorkgroupState
+    from_outside: bool
+    """The wave belongs to another workgroup of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class ClusterState:
         self.waves = kernel.cluster * waves
         self.ledger = Ledger(self.waves)
         self.copies: list[CopyUnderWay] = []
-        self.reaches: list[RemoteAccess] = []
+        self.late: list[LateAccess] = []
         self.asked: dict[tuple[int, ...], dict[int, Asked]] = {}
         """By the place in the program and the first who shares a box there, until all have come there."""
         self.at_barrier: dict[int, ClusterBarrier] = {}
@@ -97,13 +100,13 @@ class ClusterState:
             here.clear()
         return other
 
-    def reach_nobody_knows(self) -> RemoteAccess | None:
-        """What came to a workgroup that had no wave which knew of it, and so may have ended before."""
+    def never_awaited(self) -> LateAccess | None:
+        """The first access that no wave of its workgroup waited for, so that the workgroup may have ended before it."""
         (table, _) = self.ledger.clocks.table
-        for reach in self.reaches:
-            first = reach.there.first
-            if not table[first : first + reach.there.waves, reach.segment].any():
-                return reach
+        for late in self.late:
+            first = late.there.first
+            if not table[first : first + late.there.waves, late.segment].any():
+                return late
         return None
 
 

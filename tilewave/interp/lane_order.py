@@ -1,0 +1,75 @@
+"""Which lanes of a wave touched an element since the wave's lanes last met.
+
+The lanes of a wave need not run in step: a warp's lanes may drift apart, and a compiler that sees one lane's program
+may reorder two accesses to different addresses. What one lane stores and another lane loads is ordered only by an op at
+which the lanes of the wave meet: a barrier, `barrier {waves = 1}` being the cheapest.
+
+    store(%x, %s, …)          lane 3 writes s[5]
+    barrier() {waves = 1}     the lanes of each wave meet
+    %y = load(%s, …)          lane 9 reads s[5]
+    barrier() {waves = 1}     needed where lane 3 stores to s[5] again
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewave.interp.arithmetic import Array
+
+LaneBits = Any
+"""A set of lanes, bit by bit: one for all elements of an access (an int), or one for each (an array of u64)."""
+
+
+class _Touched:
+    """The lanes that touched each element since one meeting of theirs."""
+
+    def __init__(self, count: int) -> None:
+        self.meeting = np.zeros(count, np.int64)
+        self.lanes = np.zeros(count, np.uint64)
+
+    def since(self, flat: Array, meeting: int) -> Array:
+        """The lanes that touched elements since that meeting."""
+        return np.where(self.meeting.take(flat) == meeting, self.lanes.take(flat), np.uint64(0))
+
+    def add(self, flat: Array, meeting: int, lanes: LaneBits) -> None:
+        both = self.since(flat, meeting) | lanes
+        self.meeting[flat], self.lanes[flat] = meeting, both
+        if (self.lanes.take(flat) & lanes != lanes).any():  # several lanes touch one element in one access
+            np.bitwise_or.at(self.lanes, flat, np.broadcast_to(np.asarray(lanes, np.uint64), flat.shape))
+
+
+class LaneOrder:
+    """The accesses of one memory's elements by lanes of a wave, each with the last meeting of those lanes before it."""
+
+    def __init__(self, count: int) -> None:
+        self.written, self.read = _Touched(count), _Touched(count)
+
+    def note_read(self, flat: Array, meeting: int, lanes: LaneBits) -> Array:
+        """Note a read; returns for each element whether a lane reads it that is not among those that wrote it."""
+        writers = self.written.since(flat, meeting)
+        self.read.add(flat, meeting, lanes)
+        found: Array = (writers != 0) & (writers & lanes != lanes)
+        return found
+
+    def note_write(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array]:
+        """Note a write; returns for each element whether other lanes wrote it, and whether other lanes read it."""
+        wrote, read = (touched.since(flat, meeting) & ~lanes != 0 for touched in (self.written, self.read))
+        self.written.add(flat, meeting, lanes)
+        return wrote, read
+
+    def written_since(self, flat: Array, meeting: int) -> Array:
+        """Whether any lane wrote each element since that meeting: what the machine reads by itself must not be."""
+        found: Array = self.written.since(flat, meeting) != 0
+        return found
+
+
+def lane_bits(flat: Array, active: Array | None, lanes: int) -> LaneBits:
+    """The lane of each touched element of an access, lanes x registers…; one set where all lanes touch the same."""
+    if flat.shape[0] == 1:
+        return np.uint64((1 << lanes) - 1)
+    each = np.uint64(1) << np.arange(lanes, dtype=np.uint64)
+    whole = np.broadcast_to(each.reshape(-1, *[1] * (flat.ndim - 1)), flat.shape)
+    bits: Array = whole.reshape(-1) if active is None else whole[active]
+    return bits
