@@ -33,7 +33,7 @@ RING = """  %two = const() {value = 2} : index
       await(%full, %stage1, %p1) // here
       %y = load(%s, [%stage1, %zero], []) ROW : vector<8xf32> // read
       store(%y, %c, [%j, %zero], []) ROW
-      arrive(%empty, %stage1) // free
+      arrive(%empty, %stage1, [%y]) // free
       yield([%x1])
     }
   }
@@ -83,7 +83,7 @@ def test_an_await_of_the_other_phase_passes_too_early_or_never(order, seed):
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_copy_into_a_stage_that_is_still_in_use_is_found(order, seed):
-    text = text_of(RING)
+    text = text_of(RING.replace(", [%y]", ""))
     lines = text.split("\n")
     freed = lines.pop(line_of(text, "free") - 1)
     lines.insert(line_of(text, "read") - 1, freed)
@@ -93,11 +93,22 @@ def test_a_copy_into_a_stage_that_is_still_in_use_is_found(order, seed):
         told
         for stage in ("s[0, 0]", "s[1, 0]")
         for told in (
-            f"the copy of wave 0 writes {stage}, which wave 1 read with no barrier between\n  k.ir:{copy}\n"
-            f"  the read stands at k.ir:{read}; a barrier must stand between them",
+            f"the copy of wave 0 writes {stage}, which wave 1 may still load\n  k.ir:{copy}\n"
+            f"  the load stands at k.ir:{read}; an arrival that names what it loads must stand between them",
             f"wave 1 reads {stage} before the copy of wave 0 has arrived\n  k.ir:{read}\n"
             f"  the copy stands at k.ir:{copy}; an await of its signal must stand between them",
         )
+    ]
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_stage_released_before_what_lanes_load_is_there_is_found(order, seed):
+    text = text_of(RING.replace(", [%y]", ""))
+    read, copy = line_of(text, "read"), line_of(text, "copy")
+    assert error_of(text, order, seed) in [
+        f"the copy of wave 0 writes s[{stage}, 0], which wave 1 may still load\n  k.ir:{copy}\n"
+        f"  the load stands at k.ir:{read}; an arrival that names what it loads must stand between them"
+        for stage in (0, 1)
     ]
 
 

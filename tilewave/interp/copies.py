@@ -61,6 +61,8 @@ class AsynchronousMeaning:
         self.meeting = next(state.launch.meetings)
         """The number of the last op at which the lanes of this wave met."""
         self.wait: Wait | None = None
+        self.loading: dict[Value, int] = {}
+        """What lanes load from memory that copies fill, and the segments of these reads until something waits."""
         self.sent: list[tuple[CopyUnderWay, ...]] = []
         """Copies out, in the order in which this wave asked for them; those that go together in one."""
         self.joined: tuple[CopyUnderWay, ...] = ()
@@ -100,6 +102,12 @@ class AsynchronousMeaning:
     def lanes_meet(self) -> None:
         """Whatever lanes of this wave did before is ordered before whatever its lanes do next."""
         self.meeting = next(self.state.launch.meetings)
+
+    def end_loads(self) -> None:
+        """At a barrier the lanes of this wave meet, and what they load is in registers."""
+        self.lanes_meet()
+        self.state.ledger.clocks.learn(self.index, list(self.loading.values()))
+        self.loading.clear()
 
     def until(self, wait: Wait) -> Generator[None, None, None]:
         """Let others run until it is over; at once where it is over already."""
@@ -147,6 +155,7 @@ class AsynchronousMeaning:
 
     def arrive(self, op: Arrive) -> None:
         self.lanes_meet()
+        self.state.ledger.clocks.learn(self.index, [self.loading.pop(v) for v in op.seen if v in self.loading])
         members = self.state.cluster.members if op.members > 1 else [self.state]
         clocks = self.state.ledger.clocks
         before = clocks.current[self.index]
@@ -182,7 +191,7 @@ class AsynchronousMeaning:
         return ()
 
     def cluster_barrier(self, op: ClusterBarrier) -> Waiting:
-        self.lanes_meet()
+        self.end_loads()
         cluster = self.state.cluster
         cluster.come_to_barrier(self.index, op)
 

@@ -45,14 +45,19 @@ class WaveAccess(NamedTuple):
     @property
     def who(self) -> str:
         wave = self.name or f"wave {self.wave}"
-        return f"the {self.what} of {wave}" if self.copied else wave
+        return f"the {self.what} of {wave}" if self.copied and not self.is_load else wave
 
     @property
     def what(self) -> str:
         """What the machine does for the wave, or the wave itself."""
         if not self.copied:
             return self.verb
-        return "product" if isinstance(self.op, GroupProduct) else "copy"
+        return "product" if isinstance(self.op, GroupProduct) else "load" if self.is_load else "copy"
+
+    @property
+    def is_load(self) -> bool:
+        """A load that lasts until something waits for its registers."""
+        return self.copied and not self.op.passes_lanes_by and not isinstance(self.op, GroupProduct)
 
 
 class Race(InterpreterError):
@@ -305,6 +310,13 @@ class LaneMemory:
                 f"{second.who} reads {at} before {first.who} has arrived",
                 loc=second.op.loc,
                 remedy=f"the copy stands at {first.op.loc}; {missing}",
+            )
+        if first.is_load:
+            missing = "an arrival that names what it loads must stand between them"
+            return Race(
+                f"{second.who} {second.verb}s {at}, which {first.who} may still load",
+                loc=second.op.loc,
+                remedy=f"the load stands at {first.op.loc}; {missing}",
             )
         article, link = ("an", "await") if first.copied else ("a", "barrier")
         over = "" if first.copied or self.buffer is None else " over global memory"

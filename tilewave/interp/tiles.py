@@ -50,6 +50,7 @@ from tilewave.ir.ops import (
     Reduce,
     Scatter,
     Shift,
+    SignalledCopy,
     TakeOver,
     TakeOverAll,
     TileOf,
@@ -108,6 +109,8 @@ class InterpretedCall:
         self.workgroup = 0
         self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
         """Kernels launched before may still run."""
+        self.filled = frozenset(op.to for op in walk(kernel.body) if isinstance(op, SignalledCopy))
+        """Shared memories that copies fill at some later time."""
         self.meetings = count(1)
         """Numbers for the ops at which the lanes of a wave meet."""
         self.env: Env = {}

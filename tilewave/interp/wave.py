@@ -437,7 +437,7 @@ class WaveRun(AsynchronousMeaning):
         kept = elements.kept
         if len(kept):
             self.want_awaited(op, memory)
-            access = self.access(op, "read")
+            access = self.access(op, "read", self.read_late(op, memory))
             lanes = lane_bits(elements.flat, elements.active, self.state.lanes)
             memory.order_lanes(self.state.ledger, access, kept, lanes, None)
             self.state.note_read(memory, access, kept)
@@ -447,6 +447,16 @@ class WaveRun(AsynchronousMeaning):
             found = np.zeros(elements.flat.shape, memory.data.dtype)
             found[elements.active] = memory.data[kept]
         return found
+
+    def read_late(self, op: Load | LoadTransposed | LoadEach, memory: LaneMemory) -> int | None:
+        """A segment of its own for a load from memory that copies fill: it may read until something waits for it.
+
+        An arrival does not, unless it names what was loaded: the assembler may place it before the data has come.
+        """
+        if op.memory not in self.state.launch.filled:
+            return None
+        self.loading[op.result] = self.state.ledger.clocks.new_segment()
+        return self.loading[op.result]
 
     def put(self, op: Store | StoreEach, memory: LaneMemory, elements: Elements, value: Value) -> None:
         x = by_lane(self.env[value], len(value.type.shape))
@@ -497,7 +507,7 @@ class WaveRun(AsynchronousMeaning):
         return ()
 
     def barrier(self, op: Barrier) -> Running:
-        self.lanes_meet()
+        self.end_loads()
         self.state.come_to_barrier(self.number, op)
         if self.is_past_barrier():
             yield  # the last one to come does not go first
@@ -505,7 +515,7 @@ class WaveRun(AsynchronousMeaning):
         return ()
 
     def agree(self, op: Agree) -> Running:
-        self.lanes_meet()
+        self.end_loads()
         self.state.come_to_barrier(self.number, op, bool(np.all(self.env[op.x])))
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at {op.loc} for others to agree"))
         return (self.state.agreed[self.number],)

@@ -323,7 +323,9 @@ class _Split:
             else:
                 found.append(op)
             if op is readers[-1]:
-                found.append(Arrive(stream.empty, slot, waves=GROUP, loc=op.loc))
+                # Products are awaited by ops of their own; a load is over when its registers are there.
+                seen = tuple(v for reader in readers if isinstance(reader, Load) for v in reader.results)
+                found.append(Arrive(stream.empty, slot, waves=GROUP, seen=seen, loc=op.loc))
         return found
 
     def bring(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:

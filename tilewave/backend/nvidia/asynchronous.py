@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, when
-from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
+from tilewave.backend.nvidia.numbers import LANES, cluster_rank, hidden_zero, lane, thread
 from tilewave.backend.nvidia.wgmma import WAIT, await_products, multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
@@ -125,6 +125,16 @@ class Hopper:
         # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
+    def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
+        """ptxas moves an arrival before the data of earlier shared memory loads has come, unless it depends on them."""
+        if not words:
+            return signal
+        whole = words[0]
+        for word in words[1:]:
+            whole = f.value(f"or i32 {whole}, {word}")
+        nothing = f.value(f"and i32 {whole}, {hidden_zero(f, 0)}")
+        return f.value(f"add i32 {signal}, {nothing}")
+
     def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
         asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", signal), one_lane(f)])
@@ -214,9 +224,6 @@ class Hopper:
     def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
         lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
         asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), ("i32", has_one)])
-
-    def finish(self, f: LlvmFunction) -> None:
-        asm(f, "cp.async.bulk.wait_group 0;")
 
 
 def one_lane(f: LlvmFunction) -> Typed:

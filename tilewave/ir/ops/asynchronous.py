@@ -329,6 +329,7 @@ class Arrive(Asynchronous):
 
     `expect` bytes more must be copied in before that phase can end. `waves`: so many neighbours, counted from wave 0,
     arrive once together, when all of them have come. `members`: at the same signal of each of the cluster's workgroups.
+    `seen`: what this wave loaded from the memory that it releases here; the arrival waits until it is in registers.
     """
 
     writes = places(signals=SIGNALS)
@@ -338,10 +339,12 @@ class Arrive(Asynchronous):
     expect: int = 0
     waves: int = 1
     members: int = 1
+    seen: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_signal(self.signals, self.at, want)
         want(self.waves > 0, "is the arrival of one wave at least")
+        want(all(isinstance(v.type, Vector) for v in self.seen), "waits for vectors")
 
     def check_cluster(self, members: int, want: Want) -> None:
         want(self.members in (1, members), f"arrives in {self.members} workgroups, and a cluster has {members}")

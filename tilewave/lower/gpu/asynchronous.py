@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product as combinations
 from math import prod
 
@@ -25,7 +25,7 @@ from tilewave.lower.gpu.memory import GlobalPlace
 from tilewave.lower.gpu.numbers import numbers_of
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedPlace
-from tilewave.lower.gpu.values import Held, natural_width, regrouped
+from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, as_word, cut, natural_width, regrouped
 from tilewave.lower.launch_arguments import MapArgument
 
 CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
@@ -52,7 +52,6 @@ class AsynchronousOps:
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
         self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
-        self.sends = any(isinstance(op, ir.CopyAsyncOut) for op in ops)
         self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
         self.signals: dict[Value, str] = {}
         self.maps: dict[MapArgument, str] = {}
@@ -72,12 +71,13 @@ class AsynchronousOps:
                 self.n.vectors[op.result] = self.await_products(op)
             case ir.MakeSignals(arrivals):
                 self.make_signals(op, arrivals, leader)
-            case ir.Arrive(signals, at, expect, waves, members):
+            case ir.Arrive(signals, at, expect, waves, members, seen):
                 assert waves == self.together[signals], f"{op.loc}: waves arrive together in different numbers"
+                signal = self.target.after(self.f, self.signal(signals, at), self.words_of(seen))
                 if members > 1:
-                    self.target.arrive_everywhere(self.f, self.signal(signals, at), members)
+                    self.target.arrive_everywhere(self.f, signal, members)
                 else:
-                    self.target.arrive(self.f, self.signal(signals, at), expect)
+                    self.target.arrive(self.f, signal, expect)
             case ir.Await(signals, at, parity):
                 self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
             case ir.CopyAsyncSignal(signals=signals, signal=signal):
@@ -103,10 +103,6 @@ class AsynchronousOps:
                 self.target.let_next_start(self.f)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
-
-    def finish(self) -> None:
-        if self.sends:
-            self.target.finish(self.f)
 
     def number(self, v: Value) -> str:
         return self.n.sum(self.n.positions.of(v), 32)
@@ -214,6 +210,15 @@ class AsynchronousOps:
     def signal(self, signals: Value, at: Value) -> str:
         far = self.f.value(f"mul i32 {self.number(at)}, {SIGNAL_BYTES}")
         return self.f.value(f"add i32 {self.signals[signals]}, {far}")
+
+    def words_of(self, seen: Iterable[Value]) -> list[str]:
+        """A word of each part of these vectors: one load fills a part, so that all of it is there with its first."""
+        found: list[str] = []
+        for x in map(self.n.vector, seen):
+            small = max(1, WORD_BITS // BITS[x.kind])
+            firsts = [cut(self.f, part, x.kind, x.width, small)[0] for part in x.parts]
+            found += [as_word(self.f, first, x.kind, small) for first in firsts]
+        return found
 
     # -- copies
 

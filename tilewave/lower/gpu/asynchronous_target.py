@@ -131,6 +131,10 @@ class AsynchronousTarget(Protocol):
         """That wave makes them, for all."""
         ...
 
+    def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
+        """The address of a signal, known only once these words are in registers."""
+        ...
+
     def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None: ...
 
     def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
@@ -183,8 +187,4 @@ class AsynchronousTarget(Protocol):
 
     def empty(self, f: LlvmFunction, flag: str) -> None:
         """This wave waits until the flag is raised, sees what was stored before, and lowers it."""
-        ...
-
-    def finish(self, f: LlvmFunction) -> None:
-        """All copies out that are under way are done."""
         ...

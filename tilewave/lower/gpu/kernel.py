@@ -159,8 +159,6 @@ class _Body:
             self.argument(v)
         self.block(self.kernel.body)
         self.f.loc = NOWHERE
-        if self.async_ops:
-            self.async_ops.finish()
         attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves), self.kernel.resident)
         text = self.f.finish(attributes=attributes, linkage=self.target.convention)
         self.module.functions.append(text)

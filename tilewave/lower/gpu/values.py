@@ -76,6 +76,15 @@ def packed(f: LlvmFunction, x: str, kind: str, width: int) -> str:
     return f.value(f"bitcast {vector(width, kind)} {x} to {held(kind, width)}")
 
 
+def as_word(f: LlvmFunction, x: str, kind: str, width: int) -> str:
+    """The first 32 bits of a part, or all of a smaller one."""
+    bits = BITS[kind] * width
+    whole = x if held(kind, width) == f"i{bits}" else f.value(f"bitcast {held(kind, width)} {x} to i{bits}")
+    if bits == WORD_BITS:
+        return whole
+    return f.value(f"{'trunc' if bits > WORD_BITS else 'zext'} i{bits} {whole} to i{WORD_BITS}")
+
+
 def splatted(f: LlvmFunction, x: str, kind: str, width: int) -> str:
     """A part that holds one number everywhere."""
     return packed(f, splat(f, kind, x, width), kind, width)
