@@ -22,13 +22,17 @@ __all__ = [  # noqa: F405
     "WORKGROUP_0",
     "WORKGROUP_1",
     "WORKGROUP_2",
+    "AddressSpace",
     "Assumption",
     "Compiled",
     "Constraint",
+    "DataType",
     "Eq",
     "GridConstraint",
     "HardwareConstraint",
+    "IndexExpr",
     "IndexMapping",
+    "IndexSymbol",
     "IteratorBindings",
     "MMAType",
     "Max",
@@ -38,6 +42,7 @@ __all__ = [  # noqa: F405
     "Ne",
     "Register",
     "ReorderingConstraint",
+    "ScaledMMAType",
     "SchedulingType",
     "SplitConstraint",
     "SymbolBind",
@@ -80,6 +85,7 @@ __all__ = [  # noqa: F405
     "i32",
     "i64",
     "index",
+    "index_symbol",
     "iterate",
     "load",
     "log",
@@ -93,6 +99,7 @@ __all__ = [  # noqa: F405
     "prod",
     "read",
     "reciprocal",
+    "reduction",
     "register",
     "roundeven",
     "rsqrt",
@@ -134,6 +141,10 @@ if not TYPE_CHECKING:  # who checks types knows the names from above, and which 
                 globals()[name] = getattr(api, name)
             if name in globals():  # or a module that came with it, such as tilewave.errors
                 return globals()[name]
+            from tilewave.lang.wave_words import no_such_name  # noqa: PLC0415  as the names above: when it is asked for
+
+            if (absent := no_such_name(name)) is not None:
+                raise absent
         raise AttributeError(f"module 'tilewave' has no attribute {name!r}")
 
 

@@ -7,7 +7,22 @@ from tilewave.compile import WaveCompileOptions as WaveCompileOptions
 from tilewave.compile import set_default_run_config as set_default_run_config
 from tilewave.compile import wave_compile as wave_compile
 from tilewave.errors import TilewaveError as TilewaveError
-from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, INDEX
+from tilewave.ir.types import (
+    BF16,
+    BOOL,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    INDEX,
+    DType,
+)
 from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import THREAD_0 as THREAD_0
 from tilewave.lang.constraints import THREAD_1 as THREAD_1
@@ -74,6 +89,7 @@ from tilewave.lang.shared import allocate as allocate
 from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
 from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
 from tilewave.lang.symbols import Eq as Eq
+from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
@@ -81,11 +97,14 @@ from tilewave.lang.symbols import sym as sym
 from tilewave.lang.tags import tag as tag
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
+from tilewave.lang.types import AddressSpace as AddressSpace
 from tilewave.lang.types import Memory as Memory
 from tilewave.lang.types import MemoryLayout as MemoryLayout
 from tilewave.lang.types import Register as Register
 from tilewave.lang.types import SymbolBind as SymbolBind
 from tilewave.lang.types import register as register
+from tilewave.lang.wave_words import ScaledMMAType as ScaledMMAType
+from tilewave.lang.wave_words import index_symbol as index_symbol
 from tilewave.saved.loading import load as load
 from tilewave.tune.tune import Tune as Tune
 
@@ -104,6 +123,9 @@ i64 = I64
 index = INDEX
 
 ceil = ceiling
+DataType, IndexExpr, IndexSymbol = DType, Expression, Symbol
+reduction = iterate
+"""As Wave called `iterate` before."""
 bool, abs, round = BOOL, abs_, round_
 sum, max, min, any, all = sum_, max_, min_, any_, all_
 """As tilewave.bool, tilewave.sum, …; a star import leaves Python's own alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -43,6 +43,7 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
@@ -101,6 +102,7 @@ NO_SCHEDULE = Reason(
 )
 
 
+@accepting_hints
 @dataclass(frozen=True)
 class WaveCompileOptions:
     """What a kernel is compiled with: sizes, target, and what stays open until the call."""
@@ -122,12 +124,15 @@ class WaveCompileOptions:
     """For the CPU: whether operands of products are read where they lie, and not packed before each launch."""
     batch_invariant: bool = False
     """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
+    without_effect: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The names of Wave's options that were given and change nothing."""
 
     def __new__(cls, *given: Any, **named: Any) -> WaveCompileOptions:
         """Options that do not exist are told what is near them, before the fields are filled."""
+        known = [f.name for f in fields(cls) if f.repr]
         for name in named:
-            if name not in cls.__dataclass_fields__:
-                raise _no_option(name, list(cls.__dataclass_fields__))
+            if name not in cls.__dataclass_fields__ and name not in HINTS:
+                raise _no_option(name, known)
         return super().__new__(cls)
 
 
@@ -752,7 +757,12 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     proved = want_one_order(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
-    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined, proved=proved)
+    return replace(
+        made,
+        assumed=traced.assumed,
+        not_taken=(*options.schedule.declined, *remarks(options.without_effect)),
+        proved=proved,
+    )
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:

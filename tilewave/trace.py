@@ -45,6 +45,8 @@ class WalkedDimension:
     """The author's expression for how many steps there are at most; None: as many as it takes."""
     parts: int = 1
     """Into how many its steps are cut, for workgroups that add up one tile together."""
+    start: Any = None
+    """The author's expression for where the first step begins; None: at 0."""
 
     @property
     def ends_with_a_step(self) -> bool:

@@ -304,3 +304,81 @@ def test_a_tile_may_lack_dims_of_one_element(way):
     run(way, summed, {batch: 2, M: 50, K2: 40, U: 3, BLOCK_K2: 16}, a, c)
     padded = np.pad(a, ((0, 0), (0, 0), (0, 8))).reshape(2, 50, 3, 16)
     np.testing.assert_array_equal(c, padded.sum(3).transpose(2, 0, 1))
+
+
+# -- options and names of Wave's --------------------------------------------------------------------------------------
+
+
+def test_options_that_say_how_wave_compiles_change_nothing_and_why_says_so():
+    subs = {M: 40, N: 16, K: 24}
+    hints = {"canonicalize": True, "waves_per_eu": 2, "use_scheduling_barriers": True, "print_ir_after": ["all"]}
+    plain, hinted = made(tagged(""), subs), made(tagged(""), subs, **hints)
+    assert str(plain.kernel) == str(hinted.kernel)
+    said = str(hinted.why())
+    assert all(f"the option {name} of Wave's has no effect" in said for name in hints)
+    assert "of Wave's" not in str(plain.why())
+
+
+def test_hints_are_kept_when_options_are_filled_in():
+    options = tkw.set_default_run_config(WaveCompileOptions(subs={}, waves_per_eu=2))
+    assert options.without_effect == ("waves_per_eu",) and options.target
+
+
+def test_names_of_waves_host_code():
+    assert tkw.reduction is tkw.iterate
+    assert tkl.index_symbol("BLOCK_M") == sym.BLOCK_M
+    assert isinstance(M, tkl.IndexSymbol) and isinstance(M + 1, tkl.IndexExpr) and isinstance(f16, tkl.DataType)
+    assert tkl.AddressSpace.SHARED_MEMORY is SHARED_ADDRESS_SPACE
+    with pytest.raises(ConstraintError, match="no MMAType"):
+        HardwareConstraint(mma_type=tkw.ScaledMMAType.F32_16x16x128_F8F6F4)
+    HardwareConstraint(threads_per_wave=64, n_service_waves=2, max_bits_per_load=64)
+
+
+@pytest.mark.parametrize("name", ["atomic_add", "gather", "rand", "scaled_mma", "bitcast", "topk", "sigmoid"])
+def test_a_name_that_is_not_there_says_what_to_write(name):
+    with pytest.raises(TilewaveError, match=f"tilewave has no {name}\n") as raised:
+        getattr(tkw, name)
+    assert isinstance(raised.value, AttributeError) and raised.value.remedy
+    assert not hasattr(tkw, name)
+    with pytest.raises(AttributeError, match="module 'tilewave' has no attribute 'no_such_word'"):
+        tkw.no_such_word  # noqa: B018
+
+
+def test_the_remedies_for_sigmoid_and_topk_work():
+    @wave([WorkgroupConstraint(M, 8, 0)])
+    def both(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32], second: Memory[M, G, f32]):
+        v = read(x)
+        write(1 / (1 + exp(-v)), y)
+        first = argmax(v, dim=N)
+        rest = select(self_index(N, i32) == first, -1e30, v)
+        write(rest.max(dim=N), second)
+
+    x = np.random.default_rng(1).standard_normal((11, 13)).astype(np.float32)
+    y, second = np.full_like(x, np.nan), np.full(11, np.nan, np.float32)
+    both(x, y, second)
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(float))), rtol=2**-20)
+    np.testing.assert_array_equal(second, np.sort(x, axis=1)[:, -2])
+
+
+@everywhere
+def test_steps_begin_where_the_constraint_says(way):
+    """A part of a sum, as Wave's split-K kernels take it: so many steps from an offset on."""
+    sizes = {M: 32, N: 16, K: 80}
+
+    @wave([*TILED, TilingConstraint(K, 16, iters=2, start=32)])
+    def part(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    a, b = rng_integers(32, 80).astype(np.float16), rng_integers(16, 80).astype(np.float16)
+    c = poisoned(32, 16)
+    run(way, part, sizes, a, b, c)
+    np.testing.assert_array_equal(c, a[:, 32:64].astype(float) @ b[:, 32:64].astype(float).T)
+
+
+def test_an_assumption_made_by_sympy():
+    sympy = pytest.importorskip("sympy")
+    assert Assumption(sympy.Eq(M, 2 * N)).expr == Assumption(Eq(M, 2 * N)).expr

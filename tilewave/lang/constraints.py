@@ -136,9 +136,12 @@ class TilingConstraint(Constraint):
     dim: Symbol
     tile: Any = None
     iters: Any = None
+    start: Any = field(default=None, kw_only=True)
+    """Where the first step begins, if not at 0."""
 
     def __post_init__(self) -> None:
-        _as_expression(self, *(name for name in ("tile", "iters") if getattr(self, name) is not None))
+        given = ("tile", "iters", "start")
+        _as_expression(self, *(name for name in given if getattr(self, name) is not None))
         if self.tile is None and self.iters is not None:
             raise ConstraintError(
                 f"iters says how many tiles of {self.dim} are walked, but it has none",
@@ -237,6 +240,8 @@ class Assumption(Constraint):
     expr: Any
 
     def __post_init__(self) -> None:
+        if hasattr(self.expr, "free_symbols"):  # sympy's Eq, Ne, <, … over our symbols
+            object.__setattr__(self, "expr", expression(self.expr))
         if not isinstance(self.expr, Combined) or self.expr.how not in CONDITIONS:
             raise ConstraintError(
                 f"Assumption: {self.expr!r} is no condition",
@@ -255,6 +260,10 @@ class HardwareConstraint(Constraint):
     """Accepted, and of no effect: how lanes share a tile follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None
     """Waves along the dimensions of the grid, where no WaveConstraint says it."""
+    n_service_waves: int = 0
+    """Accepted, and of no effect: passes decide whether waves load for others."""
+    max_bits_per_load: int = 128
+    """Accepted, and of no effect: loads are as wide as alignment allows."""
 
     def __post_init__(self) -> None:
         lanes: object = self.threads_per_wave

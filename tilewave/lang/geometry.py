@@ -212,7 +212,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
         c.dim: WalkedDimension(
-            size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters, parts.get(c.dim, 1)
+            size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters, parts.get(c.dim, 1), c.start
         )
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None

@@ -190,13 +190,20 @@ class _Walk(Carrying):
 
         def place() -> None:
             number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
-            trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
+            begin = number * self.walk.step
+            if self.walk.start is not None:
+                begin = begin + self.evaluated(self.walk.start)
+            trace.windows[self.axis] = DimensionWindow(begin, self.walk.step)
 
         parts = parts_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
         result = self.looped(trips, count, place, parts=parts)
         if self.walk.parts > 1 and not only_adds_up(trace.ops[-1]):
             raise self.is_no_sum(self.walk.parts)
         return result
+
+    def evaluated(self, wish: Expression) -> Any:
+        """An expression of the constraint, in which WORKGROUP_0, … are the coordinates of the workgroup's tile."""
+        return wish.evaluate({**self.trace.symbols, **self.trace.tile_at})
 
     def is_no_sum(self, parts: int) -> TilewaveError:
         acc = next(iter(signature(self.body).parameters), "acc")
@@ -211,7 +218,7 @@ class _Walk(Carrying):
         steps = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
         if self.walk.iters is None:
             return steps
-        wished = self.walk.iters.evaluate({**self.trace.symbols, **self.trace.tile_at})
+        wished = self.evaluated(self.walk.iters)
         if isinstance(wished, int) and isinstance(steps, int):
             return max(0, min(wished, steps))
         both = [self.trace.number(self.trace.index(n)) for n in (wished, steps)]

@@ -23,6 +23,9 @@ class AddressSpace(Enum):
 
     GLOBAL = "global"
     SHARED = "shared"
+    GLOBAL_MEMORY = GLOBAL
+    SHARED_MEMORY = SHARED
+    """As Wave calls them."""
 
     def __repr__(self) -> str:
         return f"{self.name}_ADDRESS_SPACE"
