@@ -436,3 +436,15 @@ def test_a_kernel_that_was_called_goes_when_nobody_has_it():
     del copy
     gc.collect()
     assert gone() is None
+
+
+def test_unsigned_bytes_for_signed_ones_are_taken_by_a_view_that_keeps_their_bits():
+    @wave([WorkgroupConstraint(sym.M, 16, 0)])
+    def copy(x: Memory[sym.M, GLOBAL_ADDRESS_SPACE, i8], y: Memory[sym.M, GLOBAL_ADDRESS_SPACE, i8]):
+        write(read(x), y)
+
+    bytes_, y = np.arange(256, dtype=np.uint8), np.zeros(256, np.int8)
+    with pytest.raises(TilewaveError, match=r"pass x\.view\(np\.int8\), which keeps the bits"):
+        copy(bytes_, y)
+    copy(bytes_.view(np.int8), y)
+    np.testing.assert_array_equal(y.view(np.uint8), bytes_)

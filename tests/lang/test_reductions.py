@@ -429,12 +429,12 @@ MESSAGES = {
     "a dim that the tile does not have": told(
         "tile = tile.sum(dim=K)",
         "sum: a tile [M, N] (4x16 f32) has no dim K",
-        "its dims are M, N: write sum(x, dim=N)",
+        "its dims are M, N: write x.sum(dim=N)",
     ),
     "a dim that is no symbol": told(
         "tile = tw.max(tile, dim=1)",
         "max: a tile [M, N] (4x16 f32) has no dim 1",
-        "its dims are M, N: write max(x, dim=N)",
+        "its dims are M, N: write x.max(dim=N)",
     ),
     "no dim at all": told(
         "tile = tile.min(dim=[])",
@@ -514,7 +514,7 @@ MESSAGES = {
     "places along a dim that is not there": told(
         "tile = tile.argmax(dim=K)",
         "argmax: a tile [M, N] (4x16 f32) has no dim K",
-        "its dims are M, N: write argmax(x, dim=N)",
+        "its dims are M, N: write x.argmax(dim=N)",
     ),
     "running sums along two dims": told(
         "tile = cumsum(tile, dim=[M, N])",

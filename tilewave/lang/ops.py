@@ -351,8 +351,8 @@ def _check_product(trace: Trace, a: Traced, b: Traced, acc: Traced) -> None:
 
 def _check_dtypes(a: DType, b: DType, acc: DType) -> None:
     if a != b and not (a in FLOAT8 and b in FLOAT8):
-        wide = a if a.bits >= b.bits else b
-        remedy = f"write cast(x, {wide}) for one of them"
+        narrow, wide = sorted((a, b), key=lambda dtype: dtype.bits)
+        remedy = f"write cast(x, {narrow}) or cast(x, {wide}) for one of them; GPUs multiply f16, bf16, f8 and i8"
         raise DTypeError(f"mma multiplies operands of one dtype, not {a} and {b}", loc=here(), remedy=remedy)
     sums = SUMS.get(a, (F32, F64) if a.is_float else ())
     if not sums:

@@ -145,7 +145,7 @@ def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
             raise DimensionError(
                 f"{how}: {x!r} has no dim {d}",
                 loc=here(),
-                remedy=f"its dims are {', '.join(map(str, x.dims))}: write {how}(x, dim={x.dims[-1]})",
+                remedy=f"its dims are {', '.join(map(str, x.dims))}: write x.{how}(dim={x.dims[-1]})",
             )
     if not asked:
         remedy = f"write dim={x.dims[-1]}, or leave it out to reduce all: {', '.join(map(str, x.dims))}"

@@ -61,9 +61,7 @@ OTHER_WAVES = Reason(
     "loads are laid out between products for workgroups of {alone} or {together} waves, and this one has {waves}",
     "cut the tile among {alone} or {together} waves",
 )
-SEVERAL = Reason(
-    "this loop has {count} products, and loads are laid out between those of one", "give each its own loop"
-)
+SEVERAL = Reason("this loop has {count} products, and loads are laid out between those of one")
 SEVERAL_BUFFERS = Reason(
     "shared memory holds several steps of this loop at once, and loads are laid out between products for one",
     "leave buffers out",

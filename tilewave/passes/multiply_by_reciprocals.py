@@ -50,7 +50,7 @@ from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = Reason(
     "the order of tiles divides by a number that is not one of a few known ones, and waves stand still meanwhile",
-    "give it a value in subs, or take a mapping of the library",
+    "give it a value in subs, or name a mapping in place of the formula: WorkgroupMapping(grouped(8))",
 )
 LARGE_NUMBERS = Reason(
     "the order of tiles divides numbers up to {high:,}, too large to multiply in their place, and waves stand still "

@@ -51,6 +51,9 @@ def wrong_dtype(p: Wanted, dtype: str, array: object, device: str) -> Refused:
         remedy = f"pass {p.name}.to({_spelled(p.stored, array)})"
     else:
         remedy = f"pass {p.name}.astype({_spelled(p.stored, array)})"
+    if not p.written and dtype.startswith("uint") and p.stored.name == f"i{dtype.removeprefix('uint')}":
+        kept = f"pass {p.name}.view({_spelled(p.stored, array)})"
+        remedy = f"{kept}, which keeps the bits; values above the largest {p.stored} change"
     if dtype in DTYPES:
         remedy += f", or compile with Memory[..., {dtype}]"
     return Refused(f"{p.name} is {dtype}, but the kernel {'writes' if p.written else 'reads'} {p.stored}", remedy)
