@@ -33,6 +33,32 @@ class DimensionWindow:
 
     start: Index
     extent: int
+    number: Index | None = None
+    """Which tile it is where tiles lie side by side, so that start = number · extent; None where they do not."""
+
+    @staticmethod
+    def tile(number: Index, extent: int) -> DimensionWindow:
+        """The number-th of tiles that lie side by side."""
+        return DimensionWindow(number * extent, extent, number)
+
+    def times(self, factor: int) -> DimensionWindow:
+        """The part of a dimension that has `factor` elements for each of this one's."""
+        if self.number is not None:
+            return DimensionWindow.tile(self.number, self.extent * factor)
+        return DimensionWindow(self.start * factor, self.extent * factor)
+
+    def per(self, block: int) -> DimensionWindow | None:
+        """The part of a dimension that has one element for each `block` of this one's.
+
+        A block that is longer than a tile is one element, which several tiles have; None where a block would begin
+        inside a tile and end inside another.
+        """
+        number = self.start if self.extent == 1 else self.number
+        if number is None or (self.extent % block and block % self.extent):
+            return None
+        if self.extent % block == 0:
+            return DimensionWindow.tile(number, self.extent // block)
+        return DimensionWindow.tile(number // (block // self.extent), 1)
 
 
 @dataclass(frozen=True)
@@ -118,6 +144,8 @@ class Trace(Builder):
     walks: Mapping[Any, WalkedDimension] = field(default_factory=dict)
     tile_at: dict[Any, Index] = field(default_factory=dict)
     """WORKGROUP_0, … as the coordinates of the workgroup's tile, in whatever order tiles are dealt."""
+    lengths: dict[Any, Index] = field(default_factory=dict)
+    """How long each dim of the kernel's arrays is."""
     goes_with: Mapping[Any, Any] = field(default_factory=dict)
     """Dims whose tiles are those of another dim."""
     bindings: Mapping[Any, Any] = field(default_factory=dict)
@@ -161,10 +189,6 @@ class Trace(Builder):
     def index(self, x: Index) -> Value:
         """A position as a value: numbers known now become constants."""
         return self.cast(x.value, INDEX_SCALAR.dtype) if isinstance(x, Number) else self.const(int(x))
-
-    def start_of(self, dim: Hashable) -> Index:
-        """Where the part of a dimension begins that is at hand; a whole one begins at 0."""
-        return self.windows[dim].start if dim in self.windows else 0
 
     def set_symbol(self, symbol: Hashable, number: Number) -> None:
         self.symbols[symbol] = self.settable[symbol] = number

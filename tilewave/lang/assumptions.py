@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewave.errors import CallError, ConstraintError, Loc
+from tilewave.errors import CallError, ConstraintError, Loc, SymbolError
 from tilewave.ir.build import Number
 from tilewave.lang.constraints import Assumption, Constraint
-from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Rounded, Symbol, Whole
+from tilewave.lang.symbols import (
+    CONDITIONS,
+    ONE,
+    ROUND_IT,
+    Combined,
+    Expression,
+    Rounded,
+    Symbol,
+    Whole,
+    quotient,
+)
 
 
 @dataclass(frozen=True)
@@ -18,6 +28,8 @@ class Assumed:
 
     condition: Expression
     loc: Loc
+    dim: str = ""
+    """The quotient of a memory's dim that must be a whole number; nothing for an author's `Assumption`."""
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """For the numbers of a call."""
@@ -28,6 +40,8 @@ class Assumed:
         symbols = list(dict.fromkeys(self.condition.symbols()))
         if not self.holds(values):
             told = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
+            if self.dim:
+                raise CallError(f"{kernel}: {self.dim} is no whole number, as {told}", loc=self.loc, remedy=ROUND_IT)
             raise CallError(
                 f"{kernel}: it is assumed that {self.condition}, but {told}",
                 loc=self.loc,
@@ -37,7 +51,7 @@ class Assumed:
     @property
     def record(self) -> list[Any]:
         """For JSON."""
-        return [_record(self.condition), self.loc.file, self.loc.line]
+        return [_record(self.condition), self.loc.file, self.loc.line, *([self.dim] if self.dim else [])]
 
 
 def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> tuple[Assumed, ...]:
@@ -54,6 +68,24 @@ def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> 
     return tuple(left)
 
 
+def wholly_divided(dim: Expression, loc: Loc, values: Mapping[Symbol, Any]) -> Iterator[Assumed]:
+    """That a dim such as K / 64 is a whole number, where only a call tells its sizes."""
+    above, below = quotient(dim)
+    if below == ONE or all(isinstance(values.get(s), int) for s in dim.symbols()):
+        return
+    numbers = {s: values[s] for s in dim.symbols() if isinstance(values.get(s), int)}
+    condition = _with(Combined("==", Combined("%", above, below), Whole(0)), numbers)
+    if not all(_is_told(s, values) for s in condition.symbols()):
+        raise SymbolError(f"{dim} may be no whole number", loc=loc, remedy=ROUND_IT)
+    yield Assumed(condition, loc, str(dim))
+
+
+def _is_told(s: Symbol, values: Mapping[Symbol, Any]) -> bool:
+    """Whether a call tells the symbol by its name."""
+    value = values.get(s)
+    return isinstance(value, Number) and value.value.name == s.name
+
+
 def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
     if not c.expr.evaluate(numbers):
         told = " and ".join(f"{s} is {n}" for s, n in numbers.items())
@@ -67,8 +99,7 @@ def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
 def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Expression:
     """The same, where each symbol is one that a call tells by this name."""
     for s in e.symbols():
-        value = values.get(s)
-        if not isinstance(value, Number) or value.value.name != s.name:
+        if not _is_told(s, values):
             raise ConstraintError(
                 f"Assumption: nobody tells {s} at a call",
                 loc=c.loc,
@@ -107,10 +138,10 @@ def _record(e: Expression) -> Any:
 
 def from_record(found: Any) -> Assumed:
     """What `record` gave; a ValueError for anything else."""
-    condition, file, line = found
-    if type(file) is not str or type(line) is not int:
+    condition, file, line, *dim = found
+    if type(file) is not str or type(line) is not int or len(dim) > 1 or any(type(d) is not str for d in dim):
         raise ValueError("no place of an assumption")
-    return Assumed(_expression(condition, depth=64), Loc(file, line))
+    return Assumed(_expression(condition, depth=64), Loc(file, line), *dim)
 
 
 def _expression(found: Any, depth: int) -> Expression:

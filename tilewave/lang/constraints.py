@@ -84,7 +84,7 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
         raise ConstraintError(
             f"{type(constraint).__name__}: {dim!r} is no symbol",
             loc=constraint.loc,
-            remedy="write sym.M, with its size in subs",
+            remedy=_symbol_in_place_of(dim),
         )
     for name in names:
         given = getattr(constraint, name)
@@ -94,6 +94,14 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
             of = f" of {dim}" if dim is not None else ""
             what = f"{type(constraint).__name__}: {name}{of} is {given!r}, no whole number and no expression of symbols"
             raise ConstraintError(what, loc=constraint.loc, remedy=error.remedy) from None
+
+
+def _symbol_in_place_of(dim: object) -> str:
+    """What to write for the dim of a constraint that is no symbol."""
+    symbol = next(dim.symbols(), None) if isinstance(dim, Expression) else None
+    if symbol is None:
+        return "write sym.M, with its size in subs"
+    return f"cut {symbol}, and {dim} goes with it; or give it a symbol of its own, sym.L, with subs={{sym.L: {dim}}}"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tilewave.lang.constraints import (
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.trace import WalkedDimension, steps_along
+from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
 
 BATCHES = 2
 """The first of the grid's axes that are counted together: behind its rows and columns."""
@@ -151,10 +151,12 @@ class GridShare:
     begins: Callable[[Any], Any] | None = None
     """The author's own formula for where the n-th tile begins."""
 
-    def start(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
-        """Where the part of the dimension begins that is in this row, column and batch of the grid."""
+    def window(self, tile: tuple[Any, Any, Any], batches: Any) -> DimensionWindow:
+        """The part of the dimension that is in this row, column and batch of the grid."""
         n = self.coordinate(tile, batches)
-        return n * self.tile if self.begins is None else self.begins(n)
+        if self.begins is None:
+            return DimensionWindow.tile(n, self.tile)
+        return DimensionWindow(self.begins(n), self.tile)
 
     def coordinate(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
         """Which tile along this axis a tile of the grid is, which is in this row, column and batch."""

@@ -35,8 +35,8 @@ class IndexMapping:
     """For a read, `inputs` says where in memory and `outputs` which tile dims; for a write, the other way round."""
 
     num_iterators: int
-    inputs: Mapping[Symbol, Expression]
-    outputs: Mapping[Symbol, Expression]
+    inputs: Mapping[Expression, Expression]
+    outputs: Mapping[Expression, Expression]
     loc: Loc = field(default_factory=here, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,9 +49,9 @@ class IndexMapping:
         if unused := [i for i in expected if i not in used]:
             self._refuse(f"the mapping has {self.num_iterators} iterators, but {unused[0]} is nowhere in it", ITERATORS)
 
-    def _side(self, name: str) -> dict[Symbol, Expression]:
+    def _side(self, name: str) -> dict[Expression, Expression]:
         given = getattr(self, name)
-        if not isinstance(given, Mapping) or not all(isinstance(dim, Symbol) for dim in given):
+        if not isinstance(given, Mapping) or not all(isinstance(dim, Expression) for dim in given):
             self._refuse(
                 f"the mapping's {name} are a dict from dims to places, not {given!r}",
                 f"write {name}={{M: IndexMapping.iterator(0), …}}",
@@ -63,12 +63,12 @@ class IndexMapping:
 
     def keeps(self, dim: Expression) -> bool:
         """Whether what has an index along this dim has the same one in memory."""
-        return isinstance(dim, Symbol) and dim in self.inputs and self.inputs[dim] == self.outputs.get(dim)
+        return dim in self.inputs and self.inputs[dim] == self.outputs.get(dim)
 
-    def tile_dims(self, name: str) -> tuple[Symbol, ...]:
+    def tile_dims(self, name: str) -> tuple[Expression, ...]:
         """The dims of the tile that one side names, each by an iterator of its own."""
         side, other = (getattr(self, n) for n in ((name, "inputs") if name == "outputs" else (name, "outputs")))
-        dim_of: dict[Expression, Symbol] = {}
+        dim_of: dict[Expression, Expression] = {}
         for dim, e in side.items():
             if not isinstance(e, Iterator):
                 mine = min(map(str, iterators_in(e)), default="iterator(0)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -18,7 +18,7 @@ from tilewave.ir.launch import MOST_OPEN, at_launch
 from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
-from tilewave.lang.assumptions import Assumed, assumed
+from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
     COORDINATES,
     HARDWARE,
@@ -28,7 +28,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import misused
-from tilewave.lang.symbols import Expression, Symbol, expression, no_value
+from tilewave.lang.symbols import Expression, Symbol, expression, no_value, rounded_where_open
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
 
@@ -160,7 +160,8 @@ def trace_kernel(
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
     trace.bindings = geometry.bindings
-    given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
+    given = [_argument(p, taken, kernel, trace) for p, taken in zip(parameters, words, strict=True)]
+    left += tuple(one for _, kind in parameters for one in _whole_quotients(kernel, kind, trace.symbols))
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
@@ -245,7 +246,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
     grid = geometry.grid
     if geometry.author_walks_grid:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
-        trace.windows.update({dim: DimensionWindow(0, share.tile) for dim, share in geometry.shares.items()})
+        trace.windows.update({dim: DimensionWindow.tile(0, share.tile) for dim, share in geometry.shares.items()})
         trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
         trace.unplaced = frozenset(dim for dim, share in geometry.shares.items() if not _is_one_tile(trace, dim, share))
         run()
@@ -282,7 +283,7 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
     along = trace.number(row), trace.number(col), trace.number(batch)
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = DimensionWindow(share.start(along, grid.batches), share.tile)
+        trace.windows[dim] = share.window(along, grid.batches)
     trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
     trace.tile_at.update(zip(COORDINATES, along, strict=True))
 
@@ -308,14 +309,13 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
     return found
 
 
-def _argument(
-    parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, subs: Mapping[Symbol, Any]
-) -> Argument:
+def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, trace: Trace) -> Argument:
     """What the function gets for a parameter, and `word` is its name in the IR."""
     name, kind = parameter
+    subs = trace.symbols
     if isinstance(kind, DType):
         return ScalarArgument(Value(word, Scalar(I64 if kind == INDEX else kind)), kind)
-    loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
+    loc = _annotated_at(kernel, kind)
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
         raise no_value(kind.space, example="SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # a symbol
@@ -325,11 +325,25 @@ def _argument(
             loc=loc,
             remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
         )
-    sizes = [size(d, subs, loc) for d in kind.dims]
+    for d in kind.dims:
+        if d not in trace.lengths:
+            trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
+    sizes = [trace.lengths[d] for d in kind.dims]
     if kind.layout is not None:
         kind.layout.want(name, loc, kind.dims, sizes, subs)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
     return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+
+
+def _annotated_at(kernel: WaveKernel, kind: MemoryType) -> Loc:
+    return kernel.loc if kind.loc.file.startswith("<") else kind.loc
+
+
+def _whole_quotients(kernel: WaveKernel, kind: MemoryType | DType, values: Mapping[Symbol, Any]) -> Iterator[Assumed]:
+    """What a call must keep so that the dims of an array are whole numbers."""
+    if isinstance(kind, MemoryType):
+        for dim in kind.dims:
+            yield from wholly_divided(dim, _annotated_at(kernel, kind), values)
 
 
 def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:

@@ -190,10 +190,11 @@ class _Walk(Carrying):
 
         def place() -> None:
             number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
-            begin = number * self.walk.step
-            if self.walk.start is not None:
-                begin = begin + self.evaluated(self.walk.start)
-            trace.windows[self.axis] = DimensionWindow(begin, self.walk.step)
+            if self.walk.start is None:
+                trace.windows[self.axis] = DimensionWindow.tile(number, self.walk.step)
+            else:
+                begin = number * self.walk.step + self.evaluated(self.walk.start)
+                trace.windows[self.axis] = DimensionWindow(begin, self.walk.step)
 
         parts = parts_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
         result = self.looped(trips, count, place, parts=parts)

@@ -23,7 +23,7 @@ from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, ma
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
-from tilewave.lang.types import MemoryArgument, want_dtype, want_room, window_of
+from tilewave.lang.types import MemoryArgument, want_dtype
 from tilewave.lang.values import (
     Traced,
     beside,
@@ -39,7 +39,8 @@ from tilewave.lang.values import (
     together,
     want_number,
 )
-from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, Trace, current
+from tilewave.lang.windows import extent_here, want_room, window_of
+from tilewave.trace import TileProduct, TileTransfer, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ def read(
     per_lane = _count(trace, "read", elements_per_thread)
     mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
-    kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
+    kind = Tile(tuple(extent_here(trace, d, f"read: {memory}") for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
     trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), kind.dtype, False, trace.walked))
     through = memory.through
@@ -77,7 +78,9 @@ def read(
     its_dims = tuple(trace.goes_with.get(d, d) for d in tile_dims)
     if memory.has_edges:
         both = zip(its_dims, tile_dims, strict=True)
-        trace.zero_outside[value] = frozenset(mine for mine, d in both if not mapping or mapping.keeps(d))
+        trace.zero_outside[value] = frozenset(
+            mine for mine, d in both if d in memory.dims and (not mapping or mapping.keeps(d))
+        )
     return Traced(trace, value, its_dims)
 
 
@@ -117,7 +120,7 @@ def write(
 
 def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
     """The tile with the dims that it lacks, where the memory takes one element along each."""
-    extents = {d: _window(trace, d, f"write: {memory}").extent for d in tile_dims}
+    extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
     missing = [d for d in tile_dims if d not in tile.dims]
     if not missing or any(d not in extents for d in tile.dims) or any(extents[d] > 1 for d in missing):
         return tile
@@ -125,7 +128,7 @@ def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_d
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
-    extents = {d: _window(trace, d, f"write: {memory}").extent for d in tile_dims}
+    extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
     if dict(zip(tile.dims, tile.type.shape, strict=True)) != extents:
         expected = f"[{', '.join(map(str, extents))}] ({dims(tuple(extents.values()))})"
         raise ShapeError(
@@ -182,15 +185,12 @@ class _Place:
     def single(self, position: Expression) -> tuple[Iterator, Expression] | None:
         """(i, formula) where a formula uses one iterator, along which the tile has a single element."""
         used = iterators_in(position)
-        if len(used) > 1 or any(self.window(i).extent > 1 for i in used):
+        if len(used) > 1 or any(extent_here(self.trace, self.dim_of[i], str(self.memory)) > 1 for i in used):
             return None
         return used.pop(), position
 
-    def window(self, iterator: Iterator) -> DimensionWindow:
-        return _window(self.trace, self.dim_of[iterator], str(self.memory))
-
     def start(self, iterator: Iterator) -> Any:
-        return self.memory.start(self.window(iterator))
+        return self.memory.start(window_of(self.trace, self.dim_of[iterator], str(self.memory)))
 
     def is_window(self) -> bool:
         """Whether each tile axis runs along one memory axis, one element a step, or has one element somewhere on it."""
@@ -232,10 +232,6 @@ NOT_FURTHER = Whole(0)
 
 def _plus(a: Any, b: Any) -> Any:
     return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
-
-
-def _window(trace: Trace, dim: Any, what: str) -> DimensionWindow:
-    return window_of(trace, dim, what)
 
 
 def _want_memory(op: str, x: object) -> None:
@@ -419,7 +415,7 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
     _count(trace, "self_index", elements_per_thread)
     if dim in trace.settable:
         return scalar_of(trace, trace.settable[dim], dtype)
-    window = _window(trace, dim, "self_index")
+    window = window_of(trace, dim, "self_index")
     places = Traced(trace, trace.emit(ir.Iota, type=Tile((window.extent,), dtype)), (dim,))
     shifted: Traced = places + scalar_of(trace, window.start, dtype)
     return shifted
@@ -428,7 +424,7 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
 def first_index(dim: Symbol) -> Traced:
     """Where along `dim` this workgroup's tile begins, as one number."""
     trace = current("first_index")
-    return scalar_of(trace, _window(trace, dim, "first_index").start, INDEX)
+    return scalar_of(trace, window_of(trace, dim, "first_index").start, INDEX)
 
 
 def set_symbol(symbol: Symbol, value: Any) -> None:

@@ -17,6 +17,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I32, INDEX, DType, Tile
 from tilewave.lang.tags import taggable
+from tilewave.lang.windows import ends_with_a_tile, length_of, start_of
 from tilewave.trace import Trace, current
 
 if TYPE_CHECKING:
@@ -214,28 +215,22 @@ def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
 
 def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
     """Which elements of x are not past the end of a dim; nothing where all of them are inside for certain."""
-    if dim in trace.unplaced:
+    if trace.unplaced.intersection(dim.symbols()):
         raise DimensionError(
             f"{what}: the kernel's own loop places its tiles of {dim}, so which elements lie past its end is not known",
             loc=here(),
             remedy=f"walk {dim} with iterate or take it whole, or leave the tiles to GridConstraint without that loop",
         )
-    axis, length = x.dims.index(dim), length_of(trace, dim)
-    extent = x.type.shape[axis]
-    if isinstance(length, int) and length > 0 and length % extent == 0:
+    axis = x.dims.index(dim)
+    if ends_with_a_tile(trace, dim, x.type.shape[axis]):
         return None
-    holds = positions(trace, x, dim, INDEX) < length
+    holds = positions(trace, x, dim, INDEX) < length_of(trace, dim)
     return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())
-
-
-def length_of(trace: Trace, dim: Any) -> Any:
-    """How long a dim is; a number of the kernel where that is known only at the launch."""
-    return trace.walks[dim].length if dim in trace.walks else dim.evaluate(trace.symbols)
 
 
 def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
     """Where each element along a dim of x stands in that dim."""
-    extent, start = x.type.shape[x.dims.index(dim)], trace.start_of(dim)
+    extent, start = x.type.shape[x.dims.index(dim)], start_of(trace, dim)
     places = type(x)(trace, trace.emit(ir.Iota, type=Tile((extent,), dtype)), (dim,))
     if isinstance(start, int) and start == 0:
         return places

@@ -9,8 +9,8 @@ from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir.build import Number
 from tilewave.lang.symbols import Symbol, expression
 from tilewave.lang.tags import taggable
-from tilewave.lang.types import extent_of
 from tilewave.lang.values import Traced, describe, dims_of, extents_of, in_order, permuted, repeated, scalar_of
+from tilewave.lang.windows import extent_of
 from tilewave.trace import Trace, current
 
 

@@ -197,6 +197,9 @@ class Whole(Expression):
         return iter(())
 
 
+ONE = Whole(1)
+
+
 @dataclass(frozen=True)
 class Combined(Expression):
     """Two expressions and the operator, or the function, that joins them."""
@@ -295,6 +298,41 @@ def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
             return Rounded(how, replaced(quotient, by))
         case _:
             return x
+
+
+def quotient(x: Expression) -> tuple[Expression, Expression]:
+    """x as a numerator and a denominator, which is 1 where nothing is divided without rounding.
+
+    >>> quotient(2 * (sym.K / 64))
+    (2 * K, 64)
+    """
+    match x:
+        case Combined("/", a, b):
+            (above, below), (more, less) = quotient(a), quotient(b)
+            return _times(above, less), _times(below, more)
+        case Combined("*", a, b):
+            (above, below), (more, less) = quotient(a), quotient(b)
+            return _times(above, more), _times(below, less)
+        case Combined("+" | "-" as how, a, b):
+            (above, below), (more, less) = quotient(a), quotient(b)
+            if below == less == ONE:
+                return x, ONE
+            return Combined(how, _times(above, less), _times(more, below)), _times(below, less)
+        case _:
+            return x, ONE
+
+
+def _times(a: Expression, b: Expression) -> Expression:
+    if isinstance(a, Whole) and isinstance(b, Whole):
+        return Whole(a.value * b.value)
+    return b if a == ONE else a if b == ONE else Combined("*", a, b)
+
+
+def rounded_where_open(x: Expression, values: Mapping[Symbol, Index]) -> Expression:
+    """x as the length of a dim: a quotient of numbers that only a launch tells is rounded down."""
+    above, below = quotient(x)
+    is_known = below == ONE or all(isinstance(values.get(s), int) for s in x.symbols())
+    return x if is_known else Combined("//", above, below)
 
 
 def _refuse(x: object) -> NoReturn:

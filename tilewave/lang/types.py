@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from math import prod
 from typing import Any, NoReturn
 
 from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
-from tilewave.ir.types import dims as extents
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal
+from tilewave.lang.windows import extent_of, want_room
 from tilewave.trace import DimensionWindow, Trace, current
 
 
@@ -229,67 +228,3 @@ class ScalarArgument:
     def traced(self, trace: Trace) -> Traced:
         """What the kernel's function gets for it."""
         return Traced(trace, trace.cast(self.value, self.dtype))
-
-
-def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
-    """The part of `dim` that is at hand: a dim under no constraint is there whole."""
-    if dim in trace.windows:
-        return trace.windows[dim]
-    if dim in trace.walks:
-        raise DimensionError(
-            f"{what} spans {dim}, which has a tile only inside iterate({dim})",
-            loc=here(),
-            remedy=f"move it into the function under @iterate({dim}, …)",
-        )
-    return DimensionWindow(0, _whole(trace, dim, what))
-
-
-def is_whole(trace: Trace, dim: Any) -> bool:
-    """Whether every workgroup takes it whole: no constraint cuts it."""
-    return dim not in trace.windows and dim not in trace.walks
-
-
-def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> None:
-    """Refuse a tile with a whole dim that is more than a workgroup holds."""
-    held, room = prod(kind.shape) * kind.dtype.bytes, trace.room
-    whole = max((d for d in dims if is_whole(trace, d)), key=lambda d: kind.shape[dims.index(d)], default=None)
-    if whole is None or room.most_bytes is None or held <= room.most_bytes:
-        return
-    raise DimensionError(
-        f"{what} takes {whole} whole: a tile of {extents(kind.shape)} {kind.dtype} is {held:,} bytes, and the "
-        f"registers of a workgroup on {room.target} hold {room.most_bytes:,}",
-        loc=here(),
-        remedy=f"take it in parts: add TilingConstraint({whole}, BLOCK_{whole}), and do this inside an "
-        f"iterate over {whole}",
-    )
-
-
-def extent_of(trace: Trace, dim: Expression, what: str) -> int:
-    """How long a tile is along `dim`, wherever it begins."""
-    if dim in trace.walks and dim not in trace.windows:
-        return trace.walks[dim].step
-    return window_of(trace, dim, what).extent
-
-
-def _whole(trace: Trace, dim: Expression, what: str) -> int:
-    """The length of a dim that a workgroup takes whole, or the longest that it may have."""
-    length = dim.evaluate(trace.symbols)
-    if isinstance(length, int):
-        return max(length, 1)
-    if dim in trace.longest:
-        trace.limits.setdefault(dim, (0, trace.longest[dim]))
-        return trace.longest[dim]
-    raise DimensionError(
-        f"{what} spans {dim}, which no constraint cuts, and how long it is is known only at the launch",
-        loc=here(),
-        remedy=f"{_lengths(dim)}; or cut it: add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or "
-        f"TilingConstraint({dim}, BLOCK_{dim}) and do this inside an iterate over {dim}",
-    )
-
-
-def _lengths(dim: Expression) -> str:
-    """How to say how long a whole dim is."""
-    if isinstance(dim, Symbol):
-        called = "call the kernel with its arrays"
-        return f"{called}, or say how long it is, subs={{{dim}: …}}, or how long at most, longest={{{dim}: 4096}}"
-    return f"say how long it is, subs={{{next(dim.symbols())}: …}}"

@@ -20,8 +20,9 @@ from tilewave.lang.constraints import (
     WorkgroupConstraint,
     WorkgroupMapping,
 )
-from tilewave.lang.symbols import Expression, Symbol
-from tilewave.trace import TileProduct, TileTransfer, TileWork
+from tilewave.lang.symbols import Expression, Symbol, rounded_where_open
+from tilewave.lang.windows import followed
+from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, TileWork
 from tilewave.tune.space import BUFFERS, IN_PLACE, SPLIT, UNSAID
 
 Point = Mapping[Symbol, int]
@@ -240,15 +241,20 @@ class _Cutting:
     def size(self, dim: Any) -> int:
         found = self.sizes.get(dim)
         if found is None:
-            found = self.sizes[dim] = self.number(dim)
+            found = self.sizes[dim] = self.number(rounded_where_open(dim, {}))  # of typical sizes
         return found
 
     def extent(self, dim: Any) -> int:
-        """Of a tile along a dim; one that nobody cuts is whole."""
+        """Of a tile along a dim; one that nobody cuts is whole, and an expression of one that is cut goes with it."""
         for cut in (self.grid, self.steps, self.goes_with):
             if dim in cut:
                 return cut[dim]
-        return self.size(dim)
+        return self.size(dim) if (part := self.followed(dim)) is None else part.extent
+
+    def followed(self, dim: Any) -> DimensionWindow | None:
+        """The part of a dim that goes with a tile of the dim that it is made of."""
+        tiles = self.grid | self.steps | self.goes_with
+        return followed(dim, {s: DimensionWindow.tile(0, n) for s, n in tiles.items()}, self.values)
 
     def count(self, dim: Any) -> int:
         """Of tiles along a dim."""
