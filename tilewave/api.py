@@ -24,12 +24,6 @@ from tilewave.ir.types import (
     DType,
 )
 from tilewave.lang.conditions import conditional as conditional
-from tilewave.lang.constraints import THREAD_0 as THREAD_0
-from tilewave.lang.constraints import THREAD_1 as THREAD_1
-from tilewave.lang.constraints import THREAD_2 as THREAD_2
-from tilewave.lang.constraints import WORKGROUP_0 as WORKGROUP_0
-from tilewave.lang.constraints import WORKGROUP_1 as WORKGROUP_1
-from tilewave.lang.constraints import WORKGROUP_2 as WORKGROUP_2
 from tilewave.lang.constraints import Assumption as Assumption
 from tilewave.lang.constraints import Constraint as Constraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
@@ -88,6 +82,12 @@ from tilewave.lang.shapes import permute as permute
 from tilewave.lang.shared import allocate as allocate
 from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
 from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
+from tilewave.lang.symbols import THREAD_0 as THREAD_0
+from tilewave.lang.symbols import THREAD_1 as THREAD_1
+from tilewave.lang.symbols import THREAD_2 as THREAD_2
+from tilewave.lang.symbols import WORKGROUP_0 as WORKGROUP_0
+from tilewave.lang.symbols import WORKGROUP_1 as WORKGROUP_1
+from tilewave.lang.symbols import WORKGROUP_2 as WORKGROUP_2
 from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.symbols import Max as Max

@@ -42,7 +42,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
-from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
@@ -835,6 +835,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
             remedy=f"write dynamic_symbols=[{given}]",
         )
     symbols = tuple(dict.fromkeys(given))
+    want_no_hardware("dynamic_symbols", *symbols)
     for s in symbols:
         if not isinstance(s, Symbol):
             raise SymbolError(f"dynamic_symbols: {s!r} is no symbol", loc=here(), remedy=f"write sym.{s}")

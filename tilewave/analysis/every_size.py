@@ -8,7 +8,7 @@ order that is right on every grid gives each tile to one workgroup. Along each a
     0              if the window is as long as the axis, or as the axis may be.
 
 Windows written so lie side by side and reach the end: each element is written once if every axis of the grid, and every
-loop around the write, is the place along one axis. A window that is read must only have some part inside. Whatever
+loop around the write, is the place along one axis. What is read may lie anywhere, unless it is written too. Whatever
 does not look like this may be right as well: it is looked at tile by tile, once for each new set of sizes.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.forms import Form, Forms, add, number, number_of, without
+from tilewave.analysis.forms import Form, Forms, add, number, number_of
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number
@@ -141,7 +141,8 @@ class _Look:
         self.named: dict[str, Form] = {}
         self.doubts: list[str] = []
         self.writes: dict[Value, list[_Access]] = {}
-        self.reads: dict[Value, list[tuple[_Access, Op]]] = {}
+        self.reads: dict[Value, list[tuple[_Access | None, Op]]] = {}
+        """Windows; None where a formula places each element."""
         self.workgroup = self.forms.named("workgroup")
         self.limits = limits_of(kernel)
 
@@ -203,7 +204,9 @@ class _Look:
                 counter = _Counter(self.of(op.body.args[0]), self.of(op.trips))
                 self.block(op.body, replace(scope, loops=(*scope.loops, counter)))
             case Read() if op.memory in self.kernel.body.args:
-                self.read(op, scope)
+                self.reads.setdefault(op.memory, []).append((self.access(op, op.result), op))
+            case Gather() if op.memory in self.kernel.body.args:
+                self.reads.setdefault(op.memory, []).append((None, op))
             case Write() if op.memory in self.kernel.body.args:
                 self.write(op, scope)
             case _:
@@ -222,8 +225,8 @@ class _Look:
         if isinstance(op, While) and touched:
             self.doubt("its own while loop decides which tiles it computes", op)
         elif touched:
-            how = {Gather: "read through an index mapping", Scatter: "written through an index mapping"}
-            self.doubt(f"{touched[0].name} is {how.get(type(op), f'touched by {op.name}')}", op)
+            how = "written through an index mapping" if isinstance(op, Scatter) else f"touched by {op.name}"
+            self.doubt(f"{touched[0].name} is {how}", op)
         if len(op.results) == 1 and op.result.type == INDEX_SCALAR and not op.blocks:
             self.learn(op.result, self.forms.of(op, [self.of(v) for v in op.operands]))
 
@@ -283,31 +286,6 @@ class _Look:
             return self.limits[extent][1]
         known = number_of(self.extent(memory, axis))
         return MOST_OPEN if known is None else known
-
-    def read(self, op: Read, scope: _Scope) -> None:
-        access = self.access(op, op.result)
-        self.reads.setdefault(op.memory, []).append((access, op))
-        for axis in range(op.memory.type.rank):
-            begins_it = axis in op.axes and number_of(access.at[axis]) == 0
-            if not begins_it and not self.is_inside(op.memory, axis, access, scope):
-                self.doubt(f"what is read of {op.memory.name} along axis {axis} may lie outside", op)
-
-    def is_inside(self, memory: Value, axis: int, access: _Access, scope: _Scope) -> bool:
-        """Whether some of every window lies inside: it begins before the end, and not too far before the begin."""
-        extent, begin, size = self.extent(memory, axis), access.at[axis], access.window[axis]
-        length, fixed = number_of(extent), number_of(begin)
-        if fixed is not None:
-            return length is not None and -size < fixed < length
-        for counter in scope.counters:
-            step, rest = without(begin, counter.at)
-            offset, count = number_of(rest), number_of(counter.count)
-            if step < 1 or offset is None or offset <= -size:
-                continue
-            if counter.count == self.forms.steps(extent, step) and offset <= 0:
-                return True
-            if length is not None and count is not None and (count - 1) * step + offset < length:
-                return True
-        return False
 
     def access(self, op: Read | Write, tile: Value) -> _Access:
         along = dict(zip(op.axes, tile.type.shape, strict=True))

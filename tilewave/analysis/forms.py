@@ -47,14 +47,6 @@ def add(a: Form, b: Form, times: int = 1) -> Form:
     return _without_zeros(found)
 
 
-def without(form: Form, part: Form) -> tuple[int, Form]:
-    """(n, rest), where the form is n · part + rest; part is one name."""
-    ((product, _),) = part
-    found = dict(form)
-    times = found.pop(product, 0)
-    return times, _without_zeros(found)
-
-
 def _without_zeros(found: Mapping[Product, int]) -> Form:
     return frozenset((product, n) for product, n in found.items() if n)
 

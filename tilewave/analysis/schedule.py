@@ -13,7 +13,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from tilewave.analysis.ranges import Range
 from tilewave.analysis.visits import Visit, WholeRun, element_places, want_followed
 from tilewave.errors import CoverageError
 from tilewave.forks import cached_property
@@ -93,19 +92,16 @@ class Covered:
     schedule: Schedule
     covers: Mapping[Value, Cover]
     """Who writes which part of each memory."""
-    bounds: Mapping[Value, Range]
-    """Of the values that were watched, over all workgroups."""
 
     @staticmethod
-    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
+    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str) -> Covered:
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
         if not writes:
             raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
-        run = WholeRun(kernel, symbols, stores, watched)
-        for visit in run.all():
+        for visit in WholeRun(kernel, symbols, stores).all():
             covers[visit.op.memory].add(visit, remedy)
         first = covers[memories[0]]
         schedule = Schedule(kernel.workgroup_count, first.cut.grid, *first.pairs)
@@ -113,7 +109,7 @@ class Covered:
             if not cover.aligned:
                 covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
             covers[memory].check(remedy)
-        return Covered(schedule, covers, run.bounds)
+        return Covered(schedule, covers)
 
 
 @dataclass(frozen=True)

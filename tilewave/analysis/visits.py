@@ -72,19 +72,13 @@ def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], .
 
 
 class IndexRun:
-    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made.
+    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made."""
 
-    `bounds` are what each of the `watched` values came to at least and at most, wherever it was computed.
-    """
-
-    def __init__(
-        self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted, watched: frozenset[Value] = frozenset()
-    ) -> None:
-        self.kernel, self.wanted, self.watched = kernel, wanted, watched
-        self.needed = needed_values(kernel.body, wanted, watched)
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted) -> None:
+        self.kernel, self.wanted = kernel, wanted
+        self.needed = needed_values(kernel.body, wanted)
         numbers = [v for v in kernel.body.args if isinstance(v.type, Scalar)]
         self.symbols = {v: symbols[v.name] for v in numbers if v in self.needed or v.name in symbols}
-        self.bounds: dict[Value, tuple[int, int]] = {}
         self.out: list[Visit] = []
         tiles = sum(tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
         self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
@@ -100,7 +94,6 @@ class IndexRun:
 
     def block(self, block: Block, env: dict[Value, Any], w: Array, *args: Any) -> tuple[Any, ...]:
         env.update(zip(block.args, args, strict=False))
-        self.watch(block.args, env)
         for op in block.ops:
             if isinstance(op, Yield):
                 return tuple(env.get(v) for v in op.values)
@@ -108,14 +101,7 @@ class IndexRun:
                 self.visit(op, env, w)
             elif op.blocks or any(v in self.needed for v in op.results):
                 self.op(op, env, w)
-                self.watch(op.results, env)
         return ()
-
-    def watch(self, values: tuple[Value, ...], env: dict[Value, Any]) -> None:
-        for v in self.watched.intersection(values) if self.watched else ():
-            low, high = int(np.min(env[v])), int(np.max(env[v]))
-            before = self.bounds.get(v, (low, high))
-            self.bounds[v] = min(low, before[0]), max(high, before[1])
 
     def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
         match op:
@@ -137,9 +123,7 @@ class IndexRun:
                 raise NotImplementedError(f"{op.loc}: no index is computed from {op.name}")
 
     def matters(self, op: Loop) -> bool:
-        if any(v in self.needed for v in op.results) or not self.watched.isdisjoint(op.body.args):
-            return True
-        return any(self.wanted(o) or not self.watched.isdisjoint(o.results) for o in walk(op.body))
+        return any(v in self.needed for v in op.results) or any(map(self.wanted, walk(op.body)))
 
     def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
         if isinstance(op, (Gather, Scatter)):
@@ -240,9 +224,9 @@ def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
     return shape
 
 
-def window(op: Write) -> tuple[int, ...]:
-    """How much a write stores along each axis of its memory."""
-    along = dict(zip(op.axes, op.within or op.tile.type.shape, strict=True))
+def window(op: Write | Read) -> tuple[int, ...]:
+    """How much a write stores, or a read takes, along each axis of its memory."""
+    along = dict(zip(op.axes, op.within or tile_shape(op), strict=True))
     return tuple(along.get(axis, 1) for axis in range(op.memory.type.rank))
 
 

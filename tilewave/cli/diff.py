@@ -20,9 +20,8 @@ from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
-from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
-from tilewave.lang.symbols import Symbol, sym
+from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level

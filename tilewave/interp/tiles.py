@@ -352,21 +352,22 @@ class _Interpreter(InterpretedCall):
 
     def read(self, op: Read) -> tuple[Any, ...]:
         buffer: TrackedMemory = self.env[op.memory]
-        if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard) or 0 in op.within:
-            return (np.zeros(op.result.type.shape, buffer.data.dtype),)
-        window = self.window(op, buffer, op.within or op.result.type.shape)
-        self.note_read(op, buffer, window.inside)
-        found = buffer.data[window.inside]
-        if window.whole and not op.within:
-            return (np.array(window.to_tile(found)),)
+        window = None if 0 in op.within else self.window(op, buffer, op.within or op.result.type.shape)
         tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
-        tile[window.part] = window.to_tile(found)
+        if window is not None:
+            self.note_read(op, buffer, window.inside)
+            found = window.to_tile(buffer.data[window.inside])
+            if window.whole and not op.within:
+                return (np.array(found),)
+            tile[window.part] = found
         return (tile,)
 
     def write(self, op: Write | WriteThrough) -> tuple[Any, ...]:
         buffer, tile = self.env[op.memory], self.env[op.tile]
         within = op.within if isinstance(op, Write) else ()
         window = self.window(op, buffer, within or op.tile.type.shape)
+        if window is None:
+            self.outside(op, buffer, [self.env[v] for v in op.at])
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
         return ()
@@ -412,13 +413,17 @@ class _Interpreter(InterpretedCall):
             tile[window.part] = window.to_tile(source.data[window.inside])
         return tuple(self.env[v] for v in op.to_at), tile
 
-    def window(self, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]) -> Window:
+    def window(self, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]) -> Window | None:
+        """The part of a tile that lies inside its memory; None where nothing does, which an array may be read at."""
         at = [self.env[v] for v in op.at]
         window = Window.of(at, op.axes, shape, buffer.data.shape)
-        if window is None:
-            position = ", ".join(map(str, at))
-            self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
+        if window is None and not _has_edges(buffer):
+            self.outside(op, buffer, at)
         return window
+
+    def outside(self, op: Op, buffer: TrackedMemory, at: Sequence[int]) -> NoReturn:
+        position = ", ".join(map(str, at))
+        self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
 
     def gather(self, op: Gather) -> tuple[Any, ...]:
         buffer: TrackedMemory = self.env[op.memory]
@@ -448,10 +453,15 @@ class _Interpreter(InterpretedCall):
         inside = np.ones(tile, bool)
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
-        if not inside.any() and not op.part:
-            position = ", ".join(str(p.flat[0]) for p in where_to)
-            self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
+        may_be_outside = op.part or (isinstance(op, Gather) and _has_edges(buffer))
+        if not inside.any() and not may_be_outside:
+            self.outside(op, buffer, [p.flat[0] for p in where_to])
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
+
+
+def _has_edges(buffer: TrackedMemory) -> bool:
+    """Whether elements may be read outside it, as 0: those of an array may, those of a workgroup's own memory not."""
+    return lies_in(buffer.value, "global")
 
 
 MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {

@@ -8,17 +8,9 @@ from enum import Enum
 from typing import Any
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, here
-from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression
+from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression, want_no_hardware
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping import MappingError, as_mapping
-
-WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = (Symbol(f"WORKGROUP_{i}") for i in range(3))
-THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
-COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
-LANES = (THREAD_0, THREAD_1, THREAD_2)
-HARDWARE = COORDINATES + LANES
-"""The symbols that nobody gives a value to."""
-
 
 WAVE_LANES = (32, 64)
 """What chips have."""
@@ -78,6 +70,10 @@ class Constraint:
                 yield from part.symbols()
 
 
+OF_WORKGROUPS = ("iters", "expr")
+"""What a constraint may say differently for each workgroup."""
+
+
 def _as_expression(constraint: Constraint, *names: str) -> None:
     dim = getattr(constraint, "dim", None)
     if dim is not None and not isinstance(dim, Symbol):
@@ -86,14 +82,18 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
             loc=constraint.loc,
             remedy=_symbol_in_place_of(dim),
         )
+    want_no_hardware(type(constraint).__name__, dim)
     for name in names:
         given = getattr(constraint, name)
         try:
-            object.__setattr__(constraint, name, expression(given))
+            found = expression(given)
         except SymbolError as error:
             of = f" of {dim}" if dim is not None else ""
             what = f"{type(constraint).__name__}: {name}{of} is {given!r}, no whole number and no expression of symbols"
             raise ConstraintError(what, loc=constraint.loc, remedy=error.remedy) from None
+        if name not in OF_WORKGROUPS:
+            want_no_hardware(f"{type(constraint).__name__}: {name}", *found.symbols())
+        object.__setattr__(constraint, name, found)
 
 
 def _symbol_in_place_of(dim: object) -> str:

@@ -12,8 +12,6 @@ from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
 from tilewave.ir.build import Number
 from tilewave.ir.places import Places, Side
 from tilewave.lang.constraints import (
-    COORDINATES,
-    LANES,
     Constraint,
     GridConstraint,
     HardwareConstraint,
@@ -26,7 +24,7 @@ from tilewave.lang.constraints import (
     WorkgroupConstraint,
     WorkgroupMapping,
 )
-from tilewave.lang.symbols import Expression, Symbol, expression, no_value
+from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along

@@ -20,15 +20,22 @@ from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
-    COORDINATES,
-    HARDWARE,
     Constraint,
     ReorderingConstraint,
     WorkgroupMapping,
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import misused
-from tilewave.lang.symbols import Expression, Symbol, expression, no_value, rounded_where_open
+from tilewave.lang.symbols import (
+    COORDINATES,
+    HARDWARE,
+    Expression,
+    Symbol,
+    expression,
+    no_value,
+    rounded_where_open,
+    want_no_hardware,
+)
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
 
@@ -353,6 +360,7 @@ def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
     for key in subs:
         if not isinstance(key, Symbol):
             raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
+    want_no_hardware("subs", *subs)
     return {key: value if isinstance(value, AddressSpace) else _size_of(key, value) for key, value in subs.items()}
 
 

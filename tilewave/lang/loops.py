@@ -16,7 +16,7 @@ from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import Traced, describe, index_of, want_number
+from tilewave.lang.values import Traced, describe, index_of, want_number, with_dims_of
 from tilewave.trace import DimensionWindow, Trace, current, steps_along
 
 
@@ -100,10 +100,16 @@ class Carrying:
         """What the author's function makes of these: as many, of the same kinds."""
         returned = self.body(*carried)
         found = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(found) == len(self.init):
+            found = [self.fitted(x, first) for x, first in zip(found, self.init, strict=True)]
         kinds = [(x.type, x.dims) for x in found if isinstance(x, Traced)]
         if kinds != [(x.type, x.dims) for x in self.init]:
             raise self.returned_wrong(found)
         return found
+
+    def fitted(self, x: Any, first: Traced) -> Any:
+        """A value that is returned, without dims of one element that what is carried has not, and with those it has."""
+        return with_dims_of(self.trace, x, first) if isinstance(x, Traced) and x.dims != first.dims else x
 
     def wanted_and_given(self, found: list[Any]) -> tuple[str, str]:
         """What the author's function should return, and what it does, in words."""

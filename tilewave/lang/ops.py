@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewave.errors import (
@@ -21,7 +21,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.reductions import inside_of
-from tilewave.lang.symbols import Expression, Symbol, Whole
+from tilewave.lang.symbols import Expression, Symbol, Whole, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument, want_dtype
 from tilewave.lang.values import (
@@ -38,6 +38,7 @@ from tilewave.lang.values import (
     spread,
     together,
     want_number,
+    without_single_dims,
 )
 from tilewave.lang.windows import extent_here, want_room, window_of
 from tilewave.trace import TileProduct, TileTransfer, Trace, current
@@ -119,8 +120,10 @@ def write(
 
 
 def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
-    """The tile with the dims that it lacks, where the memory takes one element along each."""
+    """The tile with the dims that it lacks, where the memory takes one element along each, and without those of one
+    element that the memory lacks."""
     extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
+    tile = without_single_dims(trace, tile, [d for d in tile.dims if d not in extents])
     missing = [d for d in tile_dims if d not in tile.dims]
     if not missing or any(d not in extents for d in tile.dims) or any(extents[d] > 1 for d in missing):
         return tile
@@ -175,9 +178,8 @@ class _Place:
             memory_side = tile_side
         missing = [d for d in memory.dims if d not in memory_side]
         if missing:
-            raise DimensionError(
-                f"the mapping does not say where {missing[0]} of {memory} is", loc=here(), remedy=f"add {missing[0]}: …"
-            )
+            what = f"the mapping does not say where {missing[0]} of {memory} is"
+            raise DimensionError(what, loc=here(), remedy=_named(missing[0], memory, memory_side))
         self.dim_of: dict[Iterator, Any] = {tile_side[d]: d for d in tile_dims}
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
         self.steps = [unit_step(p) or self.single(p) for p in self.positions]
@@ -224,6 +226,12 @@ class _Place:
             here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.start(i)) for i, arg in args.items()}
             positions = [p.evaluate({**trace.symbols, **here_are}) for p in self.positions]
             return trace.block(args.values(), [trace.index(p) for p in positions])
+
+
+def _named(dim: Expression, memory: MemoryArgument, side: Mapping[Expression, Expression]) -> str:
+    """How a mapping says where a dim of a memory is: by that dim, though it be an expression."""
+    part = next((d for d in side if d not in memory.dims and d in tuple(dim.symbols())), None)
+    return f"add {dim}: …" if part is None else f"write {dim} in the place of {part}"
 
 
 NOT_FURTHER = Whole(0)
@@ -387,12 +395,29 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
         return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}".rstrip("; ")
     rows, cols = acc.dims[-2:]
     depth = shared[0]
+    for name, x, other in (("a", a, b), ("b", b, a)):
+        if single := _single_dims(x, other, acc):
+            left = ", ".join(str(d) for d in acc.dims if d not in single)
+            gone = ", ".join(map(str, single))
+            return (
+                f"{name} has one element along {gone}: leave that out, {name}.max(dim=[{gone}]), and begin with "
+                f"Register[{left}, {acc.dtype}](…); write puts a dim of one element back"
+            )
     for batch in acc.dims[:-2]:
         for name, x, side in (("a", a, rows), ("b", b, cols)):
-            if batch not in x.dims:
-                wanted = ", ".join(map(str, (*acc.dims[:-2], side, depth)))
-                return f"{name} has no {batch}: write broadcast({name}, target_shape=[{wanted}]); {made}".rstrip("; ")
+            wanted = (*acc.dims[:-2], side, depth)
+            if batch not in x.dims and set(x.dims) <= set(wanted):
+                listed = ", ".join(map(str, wanted))
+                return f"{name} has no {batch}: write broadcast({name}, target_shape=[{listed}]); {made}".rstrip("; ")
     return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}".rstrip("; ")
+
+
+def _single_dims(x: Traced, other: Traced, acc: Traced) -> list[Any]:
+    """Dims of one element that an operand has beside the one that makes rows or columns of the sums."""
+    alone = [d for d in x.dims if d in acc.dims and d not in other.dims]
+    extents = extents_of(x)
+    single = [d for d in alone if extents[d] == 1]
+    return single if len(alone) - len(single) == 1 else single[:-1] if len(alone) == len(single) else []
 
 
 # -- numbers --------------------------------------------------------------------------------------------------------
@@ -432,6 +457,7 @@ def set_symbol(symbol: Symbol, value: Any) -> None:
     trace = current("set_symbol")
     if not isinstance(symbol, Symbol):
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
+    want_no_hardware("set_symbol", symbol)
     want_number("set_symbol", value, PER_ELEMENT)
     if symbol in trace.symbols and symbol not in trace.settable:
         raise SymbolError(

@@ -17,7 +17,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I32, INDEX, DType, Tile
 from tilewave.lang.tags import taggable
-from tilewave.lang.windows import ends_with_a_tile, length_of, start_of
+from tilewave.lang.windows import ends_with_a_tile, is_whole, length_of, start_of
 from tilewave.trace import Trace, current
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _one_dim(x: Any, word: str, dim: Any) -> Any:
 def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
     """Of no elements there is no largest one: a whole dim is not empty; where its length is open, no call's is."""
     for d in along:
-        length = length_of(trace, d)
+        length = length_of(trace, d) if is_whole(trace, d) else 1
         if isinstance(length, int) and length == 0:
             what = f"{how}: {d} is 0 long, and of no elements there is no largest or smallest one"
             raise DimensionError(what, loc=here(), remedy=f"give {d} at least 1 element")

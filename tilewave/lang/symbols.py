@@ -157,6 +157,9 @@ def is_small_power(power: object) -> TypeGuard[SupportsIndex]:
 
 def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> SymbolError:
     """The error of symbols that nobody gave a value: all of them at once."""
+    hardware = next((s for s in symbols if s in HARDWARE), None)
+    if hardware is not None:
+        return SymbolError(f"{hardware} has no value here", loc=here(), remedy=in_place_of_hardware(hardware))
     one, names = len(symbols) == 1, [str(s) for s in symbols]
     what = f"{names[0]} has no value" if one else f"{', '.join(names[:-1])} and {names[-1]} have no values"
     given = ", ".join(f"{name}: {example}" for name in names)
@@ -246,6 +249,33 @@ class Names:
 
 
 sym = Names()
+
+
+WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = (Symbol(f"WORKGROUP_{i}") for i in range(3))
+THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
+COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
+LANES = (THREAD_0, THREAD_1, THREAD_2)
+HARDWARE = COORDINATES + LANES
+"""The symbols that nobody gives a value to."""
+
+
+def want_no_hardware(what: str, *symbols: object) -> None:
+    """Refuse the hardware's numbers where a symbol is given a value or stands for a dim."""
+    for s in symbols:
+        if isinstance(s, Symbol) and s in HARDWARE:
+            kind = "workgroup" if s in COORDINATES else "lane"
+            raise SymbolError(
+                f"{what}: {s} is the number of a {kind}, which nobody gives",
+                loc=here(),
+                remedy=in_place_of_hardware(s),
+            )
+
+
+def in_place_of_hardware(s: Symbol) -> str:
+    """What to write where one of the hardware's numbers has no place."""
+    if s in LANES:
+        return "leave it out: a kernel handles whole tiles; self_index(M) tells where along M each element of a tile is"
+    return f"leave it out; in a kernel, scalar({s}) is the number that this workgroup has"
 
 
 def ceiling(x: object) -> Expression:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
-from tilewave.lang.symbols import Expression, Symbol, expression
+from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal
 from tilewave.lang.windows import extent_of, want_room
@@ -121,6 +121,7 @@ class _OfMemories(type):
             want_dtype(dtype, f"Memory[{', '.join(map(str, parts))}, f16]")
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
+        want_no_hardware("Memory", *dims)
         return MemoryType(tuple(expression(d) for d in dims), space, want_dtype(dtype), here(), layout)
 
 

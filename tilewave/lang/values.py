@@ -26,9 +26,11 @@ from tilewave.ir.ops import (
     Not,
     Or,
     Permute,
+    Reduce,
     RoundAway,
     Rounding,
 )
+from tilewave.ir.ops.reduction import reduced
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
 from tilewave.lang.pythons_own import (
     ATTRIBUTES,
@@ -40,6 +42,7 @@ from tilewave.lang.pythons_own import (
 )
 from tilewave.lang.reductions import Reducible
 from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, is_small_power
+from tilewave.lang.windows import length_of
 from tilewave.trace import Trace, current
 
 
@@ -374,6 +377,37 @@ def repeated(trace: Trace, x: Traced, extents: Mapping[Hashable, int]) -> Traced
         raise ShapeError(f"{describe(x)} cannot be repeated along a tile {along}", loc=here())
     value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable
     return Traced(trace, value, order)
+
+
+def without_single_dims(trace: Trace, x: Traced, dims: Sequence[Hashable]) -> Traced:
+    """x without some dims, if it has one element along each; else x as it is."""
+    extents = extents_of(x)
+    if not dims or any(extents[d] > 1 or _is_empty(trace, d) for d in dims):
+        return x
+    kept = tuple(d for d in x.dims if d not in dims)
+    axes = tuple(x.dims.index(d) for d in x.dims if d in dims)
+    how = "any" if x.dtype == BOOL else "max"  # of one element, itself
+    value = trace.emit(Reduce, x.value, axes, how, type=reduced(x.type, axes), name=how)
+    if x.value in trace.zero_outside:
+        trace.zero_outside[value] = trace.zero_outside[x.value].difference(dims)
+    return Traced(trace, value, kept)
+
+
+def _is_empty(trace: Trace, dim: Any) -> bool:
+    """Whether there is nothing along a dim, so that the one element of its tile lies outside."""
+    length = length_of(trace, dim)
+    return isinstance(length, int) and length == 0
+
+
+def with_dims_of(trace: Trace, x: Traced, like: Traced) -> Traced:
+    """x with the dims of another tile, where theirs differ by dims of one element alone; else x as it is."""
+    wanted = extents_of(like)
+    fewer = without_single_dims(trace, x, [d for d in x.dims if d not in wanted])
+    missing = [d for d in wanted if d not in fewer.dims]
+    in_its_order = fewer.dims == tuple(d for d in wanted if d in fewer.dims)
+    if not missing or not in_its_order or any(wanted[d] > 1 for d in missing):
+        return fewer
+    return repeated(trace, fewer, wanted)
 
 
 def permuted(x: Traced, order: Sequence[Hashable]) -> Traced:

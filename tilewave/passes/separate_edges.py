@@ -13,8 +13,8 @@
                                                          loop(1 - %inside) { write(%sums, …) {guard = [0, 1]} }
 
 Inside, no element lies past the end of a row, and whatever is chosen by that is chosen now. How many steps lie inside
-is a number of the launch. A step begins inside its memory, so that few are left for the edge:
-one, where steps are as long as their tiles. With sizes that are known, guard_edges knows all that itself.
+is a number of the launch. Where every step begins inside its memory, as those of a loop along it do, few are left for
+the edge: one, where steps are as long as their tiles. With sizes that are known, guard_edges knows all that itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.affine import Affine, Sums
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
@@ -36,9 +37,12 @@ from tilewave.ir.ops import (
     Iota,
     Less,
     Loop,
+    Max,
+    Min,
     Overlay,
     Role,
     Select,
+    Sub,
     While,
     Write,
     WriteThrough,
@@ -86,6 +90,8 @@ class StepEdge:
 class _Separation:
     def __init__(self, kernel: Kernel) -> None:
         self.sums, self.ranges, self.taken = Sums(kernel), Ranges(kernel), names(kernel)
+        self.scalars = BlockScalars(kernel.body)
+        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -112,8 +118,37 @@ class _Separation:
         inside = tuple(builder.fresh(f"{v.name}_inside", v.type) for v in loop.results)
         body = self.block(replace(loop.body, ops=self.without(loop.body.ops, guards)))
         builder.effect(Loop, whole.value, loop.init, body, results=inside)
-        self.edge(loop, whole, max(edge.most_behind for edge in edges), inside, builder)
+        most = max(edge.most_behind for edge in edges)
+        few = self.ranges.of(loop.trips)[1] <= most or all(self.begins_inside(edge, loop.trips) for edge in edges)
+        self.edge(loop, whole, most if few else None, inside, builder)
         return builder.ops
+
+    def begins_inside(self, edge: StepEdge, trips: Value) -> bool:
+        """Whether the tile of every step begins before its memory ends: there are no more steps than cover it."""
+        by = [v for v, factor in edge.rest if factor == edge.each]
+        if len(by) != len(edge.rest) or len(by) > 1:
+            return False
+        covering = Value(edge.extent, INDEX_SCALAR), edge.each
+        ends = self.ends(trips, by[0] if by else None)
+        return any(self.scalars.rounded_up(end) == covering and edge.first <= less * edge.each for end, less in ends)
+
+    def ends(self, trips: Value, first: Value | None) -> Iterator[tuple[Value, int]]:
+        """(n, m) such that a loop goes round no more than n - m times, or n - m - first times."""
+        match self.makers.get(trips):
+            case Max(a, b):
+                for x, least in ((a, b), (b, a)):
+                    if self.scalars.constant(least) == 0:  # a loop that does not run ends anywhere
+                        yield from self.ends(x, first)
+            case Min(a, b):
+                yield from (*self.ends(a, first), *self.ends(b, first))
+            case Sub(a, b) if b == first:
+                yield from self.ends(a, None)
+            case Sub(a, b) if (less := self.scalars.constant(b)) is not None:
+                yield from ((end, less + more) for end, more in self.ends(a, first))
+            case _ if first is None:
+                yield trips, 0
+            case _:
+                pass  # where it ends is not seen
 
     def edges(self, op: Access, loop: Loop) -> dict[int, StepEdge]:
         """The guarded axes along which a loop moves its tile, step by step."""
@@ -140,9 +175,10 @@ class _Separation:
         not_below: Number = found.larger(0)
         return not_below
 
-    def edge(self, loop: Loop, whole: Number, most: int, init: tuple[Value, ...], builder: Builder) -> None:
-        """The steps behind those, as they were."""
-        trips = (Number(builder, loop.trips) - whole).smaller(most)
+    def edge(self, loop: Loop, whole: Number, most: int | None, init: tuple[Value, ...], builder: Builder) -> None:
+        """The steps behind those, as they were; `most` of them, where that is known."""
+        trips = Number(builder, loop.trips) - whole
+        trips = trips if most is None else trips.smaller(most)
         copier = Copier(builder, "edge")
         index, *carried = loop.body.args
         args = builder.fresh(f"{index.name}_behind", INDEX_SCALAR), *map(copier.fresh, carried)
