@@ -63,12 +63,12 @@ FINDINGS = {
 """,
         "workgroup 1 touches c[8, 0], all of it outside memory<8x8xf32, global>\n  k.ir:8",
     ),
-    "a read outside a buffer": (
-        """  %far = add(%row, %four) : index
-  %x = read(%a, [%far, %zero]) {axes = [0, 1]} : tile<4x8xf32>
+    "a read outside a workgroup's own memory": (
+        """  %s = allocate() : memory<4x8xf32, shared>
+  %x = read(%s, [%four, %zero]) {axes = [0, 1]} : tile<4x8xf32>
   write(%x, %c, [%row, %zero]) {axes = [0, 1]}
 """,
-        "workgroup 1 touches a[8, 0], all of it outside memory<8x8xf32, global>\n  k.ir:7",
+        "workgroup 0 touches s[4, 0], all of it outside memory<4x8xf32, shared>\n  k.ir:7",
     ),
     "a read of memory nobody wrote": (
         """  %s = allocate() : memory<4x8xf32, shared>

@@ -395,6 +395,12 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
         return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}".rstrip("; ")
     rows, cols = acc.dims[-2:]
     depth = shared[0]
+    for batch in acc.dims[:-2]:
+        for name, x, side in (("a", a, rows), ("b", b, cols)):
+            wanted = (*acc.dims[:-2], side, depth)
+            if batch not in x.dims and set(x.dims) <= set(wanted):
+                listed = ", ".join(map(str, wanted))
+                return f"{name} has no {batch}: write broadcast({name}, target_shape=[{listed}]); {made}".rstrip("; ")
     for name, x, other in (("a", a, b), ("b", b, a)):
         if single := _single_dims(x, other, acc):
             left = ", ".join(str(d) for d in acc.dims if d not in single)
@@ -403,12 +409,6 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
                 f"{name} has one element along {gone}: leave that out, {name}.max(dim=[{gone}]), and begin with "
                 f"Register[{left}, {acc.dtype}](…); write puts a dim of one element back"
             )
-    for batch in acc.dims[:-2]:
-        for name, x, side in (("a", a, rows), ("b", b, cols)):
-            wanted = (*acc.dims[:-2], side, depth)
-            if batch not in x.dims and set(x.dims) <= set(wanted):
-                listed = ", ".join(map(str, wanted))
-                return f"{name} has no {batch}: write broadcast({name}, target_shape=[{listed}]); {made}".rstrip("; ")
     return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}".rstrip("; ")
 
 

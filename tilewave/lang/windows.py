@@ -23,6 +23,7 @@ from tilewave.lang.symbols import Combined, Expression, Rounded, Symbol, rounded
 from tilewave.trace import DimensionWindow, Trace
 
 Windows = Mapping[Any, DimensionWindow]
+Values = Mapping[Symbol, Any]
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
@@ -55,7 +56,7 @@ def _window(trace: Trace, dim: Expression, what: str, windows: Windows) -> Dimen
             _refuse_outside_loop(dim, s, what)
     if not cut:
         return DimensionWindow.tile(0, _whole(trace, dim, what))
-    return followed(dim, windows, trace.symbols) or _refuse_apart(dim, cut, windows, what)
+    return followed(dim, windows, trace.symbols) or _refuse_apart(dim, cut, windows, what, trace.symbols)
 
 
 def cut_symbols(trace: Trace, dim: Expression) -> list[Symbol]:
@@ -68,7 +69,7 @@ def is_whole(trace: Trace, dim: Any) -> bool:
     return not cut_symbols(trace, dim)
 
 
-def followed(dim: Expression, windows: Windows, values: Mapping[Symbol, Any]) -> DimensionWindow | None:
+def followed(dim: Expression, windows: Windows, values: Values) -> DimensionWindow | None:
     """The part of a dim that belongs to the window of its symbol; None where it is no multiple or fraction of one."""
     match dim:
         case Symbol() if dim in windows:
@@ -88,7 +89,7 @@ def followed(dim: Expression, windows: Windows, values: Mapping[Symbol, Any]) ->
     return None
 
 
-def _known(e: Expression, windows: Windows, values: Mapping[Symbol, Any]) -> int | None:
+def _known(e: Expression, windows: Windows, values: Values) -> int | None:
     """The value of a factor or divisor, which is a positive number when a kernel is compiled."""
     if any(s in windows or not isinstance(values.get(s), int) for s in e.symbols()):
         return None
@@ -141,15 +142,29 @@ def _refuse_outside_loop(dim: Expression, walked: Symbol, what: str) -> NoReturn
     )
 
 
-def _refuse_apart(dim: Expression, cut: list[Symbol], windows: Windows, what: str) -> NoReturn:
+def _refuse_apart(dim: Expression, cut: list[Symbol], windows: Windows, what: str, values: Values) -> NoReturn:
     tiles = " and ".join(f"{windows[s].extent} of {s}" for s in cut)
+    named = ", ".join(f"{s}: …" for s in cut)
+    remedy = f"say where its elements are, mapping=IndexMapping(…, inputs={{{dim}: …}}, outputs={{{named}}})"
+    fitting = _fitting_tile(dim, cut, windows, values)
+    if fitting is not None:
+        remedy = f"cut {cut[0]} into tiles of {fitting}, say"
     raise DimensionError(
         f"{what} spans {dim}, of which no whole number of elements belongs to a tile of {tiles}",
         loc=here(),
-        remedy=f"say where its elements are: mapping=IndexMapping(1, inputs={{{dim}: IndexMapping.iterator(0)}}, "
-        f"outputs={{{cut[0]}: IndexMapping.iterator(0)}}) for a memory of that dim alone, or take it whole, as a dim "
-        "of its own: Memory[…, sym.L, …]",
+        remedy=f"{remedy}; or take it whole, as a dim of its own: Memory[…, sym.L, …]",
     )
+
+
+MOST_TIMES_LONGER = 1024
+
+
+def _fitting_tile(dim: Expression, cut: list[Symbol], windows: Windows, values: Values) -> int | None:
+    """A multiple of the tile to which whole elements of a dim belong; None where a longer tile does not help."""
+    if len(cut) > 1 or windows[cut[0]].number is None:
+        return None
+    longer = (windows[cut[0]].extent * n for n in range(2, MOST_TIMES_LONGER))
+    return next((n for n in longer if followed(dim, {cut[0]: DimensionWindow.tile(0, n)}, values)), None)
 
 
 def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> None:
