@@ -6,16 +6,31 @@ y = broadcast(x, [1])    x[n]     y[p, n]                p is new
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Const, Iota, Loop, While, Yield
+from tilewave.ir.ops import (
+    Broadcast,
+    Const,
+    Div,
+    Division,
+    Elementwise,
+    Function,
+    Iota,
+    Loop,
+    Reduce,
+    Shift,
+    While,
+    Yield,
+)
 from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
 
 Label = tuple[str, int]
 """One axis of one value, by name and number, that stands for all that run together with it."""
+DEAR: tuple[type[Op], ...] = (Function, Division, Div, Reduce, Shift)
+"""What is computed once and kept: to compute it again takes longer than to read it."""
 
 
 class Axes:
@@ -79,23 +94,48 @@ def own_leaves(kernel: Kernel) -> Kernel:
     """Tiles made of nothing (constants, counts, one number repeated) are made anew where each is used.
 
     Two unrelated axes of one length may share such a tile, once the same thing is said only once; that would tie
-    their labels together.
+    their labels together. Where a tile then runs along itself, what is computed from such tiles alone is made anew
+    too: positions, above all, which are a count and where the tile begins.
     """
-    leaves = {op.result: op for op in walk(kernel.body) if _is_leaf(op)}
-    builder, first_use = Builder(names(kernel)), set(leaves)
+    loose = _made_anew(kernel, {op.result: op for op in walk(kernel.body) if _is_leaf(op)})
+    return _made_anew(kernel, _computed_from_leaves(kernel)) if runs_along_itself(loose) else loose
 
-    def copy(v: Value) -> Op:
+
+def runs_along_itself(kernel: Kernel) -> bool:
+    """Whether two axes of one tile carry the same label."""
+    axes = Axes(kernel.body.ops)
+    labels = (axes.of(v) for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile))
+    return any(len(set(mine)) < len(mine) for mine in labels)
+
+
+def _made_anew(kernel: Kernel, made: Mapping[Value, Op]) -> Kernel:
+    """Each use of these tiles gets its own copy of the ops that make it."""
+    builder, first_use = Builder(names(kernel)), set(made)
+
+    def copy(v: Value, copies: dict[Value, Op]) -> None:
+        """`copies` holds this tile's op, behind those of its operands."""
+        if v in copies:
+            return
+        for operand in made[v].operands:
+            if operand in made:
+                copy(operand, copies)
         mine = v if v in first_use else builder.fresh(v.name, v.type)
         first_use.discard(v)
-        return rename(leaves[v], {v: mine})
+        operands = {old: op.result for old, op in copies.items()}
+        copies[v] = rename(made[v], {**operands, v: mine})
 
     def own(op: Op) -> Sequence[Op] | None:
-        if any(v in leaves for v in op.results):
+        if any(v in made for v in op.results):
             return []
-        copies = {v: copy(v) for v in dict.fromkeys(op.operands) if v in leaves}
-        if not copies:
-            return None
-        return [*copies.values(), substitute(op, {v: made.result for v, made in copies.items()})]
+        new: dict[Value, Value] = {}
+        ops: list[Op] = []
+        for v in dict.fromkeys(op.operands):
+            if v in made:
+                copies: dict[Value, Op] = {}
+                copy(v, copies)
+                ops += copies.values()
+                new[v] = copies[v].result
+        return [*ops, substitute(op, new)] if new else None
 
     return rewrite(kernel, own)
 
@@ -104,3 +144,14 @@ def _is_leaf(op: Op) -> bool:
     if len(op.results) != 1 or not isinstance(op.result.type, Tile):
         return False
     return isinstance(op, (Const, Iota)) or (isinstance(op, Broadcast) and isinstance(op.x.type, Scalar))
+
+
+def _computed_from_leaves(kernel: Kernel) -> dict[Value, Op]:
+    """Leaves, and what is cheap to compute from them element by element."""
+    found: dict[Value, Op] = {}
+    for op in walk(kernel.body):
+        tiles = [v for v in op.operands if isinstance(v.type, Tile)]
+        is_chain = isinstance(op, Elementwise) and not isinstance(op, DEAR) and tiles and all(v in found for v in tiles)
+        if _is_leaf(op) or is_chain:
+            found[op.result] = op
+    return found

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 
-from tilewave.analysis.axes import Axes, Label, own_leaves
+from tilewave.analysis.axes import DEAR, Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.sinking import sunk
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -34,11 +35,8 @@ from tilewave.ir.ops import (
     Allocate,
     Broadcast,
     Const,
-    Div,
-    Division,
     Elementwise,
     FloorDiv,
-    Function,
     Iota,
     Loop,
     Min,
@@ -60,11 +58,10 @@ from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, Tile, Type
 
 WALKED: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read, Write, Reduce, Shift)
 """What this pass takes part by part."""
-DEAR: tuple[type[Op], ...] = (Function, Division, Div, Reduce, Shift)
-"""What is not computed twice."""
 
 NO_PARTS = Reason("{op} cannot be computed part by part, so tiles with reductions stay whole")
 FROM_OUTSIDE = Reason("a loop takes or gives the tile here whole, so it is not walked part by part")
+ALONG_ITSELF = Reason("two axes of {tile} run together, so tiles with reductions stay whole")
 TOUCHED_AGAIN = Reason("{memory} is written and touched again, so tiles with reductions stay whole")
 
 
@@ -80,7 +77,8 @@ class WalkReductions:
         if Reduce not in kinds or Mma in kinds:
             return kernel
         loose = own_leaves(kernel)
-        walker = _Walker(self, Builder(names(loose)), [])
+        written = {v for op in walk(loose.body) for v in op.written}
+        walker = _Walker(self, Builder(names(loose)), written, [])
         body = walker.block(loose.body)
         return (replace(kernel, body=body) if walker.done else kernel).declining(*walker.declined)
 
@@ -92,15 +90,22 @@ class WalkReductions:
 class _Walker:
     wishes: WalkReductions
     builder: Builder
+    written: set[Value]
+    """The memories that the kernel writes."""
     declined: list[Declined]
     done: bool = False
 
     def block(self, block: Block) -> Block:
         """A block with its tiles walked one axis after the other; those inside it likewise."""
+        block = self.sunk(block)
         while (plan := self.plan(replace(block, ops=tuple(self.one_axis_each(block.ops))))) is not None:
             self.done = True
-            block = _Emitter(plan, self.wishes, self.builder).block()
+            block = self.sunk(_Emitter(plan, self.wishes, self.builder).block())
         return replace(block, ops=tuple(map_blocks(op, self.block) for op in block.ops))
+
+    def sunk(self, block: Block) -> Block:
+        """A block whose loops make what they take along the axes of large tiles: each can then be walked by itself."""
+        return sunk(block, self.wishes.is_large, self.written, self.builder)
 
     def one_axis_each(self, ops: Sequence[Op]) -> Iterator[Op]:
         """Reductions along several axes as one along each, the last first."""
@@ -178,15 +183,24 @@ class _Plan:
             if isinstance(op, Yield):
                 want(not any(map(self.is_along, used)), FROM_OUTSIDE, op.loc)
                 continue
-            phase = max((self.phase.get(v, 0) for v in used), default=0)
             along = _runs_along(op, self.axes, self.label)
+            phase = max((self.phase.get(v, 0) for v in used), default=0)
+            phase = phase if along else max(phase, self.after_parts(op))
             if along:
                 want(all(v in made for v in used if self.is_along(v)), FROM_OUTSIDE, op.loc)
                 for inner in _with_inner(op):
                     want(self.can_be_walked(inner), NO_PARTS, inner.loc, op=inner.name)
+                    for v in (*inner.operands, *inner.results):
+                        want(self.is_once_along(v), ALONG_ITSELF, inner.loc, tile=v.name)
             (self.walked if along else self.apart).append((phase, op))
             self.phase.update(dict.fromkeys(op.results, phase + self.is_reduced(op)))
         self.check_order()
+
+    def after_parts(self, op: Op) -> int:
+        """The first phase in which what an op touches was written by all parts."""
+        memories = {memory for inner in _with_inner(op) for memory in (*inner.read, *inner.written)}
+        writing = [phase for phase, other in self.walked if any(memories & {*o.written} for o in _with_inner(other))]
+        return max(writing, default=-1) + 1
 
     def can_be_walked(self, op: Op) -> bool:
         """Loops carry parts of tiles as long as nothing is combined along the axis."""
@@ -203,6 +217,9 @@ class _Plan:
         """Which axis of v is walked."""
         labels = self.axes.of(v) if isinstance(v.type, Tile) else ()
         return labels.index(self.label) if self.label in labels else None
+
+    def is_once_along(self, v: Value) -> bool:
+        return not isinstance(v.type, Tile) or self.axes.of(v).count(self.label) <= 1
 
     def is_along(self, v: Value) -> bool:
         return self.axis(v) is not None
