@@ -7,7 +7,7 @@ from one_op import CPU, EMULATED, INTEGER_NAMES, WAYS, M, kernel_of, run
 
 from tilewave import *
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
-from tilewave.errors import InterpreterError
+from tilewave.errors import DTypeError, InterpreterError
 from tilewave.ir.types import DTYPES
 
 K, N = sym.K, sym.N
@@ -67,6 +67,31 @@ def test_numbers_are_divided_as_tiles_are(target):
             like = DTYPES[name].numpy
             want = exact.computed(word, [np.array([x], like), np.array([y], like)], name)
             assert (found == want).all(), f"{x} {word} {y} as {name}: {found[0]}, not {want[0]}"
+
+
+LARGE = [2**53 + 1, -(2**53) - 1, 2**62 - 1, 2**62 + 1, 6364136223846793005, 2**63 - 1, -(2**63), -(2**63) + 1]
+
+
+@pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", "lanes of sm_90a", *CPU[:1], *EMULATED])
+def test_literals_of_64_bits_keep_every_bit(way):
+    """Of Python and of numpy; a float holds 53 bits."""
+    forms = [
+        lambda x, c: x * c,
+        lambda x, c: c + x * 0,
+        lambda x, c: select(x == c, x - x, x * np.int64(c)),
+        lambda x, c: Register[M, i64](c) + (x - 1),
+    ]
+    results = [(i64, lambda x, c=c, form=form: form(x, c)) for c in LARGE for form in forms]
+    got = [np.zeros(5, np.int64) for _ in results]
+    run(way, kernel_of([i64], results, tile=4), [np.ones(5, np.int64), *got])
+    assert [x.tolist() for x in got] == [[c] * 5 for c in LARGE for _ in forms]
+
+
+@pytest.mark.parametrize("given", [0.5, float("inf"), float("nan"), np.float32(1.5)])
+def test_a_literal_that_is_not_whole_is_refused_beside_integers(given):
+    with pytest.raises(DTypeError, match="is no i64") as caught:
+        kernel_of([i64], [(i64, lambda x: x * given)], tile=4).compile(target="numpy", subs={M: 5})
+    assert "write a whole number" in str(caught.value)
 
 
 @pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", CPU[0], "gfx942"])

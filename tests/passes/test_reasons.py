@@ -555,7 +555,8 @@ CASES = {
     "split_tiles.TWO_LENGTHS": checked("split_tiles", "two_lengths_stay_whole"),
     "walk_reductions.NO_PARTS": checked("walk_reductions", "moved"),
     "walk_reductions.FROM_OUTSIDE": checked("walk_reductions", "tile_of_a_loop"),
-    "walk_reductions.TOUCHED_AGAIN": checked("walk_reductions", "read_back"),
+    "walk_reductions.ALONG_ITSELF": checked("walk_reductions", "pairs"),
+    "walk_reductions.TOUCHED_AGAIN": checked("walk_reductions", "read_back_beside_it"),
     "stage_writes.READ_AGAIN": checked("stage_writes", "written_twice"),
     "stage_writes.ACROSS_ROWS": checked(
         "stage_writes", "sums", ("write(%z, %c, [%o, %o]) {axes = [0, 1]}", "write(%z, %c, [%o, %o]) {axes = [1, 0]}")

@@ -268,11 +268,19 @@ def literal(x: Any, dtype: DType) -> int | float | bool:
         raise DTypeError(f"{shown} is neither a tile nor a number", loc=here(), remedy=_made_a_tile(x))
     if dtype.is_float:
         return float(x)
-    if dtype == BOOL or float(x) != int(x):
-        if dtype == BOOL and x in (0, 1):
-            return bool(x)
+    if dtype == BOOL and x in (0, 1):
+        return bool(x)
+    if dtype == BOOL or not _is_whole(x):
         raise DTypeError(f"{x!r} is no {dtype}", loc=here(), remedy="cast the other operand, or write a whole number")
     return int(x)
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether a number is whole. It is not compared as a float, which rounds whole numbers above 2**53."""
+    try:
+        return bool(x == int(x))
+    except (OverflowError, ValueError):  # infinity, NaN
+        return False
 
 
 def _made_a_tile(x: Any) -> str:

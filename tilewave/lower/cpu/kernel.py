@@ -36,11 +36,11 @@ from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
 LARGEST_REGISTER_TILE = 1024
 """Elements; tiles beyond it are kept in memory."""
-LONGEST_UNROLLED = 16_000
+LONGEST_UNROLLED = 5_000
 """Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. What is unrolled is one
 block of code, and the time that LLVM takes to prepare and order it grows with its square: 31,000 lines took 23 s of
-processor time for ARM, 14,700 take 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were
-tried: they run hardly faster than those in memory."""
+processor time for ARM, 14,700 took 5, 8,100 took 2, 4,600 take half a second (`benchmarks/compile_cliffs.py`). A GEMM
+has 1,000 to 1,800. Products in loops over registers were tried: they run hardly faster than those in memory."""
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
 LINE_DETAIL = "DebugDirectivesOnly"
