@@ -142,13 +142,15 @@ def output(case: Case) -> Any:
 
 
 def run(case: Case, way: str, order: str = "random", seed: int = 0, x: Any = None) -> Any:
-    """What a case gives on "tiles", on "lanes of" a target, or emulated."""
+    """What a case gives on "tiles", on "lanes of" a target, on the CPU, or emulated."""
     x, y = given(case, seed) if x is None else x, output(case)
     compiled = compiled_for(case, way.rpartition(" ")[2] if way != "tiles" else "numpy")
     if way == "tiles":
         compiled.interpret(x, y)
     elif way.startswith("lanes"):
         compiled.interpret(x, y, level="lane", order=order, seed=seed)
+    elif way == "cpu":
+        compiled(x, y)
     else:
         report = compiled.emulate(x, y, order=order, seed=seed)
         assert report.findings == (), report.findings

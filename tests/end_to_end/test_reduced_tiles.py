@@ -131,6 +131,27 @@ def test_nan_infinity_and_zeros_of_either_sign_are_reduced_as_numpy_does(way):
         np.testing.assert_array_equal(np.signbit(found)[there], np.signbit(want)[there])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("way", ["tiles", *LANES, "gfx942", "cpu"])
+def test_of_zeros_of_either_sign_the_place_is_that_of_the_first(way, dtype):
+    """As in numpy: 0 and -0 are equal. `max` and `min` tell them apart, wherever they stand."""
+    x = np.full((6, 37), -1.0).astype(dtype.replace("f", "float"))
+    x[0, 5], x[0, 9] = -0.0, 0.0
+    x[1, 5], x[1, 9] = 0.0, -0.0
+    x[2], x[2, 17] = -0.0, 0.0
+    x[3], x[3, 17] = 0.0, -0.0
+    x[4], x[4, ::2] = 3.0, -0.0
+    x[5], x[5, 1:3], x[5, 30:] = 3.0, 0.0, -0.0
+    for how in ("argmax", "argmin", "max", "min"):
+        found = run(Case((6, 37), (1,), how, dtype), way, x=x)
+        np.testing.assert_array_equal(found, getattr(np, how)(x, axis=1))
+        negative = ((x == 0) & np.signbit(x)).any(1)
+        positive = ((x == 0) & ~np.signbit(x)).any(1)
+        sign = {"max": ~positive, "min": negative}.get(how)
+        if sign is not None:
+            np.testing.assert_array_equal(np.signbit(found)[found == 0], sign[found == 0])
+
+
 @pytest.mark.parametrize("way", LANES)
 def test_indices_are_reduced(way):
     rows, columns = sym.A, sym.B
