@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import sys
 import time
@@ -39,6 +38,7 @@ import numpy as np  # noqa: E402
 
 import tilewave as tw  # noqa: E402
 from tilewave.backend.cpu.instruction_sets import host_instruction_set  # noqa: E402
+from tilewave.bench.measure import measure  # noqa: E402
 from tilewave.kernels import accumulator, gemm  # noqa: E402
 
 try:
@@ -138,17 +138,12 @@ def check(a, b, c, k):
     assert (np.abs(c[rows] - wide_a @ wide_b.T) <= bound).all(), "wrong result"
 
 
-def measure(found):
-    wall = {name: [] for name in found}
-    cpu = {name: [] for name in found}
-    for _ in range(ARGUMENTS.rounds):
-        for name in random.sample(list(found), len(found)):
-            time.sleep(0.05)
-            start, used = time.perf_counter(), time.process_time()
-            found[name]()
-            wall[name].append(time.perf_counter() - start)
-            cpu[name].append(time.process_time() - used)
-    return wall, cpu
+def measured(found):
+    """The seconds of each contestant's turns by the clock, and of the processor."""
+    times = measure(found, ARGUMENTS.rounds, seed=0, after_each=lambda: None)
+    return {name: list(x.seconds) for name, x in times.items()}, {
+        name: list(x.cpu_seconds) for name, x in times.items()
+    }
 
 
 def spread(times):
@@ -162,7 +157,7 @@ def compare_open():
     for name, shape, dtype, _ in ROWS:
         if ARGUMENTS.only not in name:
             continue
-        wall, cpu = measure(open_and_fixed(shape, dtype))
+        wall, cpu = measured(open_and_fixed(shape, dtype))
         for who in ("open", "fixed again"):
             figures = [*compared(wall["fixed"], wall[who]), *compared(cpu["fixed"], cpu[who])]
             row = " ".join(f"{x:{width}.3f}" for x, width in zip(figures, (8, 7, 7) * 2, strict=True))
@@ -189,7 +184,7 @@ def compare_libraries():
     for name, shape, dtype, _ in ROWS:
         if ARGUMENTS.only not in name:
             continue
-        wall, cpu = measure(contestants(shape, dtype))
+        wall, cpu = measured(contestants(shape, dtype))
         others = [x for x in wall if x != "tilewave"]
         best = min((statistics.median(wall[x]) for x in others), default=float("nan"))
         best_cpu = min((statistics.median(cpu[x]) for x in others), default=float("nan"))

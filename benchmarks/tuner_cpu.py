@@ -22,6 +22,7 @@ import numpy as np
 
 import tilewave as tw
 from tilewave import WaveCompileOptions, wave_compile
+from tilewave.bench.measure import PAUSE_SECONDS
 from tilewave.compile import as_chosen
 from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
@@ -35,8 +36,6 @@ SHAPES = (
 )
 BEFORE = {BLOCK_M: 56, BLOCK_N: 128, BLOCK_K: 64}
 SECONDS = 0.02
-SPINNING = 0.2
-"""Seconds for which OpenBLAS's threads still turn after a product, in the way of whoever comes next."""
 
 
 def parsed(text):
@@ -80,7 +79,7 @@ def measured(text, rounds):
         for name, run in runs.items():
             samples[name].append(seconds(run))
             if name == "numpy":
-                time.sleep(SPINNING)
+                time.sleep(PAUSE_SECONDS)
     times = {name: statistics.median(found) for name, found in samples.items()}
     return choices, times
 

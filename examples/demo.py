@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import statistics
 import time
 
 import numpy as np
@@ -26,6 +25,7 @@ from tilewave import (
     wave,
     write,
 )
+from tilewave.bench.measure import measure
 from tilewave.view import PicturedLaunch, Placement, parse_grid
 from tilewave.view.terminal import print_placements
 
@@ -68,10 +68,13 @@ def show_native_code():
     count = sum(bool(INSTRUCTION.match(line)) for line in compiled.asm.splitlines())
     console.print(f"Compiled in {seconds:.2f} s (or taken from the cache): {count} instructions for this CPU.\n")
     rivals = {"tilewave": lambda: compiled(a, b, c), "numpy": lambda: np.matmul(a, b.T, out=by_numpy)}
-    table = Table("", f"{m} × {n} × {k}, f32", "GFLOP/s")
-    for name, median in in_turns(rivals).items():
-        table.add_row(name, f"{1e3 * median:.1f} ms", f"{2e-9 * m * n * k / median:.0f}")
+    table = Table("", f"{m} × {n} × {k}, f32: median ± spread", "GFLOP/s")
+    # In turns, each after a pause: numpy's threads spin for a while after a product and would slow whoever is next.
+    for name, times in measure(rivals, ROUNDS, seed=0, after_each=lambda: None).items():
+        shown = f"{1e3 * times.median:.1f} ± {1e3 * times.spread:.1f} ms"
+        table.add_row(name, shown, f"{2e-9 * m * n * k / times.median:.0f}")
     console.print(table)
+    console.print(f"{ROUNDS} turns each, in random order; the spread is half the distance between the quartiles.")
 
 
 def check(a, b, c):
@@ -82,17 +85,6 @@ def check(a, b, c):
     wrong = int((~(error <= bound)).sum())
     console.print(f"Against float64: {wrong} of {c.size:,} elements wrong, the largest error is {error.max():.1e}.")
     assert not wrong
-
-
-def in_turns(rivals):
-    """The median time of each, one after the other in every round, so that both see the same machine."""
-    seconds = {name: [] for name in rivals}
-    for _ in range(ROUNDS):
-        for name, run in rivals.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in seconds.items()}
 
 
 def show_order():

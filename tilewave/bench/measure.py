@@ -14,8 +14,9 @@ from tilewave.bench.contestant import Advance, Launch
 from tilewave.bench.rounds import Estimate
 from tilewave.runtime.pool import default_threads
 
-PAUSE_SECONDS = 0.05
-"""Before each sample: the threads of the one before have stopped looking for work by then."""
+PAUSE_SECONDS = 0.2
+"""Before each sample. After a product OpenBLAS's threads still spin for 100 to 130 ms, in the way of whoever comes
+next; by then they sleep."""
 
 SHORTEST_SECONDS = 0.01
 """A sample repeats a call for at least so long; shorter, and the clock and the waking of threads would show."""

@@ -70,12 +70,12 @@ class Reducible(Number):
         return _with_acc("all", reduce(self, "all", dim), acc)
 
     def argmax(self, dim: Any = None, **others: Any) -> Traced:
-        """Where along `dim` the largest element is, as an i32: the first of several equal ones (0 and -0 are), or of NaNs."""
+        """Where along `dim` the largest element is, as an i32: the first of several equal ones, or of NaNs."""
         _refuse_others(self, "argmax", others)
         return _first_where_found(self, "max", dim)
 
     def argmin(self, dim: Any = None, **others: Any) -> Traced:
-        """Where along `dim` the smallest element is, as an i32: the first of several equal ones (0 and -0 are), or of NaNs."""
+        """Where along `dim` the smallest element is, as an i32: the first of several equal ones, or of NaNs."""
         _refuse_others(self, "argmin", others)
         return _first_where_found(self, "min", dim)
 
