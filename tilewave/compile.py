@@ -23,7 +23,6 @@ from tilewave.backend.targets import TARGETS, quoted, target_here, target_named,
 from tilewave.errors import (
     NOWHERE,
     CallError,
-    ConstraintError,
     CoverageError,
     SavedKernelError,
     SymbolError,
@@ -689,16 +688,13 @@ def _compiled(
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
 
-MOST_TRIED = 8
-"""Tiles that are compiled, the best first, until one is not refused: the model does not know all that passes do."""
-
-
 def _choosing(
     options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
 ) -> Compiled:
     """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
     with IMPORTING:
         from tilewave.tune.default import BySize, UndecidedKernel, largest_sizes  # noqa: PLC0415  most give their tiles
+        from tilewave.tune.taking import take  # noqa: PLC0415
 
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
@@ -707,19 +703,16 @@ def _choosing(
     known: dict[tuple[Any, ...], Compiled] = {}
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
-        refused: TilewaveError | None = None
         known_sizes = largest_sizes(buckets or {}) if target.judges_by_sizes else {}
         sizes = tuple((dim.name, n) for dim, n in known_sizes.items())
-        for choice in tiles.choices(buckets)[:MOST_TRIED]:
-            made = choice.text, sizes
-            try:
-                if made not in known:
-                    known[made] = _compiled(as_chosen(options, choice), tiles.decided(choice), target, sizes)
-            except ConstraintError as error:
-                refused = refused or error
-            else:
-                return replace(known[made], choice=choice)
-        raise refused or tiles.nothing_fits()
+
+        def made(choice: TileChoice) -> Compiled:
+            key = choice.text, sizes
+            if key not in known:
+                known[key] = _compiled(as_chosen(options, choice), tiles.decided(choice), target, sizes)
+            return replace(known[key], choice=choice)
+
+        return take(tiles.choices(buckets), made, tiles.nothing_fits)
 
     if not tiles.left_open:
         return for_buckets(None)

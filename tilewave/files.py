@@ -1,13 +1,28 @@
-"""Files that somebody else may have put there: none keeps us waiting, and none is read further than agreed."""
+"""Reading files that others may have written or are writing now, and replacing files whole: the one home of both.
+
+Every reader has a limit of bytes, never waits for a pipe or a device, and raises an `OSError` or a `ValueError` that
+says what is wrong with the file; whoever asked for the file adds its name and what to do. Nothing is memory-mapped:
+a mapped file that gets shorter ends the process with SIGBUS.
+"""
 
 from __future__ import annotations
 
 import errno
+import grp
+import json
 import os
+import pwd
 import stat
+from contextlib import suppress
+from functools import cache
+from math import isfinite
+from typing import Any, NoReturn
 
 Path = str | os.PathLike[str]
+Stamp = tuple[int, ...]
 MOST_AT_ONCE = 1 << 20
+STEADY_READS = 3
+"""How often a file is read that changes meanwhile, before what was read last is taken."""
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
@@ -23,22 +38,164 @@ def read_plain(path: Path, most_bytes: int, flags: int = os.O_RDONLY) -> bytes:
     """All of a plain file; an OSError where it holds more than `most_bytes`."""
     file = open_plain(path, flags)
     try:
-        size = os.fstat(file).st_size
-        if size > most_bytes:
-            raise TooLong(size, most_bytes, path)
-        return read_all(file, most_bytes)
+        return read_all(file, most_bytes, path)
     finally:
         os.close(file)
 
 
-def read_all(file: int, most_bytes: int) -> bytes:
-    """What an open file holds, as far as `most_bytes`, whatever it said its size was."""
+def read_text(path: Path, most_bytes: int) -> str:
+    """The text of a plain file in UTF-8; an OSError where it is too long, or no such text."""
+    try:
+        return read_plain(path, most_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise NotText(error.start, path) from None
+
+
+def read_all(file: int, most_bytes: int, path: Path = "") -> bytes:
+    """What an open file holds, from where it stands; an OSError where that is more than `most_bytes`.
+
+    The size that a file says is only looked at to refuse early: it may grow or shrink while it is read.
+    """
+    if (size := os.fstat(file).st_size) > most_bytes:
+        raise TooLong(size, most_bytes, path)
     parts: list[bytes] = []
-    left = most_bytes
+    left = most_bytes + 1
     while left and (part := os.read(file, min(left, MOST_AT_ONCE))):
         parts.append(part)
         left -= len(part)
+    if not left:
+        raise TooLong(os.fstat(file).st_size, most_bytes, path)
     return b"".join(parts)
+
+
+def read_steady(file: int, most_bytes: int, path: Path) -> tuple[bytes, Stamp]:
+    """All of an open file as it was at one moment, and its stamp; a file that never rests is given as it was last."""
+    for _ in range(STEADY_READS):
+        stamp = stamp_of(os.fstat(file))
+        os.lseek(file, 0, os.SEEK_SET)
+        data = read_all(file, most_bytes, path)
+        if stamp_of(os.fstat(file)) == stamp and len(data) == stamp[2]:
+            break
+    return data, stamp
+
+
+def stamp_of(state: os.stat_result) -> Stamp:
+    """Differs where a file is another one, has other contents, or other rights; the third number is its size."""
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+# -- whom to believe ---------------------------------------------------------------------------------------------------
+
+
+def is_ours(state: os.stat_result) -> bool:
+    """Whether a file or directory belongs to the user or to root."""
+    return state.st_uid in (0, os.geteuid())
+
+
+def distrust(state: os.stat_result) -> str:
+    """Why what a file or directory holds is not believed; nothing where only its user and root can have written it.
+
+    Its owner is the user or root. Nobody else can write it: its mode gives others no right to write, and its group only
+    where that is the owner's private one (of the same name, without other members), which many systems give every new
+    file to. In a directory such as /tmp, where only owners replace files, others may write.
+    """
+    if not is_ours(state):
+        return f"belongs to another user (uid {state.st_uid})"
+    if stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX:
+        return ""
+    mode = f"mode {stat.S_IMODE(state.st_mode):o}"
+    if state.st_mode & stat.S_IWOTH:
+        return f"can be written by every user ({mode})"
+    if state.st_mode & stat.S_IWGRP and not _is_private_group(state.st_uid, state.st_gid):
+        return f"can be written by its group (gid {state.st_gid}, {mode})"
+    return ""
+
+
+@cache
+def _is_private_group(user: int, group: int) -> bool:
+    try:
+        owner, found = pwd.getpwuid(user), grp.getgrgid(group)
+    except KeyError:  # a number without a name
+        return False
+    return owner.pw_gid == group and found.gr_name == owner.pw_name and {*found.gr_mem} <= {owner.pw_name}
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def parse_json(data: str | bytes) -> Any:
+    """The value of a JSON text, read strictly; a ValueError that says why for everything that is none.
+
+    Nesting that is too deep, a key that stands twice in one object, NaN, infinities and numbers beyond what a float or
+    Python's longest int can be are refused as well.
+    """
+    try:
+        text = (data if isinstance(data, str) else data.decode()).strip(" \t\r\n")
+        found, end = _DECODER.raw_decode(text)
+    except RecursionError:
+        raise ValueError("its lists or objects are nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8") from None
+    if end < len(text):
+        raise ValueError(f"more text after its value: {text[end : end + 40]!r}")
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:40]} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number(text)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
+    """The whole file under its name, on the disk, in one step; or an error and what stood there before.
+
+    `mode` is what the file gets whatever the umask says; without it, what any new file gets.
+    """
+    name = os.fspath(path)
+    unfinished = f"{name}.{os.urandom(8).hex()}.unfinished"
+    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
+    try:
+        try:
+            write_all(file, data)
+            if mode is not None:
+                os.fchmod(file, mode)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.replace(unfinished, name)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def write_all(file: int, data: bytes) -> None:
+    """All of the data into an open file, in as few writes as the system takes."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+# -- faults of files ---------------------------------------------------------------------------------------------------
 
 
 class NotPlain(OSError):
@@ -51,3 +208,18 @@ class TooLong(OSError):
     def __init__(self, size: int, most: int, path: Path) -> None:
         super().__init__(errno.EFBIG, f"it has {size:,} bytes, and {most:,} are the most", os.fspath(path))
         self.size = size
+
+
+class NotText(OSError):
+    """Bytes that are no UTF-8."""
+
+    def __init__(self, at: int, path: Path) -> None:
+        super().__init__(errno.EILSEQ, f"it is no text in UTF-8 (byte {at})", os.fspath(path))
+
+
+class Distrusted(OSError):
+    """A file that somebody else can have written."""
+
+    def __init__(self, why: str, path: Path) -> None:
+        super().__init__(errno.EPERM, f"it {why}", os.fspath(path))
+        self.why = why

@@ -180,11 +180,20 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
     code, out, _ = call("records", "merge", "theirs.jsonl", "--into", "both")
     assert (code, out.splitlines()) == (
         0,
-        ["theirs.jsonl:2: kept as it is: this is no JSON", "2 decisions in both/tiles.jsonl"],
+        [
+            "theirs.jsonl:2: kept as it is: this is no JSON: Expecting value: line 1 column 1 (char 0)",
+            "2 decisions in both/tiles.jsonl",
+        ],
     )
     assert (tmp_path / "both" / "tiles.jsonl").read_text().splitlines() == [*lines, "damaged"]
     code, out, _ = call("records", "check", "both")
-    assert (code, out.splitlines()) == (1, ["both/tiles.jsonl: 2 records", "both/tiles.jsonl:3: this is no JSON"])
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "both/tiles.jsonl: 2 records",
+            "both/tiles.jsonl:3: this is no JSON: Expecting value: line 1 column 1 (char 0)",
+        ],
+    )
     code, out, _ = call("records", "show", "--json")
     assert code == 0 and len(next(iter(json.loads(out).values()))) == 2
     assert "product" in call("records", "show")[1]

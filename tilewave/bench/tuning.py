@@ -11,7 +11,7 @@ from typing import Any
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
-from tilewave.compile import MOST_TRIED, Compiled, WaveCompileOptions, as_chosen, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, as_chosen, wave_compile
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
@@ -22,6 +22,7 @@ from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, RUNS, Advance, PointTime, Spread, Tuned, search
 from tilewave.tune.space import said_of, undecided
 from tilewave.tune.store import DIRECTORY
+from tilewave.tune.taking import MOST_TRIED
 from tilewave.tune.tune import Tune
 
 ROUNDS = 9

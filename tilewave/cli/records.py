@@ -13,7 +13,7 @@ from rich.console import Console
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import seconds_text
 from tilewave.tune.records import NewerRecord, TileRecord, merged
-from tilewave.tune.store import DIRECTORY, FILE, read_lines, search_path, tidy
+from tilewave.tune.store import DIRECTORY, FILE, RecordFile, read_lines, search_path, tidy
 from tilewave.view.tables import names, numbers, print_table, words
 
 ACTIONS = ("show", "merge", "check")
@@ -37,7 +37,7 @@ def records_command(
         raise TilewaveError(f"records: no action is called {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
     given = [path / FILE if path.is_dir() else path for path in files or ()]
     paths = given or [path / FILE for path in search_path()]
-    if missing := next((path for path in given if not path.is_file()), None):
+    if missing := next((path for path in given if not path.exists()), None):
         raise TilewaveError(f"records: there is no file {missing}")
     if action == "merge":
         _merge(paths, into)
@@ -83,12 +83,15 @@ def _check(paths: list[Path], as_json: bool) -> None:
     for path in paths:
         records, bad = merged(read_lines(path))
         wrong = [{"line": number, "why": str(why), "newer": isinstance(why, NewerRecord)} for number, _, why in bad]
-        rows.append({"file": str(path), "records": len(records), "damaged": wrong})
+        passed_over = {"passed_over": fault} if (fault := RecordFile(path).fault) else {}
+        rows.append({"file": str(path), "records": len(records), "damaged": wrong, **passed_over})
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
         for row in rows:
             print(f"{row['file']}: {row['records']} records")
+            if "passed_over" in row:
+                print(row["passed_over"])
             for one in row["damaged"]:  # type: ignore[attr-defined]
                 print(f"{row['file']}:{one['line']}: {one['why']}")
     if any(not one["newer"] for row in rows for one in row["damaged"]):  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ import llvmlite
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
-from tilewave.files import NotPlain, open_plain, read_all
+from tilewave.files import NotPlain, TooLong, open_plain, read_all
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 _LONGEST_NUMBER = 18
@@ -194,12 +194,14 @@ def _read(path: str, digest: bytes, limit_bytes: int) -> bytes | None:
         about = os.fstat(file)
         if about.st_uid != os.geteuid() or not _HEADER.size <= about.st_size <= limit_bytes:
             return None
-        data = read_all(file, about.st_size)
+        data = read_all(file, limit_bytes)
         payload = _checked(data, digest)
         if payload is not None and time.time() - about.st_mtime > _USED_SECONDS:
             with suppress(OSError):  # a disk that can only be read is a good cache still
                 os.utime(file)
         return payload
+    except TooLong:  # it has grown since
+        return None
     finally:
         os.close(file)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from typing import Protocol
@@ -84,8 +84,14 @@ class TileChoice:
     how: str = "the model"
     worst_share: float = 1.0
     """Of the best predicted time, how much the choice takes at most, over the sizes that it serves."""
-    notes: str = ""
-    """What else must be said."""
+    notes: tuple[str, ...] = ()
+    """What else must be said: records that were passed over, and why."""
+    record: str = ""
+    """The file of the record that says so; nothing where the model chose."""
+
+    def noting(self, notes: Sequence[str]) -> TileChoice:
+        """The same choice, with more to be said of how it came about."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def tiles(self) -> dict[Symbol, int]:
@@ -124,7 +130,7 @@ class TileChoice:
         if self.others:
             told.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
         told.append(f"of {self.considered} points {illegal_text(self.illegal)}")
-        told += [self.notes] if self.notes else []
+        told += self.notes
         return "; ".join(told)
 
     def declined(self, loc: Loc = NOWHERE) -> Declined:

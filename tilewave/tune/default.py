@@ -33,6 +33,7 @@ from tilewave.tune.choose import (
     bucket_ends,
     bucket_text,
     illegal_text,
+    point_text,
     rank,
     rank_buckets,
     sizes_text,
@@ -42,9 +43,10 @@ from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.host import HostTiles
 from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
-from tilewave.tune.records import RecordKey
+from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.space import BUFFERS, SPLIT, Space, said_of, space_of, undecided
 from tilewave.tune.store import SHIPPED, SHIPPED_OF, Found, LookedUp, Records, search_path
+from tilewave.tune.taking import first_line, passed_over
 from tilewave.tune.tune import Tune
 
 PROBED = 64
@@ -52,7 +54,8 @@ PROBED = 64
 TYPICAL = 4096
 """A size that stands for those of a call that nobody has made yet."""
 T = TypeVar("T")
-ILLEGAL_RECORD = "a record in {} names other symbols or an illegal point, and was not used: tilewave records check"
+MOST_RECORDS = 8
+"""Records of one decision that are tried, the nearest and best first, until one can be compiled."""
 
 
 def stale_note(stale: Sequence[Found]) -> str:
@@ -80,6 +83,10 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
     facts = s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST
     return HostTiles(*facts, reads_in_place=not s.matrix_unit, vector_registers=s.vector_registers)
+
+
+class IllegalRecord(ValueError):
+    """A record that this kernel cannot have; says why."""
 
 
 @dataclass(frozen=True)
@@ -169,19 +176,22 @@ class UndecidedKernel:
         buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
         made = self.predicted(buckets)
         found = self.on_record(buckets)
-        if found.found is None:
-            stale = [one for one in found.stale if one.file.parent != SHIPPED]  # ours name kernels of several layouts
-            return [replace(one, notes=stale_note(stale)) for one in made] if stale else made
-        told = self.of_record(found.found, buckets, made[0].sizes if made else "")
-        return [told, *made] if told else [replace(one, notes=ILLEGAL_RECORD.format(found.found.file)) for one in made]
+        notes = list(found.remarks)
+        stale = [one for one in found.stale if one.file.parent != SHIPPED]  # ours name kernels of several layouts
+        if stale and not found.fitting:
+            notes.append(stale_note(stale))
+        recorded: list[TileChoice] = []
+        for one in found.fitting[:MOST_RECORDS]:
+            try:
+                recorded.append(self.of_record(one, buckets, made[0].sizes if made else ""))
+            except IllegalRecord as error:
+                notes.append(passed_over(one.file, str(error)))
+        return [choice.noting(notes) for choice in (*recorded, *made)]
 
     def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
-        """Of a bucket, what is on record for all of it, or else for its largest sizes."""
+        """Of a bucket, what is on record for all of it, and then for its largest sizes."""
         found = _look_up(self.key(buckets))
-        if found.found is None and buckets:
-            largest = _look_up(self.key_of_sizes(self.largest(buckets)))
-            return largest if largest.found or not found.stale else found
-        return found
+        return found.before(_look_up(self.key_of_sizes(self.largest(buckets)))) if buckets else found
 
     def predicted(self, buckets: Mapping[Symbol, int]) -> list[TileChoice]:
         """The model's choices."""
@@ -208,25 +218,35 @@ class UndecidedKernel:
         sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
         return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
 
-    def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice | None:
-        """The choice of a record; None where it names other symbols, or a point that is illegal now."""
+    def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice:
+        """The choice of a record; an `IllegalRecord` where it names other symbols, or a point that is illegal now."""
         record = found.record
-        point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
-        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
-            return None
-        if any(point.get(s) != n for s, n in self.fixed.items()):
-            return None
-        cut = self.largest(buckets).cut(point)
-        if self.machine.refused(cut):
-            return None
-        prediction = self.machine.predict(cut)
+        point = self._point_of(record)
+        try:
+            cut = self.largest(buckets).cut(point)
+            if why := self.machine.refused(cut):
+                raise IllegalRecord(f"{point_text(point)} is illegal here, by {why}")
+            prediction = self.machine.predict(cut)
+        except (TilewaveError, ArithmeticError) as error:
+            raise IllegalRecord(f"{point_text(point)} cannot be: {first_line(error)}") from None
         how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
         if record.measured is not None:
-            error = (record.spread or 0.0) / record.measured if record.measured else 0.0
-            prediction = replace(prediction, seconds=record.measured, error=error, fitted_on=str(found.file))
+            error_share = (record.spread or 0.0) / record.measured if record.measured else 0.0
+            prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
         illegal = {"what the record says": record.illegal} if record.illegal else {}
         order = "" if self.problem.is_ordered else record.order
-        return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
+        facts = point, order, prediction, record.considered, illegal, (), sizes, how
+        return TileChoice(*facts, record=str(found.file))
+
+    def _point_of(self, record: TileRecord) -> dict[Symbol, int]:
+        """What a record chose, by this kernel's own symbols."""
+        point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
+            wanted = ", ".join(s.name for s in self.space.symbols)
+            raise IllegalRecord(f"it chooses {', '.join(record.choice)}, and this kernel leaves {wanted} open")
+        if other := [f"{s}={n}" for s, n in self.fixed.items() if point.get(s) != n]:
+            raise IllegalRecord(f"sums in one order need {', '.join(other)}")
+        return point
 
     def at(self, values: Mapping[str, int], order: str) -> TileChoice:
         """The choice of a point that somebody names."""
@@ -269,12 +289,13 @@ def largest_sizes(buckets: Mapping[Symbol, int]) -> dict[Symbol, int]:
 
 
 def _look_up(key: RecordKey) -> LookedUp:
-    """What is on record for a kernel, or else for the one of `ops.matmul` that computes the same."""
-    found = records_here().look_up(key)
-    if found.found or key.kernel == SHIPPED_OF:
+    """What is on record for a kernel, and then for the one of `ops.matmul` that computes the same."""
+    records = records_here()
+    found = records.look_up(key)
+    if key.kernel == SHIPPED_OF:
         return found
-    same = records_here().look_up(replace(key, kernel=SHIPPED_OF))
-    return same if same.found else found
+    same = records.look_up(replace(key, kernel=SHIPPED_OF))
+    return found.before(replace(same, stale=()))  # that of another product, not an older text of this kernel
 
 
 def _digest(

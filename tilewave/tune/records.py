@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tilewave._version import __version__
+from tilewave.files import parse_json
 
 FORMAT = 1
 STRENGTHS = ("model", "measured", "exhaustive")
@@ -23,6 +24,8 @@ STRENGTHS = ("model", "measured", "exhaustive")
 FIRST = '{"at":"'
 LONGEST_LINE = 1 << 16
 LONGEST_SECONDS = 1e9
+LARGEST_CHOICE = 1 << 31
+"""Of what is chosen no number is that large: tiles, parts and buffers are far smaller."""
 AT = re.compile(r"[^\s\"\\]+ [0-9a-f]{16} [^\s\"\\]+ [^\s\"\\]+")
 
 
@@ -113,9 +116,9 @@ class TileRecord:
         if len(line) > LONGEST_LINE:
             raise BadRecord(f"a line of {len(line):,} characters")
         try:
-            facts = json.loads(line)
-        except (ValueError, RecursionError):
-            raise BadRecord("this is no JSON") from None
+            facts = parse_json(line)
+        except ValueError as why:
+            raise BadRecord(f"this is no JSON: {why}") from None
         if not isinstance(facts, dict):
             raise BadRecord("this is no JSON object")
         if _count(facts, "format") > FORMAT:
@@ -146,8 +149,13 @@ def _fail(facts: Mapping[str, Any], name: str, what: str) -> NoReturn:
 
 
 def _text(facts: Mapping[str, Any], name: str) -> str:
+    """A text that can be printed: no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
     found = facts.get(name)
-    return found if type(found) is str else _fail(facts, name, "a text")
+    if type(found) is not str:
+        _fail(facts, name, "a text")
+    if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
+        _fail(facts, name, "a text in Unicode")
+    return found
 
 
 def _count(facts: Mapping[str, Any], name: str) -> int:
@@ -164,8 +172,12 @@ def _seconds(facts: Mapping[str, Any], name: str) -> float | None:
 
 def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
     found = facts.get(name)
-    if not isinstance(found, dict) or not found or not all(type(v) is int and v >= 1 for v in found.values()):
-        _fail(facts, name, "names and whole numbers")
+    what = f"names and whole numbers from 1 to {LARGEST_CHOICE - 1}"
+    if not isinstance(found, dict) or not found:
+        _fail(facts, name, what)
+    for symbol, value in found.items():
+        if type(value) is not int or not 1 <= value < LARGEST_CHOICE or not symbol.isidentifier():
+            _fail(facts, name, what)
     return found
 
 

@@ -18,12 +18,13 @@ import numpy as np
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
+from tilewave.files import parse_json
 from tilewave.tune.choose import TileChoice, seconds_text
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.neighbours import Unsure
 from tilewave.tune.problem import CutWork
-from tilewave.tune.records import STRENGTHS, TileRecord
-from tilewave.tune.store import add, add_line, locked, read_lines
+from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, TileRecord
+from tilewave.tune.store import add, add_line, locked, read_lines, write_lines
 
 UNFINISHED = "unfinished.jsonl"
 """Points of searches that have not ended."""
@@ -272,14 +273,16 @@ class _Journal:
     def _facts(self, line: str) -> dict[str, Any] | None:
         """Of a line of this search; None of others, and of damaged ones."""
         try:
-            facts = json.loads(line)
-        except (ValueError, RecursionError):
+            facts = parse_json(line)
+        except ValueError:
             return None
         kinds = {"point": str, "spread": float, "rounds": int, "why": str}
         if not isinstance(facts, dict) or facts.get("search") != self.search:
             return None
         right = all(type(facts.get(name)) is kind for name, kind in kinds.items())
-        return facts if right and type(facts.get("seconds")) in (float, type(None)) else None
+        seconds = facts.get("seconds")
+        is_time = seconds is None or (type(seconds) is float and 0 <= seconds < LONGEST_SECONDS)
+        return facts if right and is_time else None
 
     def add(self, one: Tried) -> None:
         facts = {
@@ -297,7 +300,7 @@ class _Journal:
         with locked(self.path.parent):
             kept = [line for line in read_lines(self.path) if self._facts(line) is None]
             if kept:
-                self.path.write_text("".join(f"{line}\n" for line in kept))
+                write_lines(self.path, kept)
             else:
                 self.path.unlink()
 

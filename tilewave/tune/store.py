@@ -1,9 +1,14 @@
-"""Files of records: found along a path, looked up through an index, added to so that nothing is lost.
+"""Files of tuning records: found along a search path, read safely while others write them, added to without loss.
 
-A file is read through a table of places, by the hash of what a line is for. That of a long file is kept in the compile
-cache, under the file's size and time. A place is believed only if the line that stands there says so itself.
+A file is data of somebody else until shown otherwise. It is believed where only its user and root can have written it
+(`tilewave.files.distrust`), up to `MOST_BYTES`, and looked up through a table of places, sorted by the hash of what a
+line is for, which is made of the file as it was at one moment. The table of a long file is kept in the compile cache,
+under the file's stamp. A line is read from its place when it is wanted, and believed only if it says itself what it is
+for: a file that is sorted meanwhile keeps its old contents for whoever has it open, and of one that is rewritten in
+place nothing wrong is read. Whatever is wrong with a file or a line is a remark of the look-up, never an error: a
+kernel compiles with what it would have had without it.
 
-Whoever adds a line or sorts a file holds a lock, which ends with its process. A line is added in one write behind a
+Whoever adds a line or sorts a file holds a lock, which ends with its process. A line is added in one write after a
 whole line, and is on the disk before `add` returns; a file is sorted into another, which then takes its name.
 """
 
@@ -11,17 +16,35 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import mmap
 import os
-from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import finalize
 
-from tilewave.files import open_plain
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewave.errors import TilewaveError
+from tilewave.files import (
+    MOST_AT_ONCE,
+    Distrusted,
+    Stamp,
+    TooLong,
+    distrust,
+    is_ours,
+    open_plain,
+    read_plain,
+    read_steady,
+    replace_file,
+    stamp_of,
+    write_all,
+)
+from tilewave.forks import cached_property
 from tilewave.runtime.cache import default_cache, key_of
-from tilewave.tune.records import BadRecord, RecordKey, TileRecord, key_in, merged
+from tilewave.tune.records import LONGEST_LINE, BadRecord, RecordKey, TileRecord, key_in, merged
 
 DIRECTORY = "tilewave.records"
 """Of a project."""
@@ -29,28 +52,73 @@ FILE = "tiles.jsonl"
 SHIPPED = Path(__file__).parent / "shipped"
 SHIPPED_OF = "matmul"
 """What the kernels of `ops.matmul` are called, which these are records of."""
+MOST_BYTES = 1 << 27
+"""Of a file of records: some 400,000 of them; a longer file is passed over."""
+USUAL_LINE = 1 << 10
 LONG_FILE = 1 << 20
 """Bytes of a file from which on its table is kept."""
-NOTHING_THERE = (-1, -1)
-Slots = memoryview
+MOST_REMARKS = 3
+"""Lines of one file that are named each; more are counted."""
+NO_RECORD = 0
+"""Stands in the table for the hash of lines that do not say what they are for."""
+Table = NDArray[np.uint64]
+"""Hashes, sorted, and the place in the file of each, as two rows."""
+
+
+class RecordsError(TilewaveError):
+    """Files of records that cannot be read or written, and were asked for by name."""
+
+
+# -- where they are looked for -----------------------------------------------------------------------------------------
 
 
 def search_path() -> list[Path]:
     """Where records are looked for, the nearest first: TILEWAVE_RECORDS, the project's, the user's, and our own."""
     if said := os.environ.get("TILEWAVE_RECORDS"):
         return [*(Path(part) for part in said.split(os.pathsep) if part and part != "off"), *_shipped(said)]
-    here = Path.cwd()
-    project = next((p / DIRECTORY for p in (here, *here.parents) if (p / DIRECTORY).is_dir()), None)
-    return [*([project] if project else []), user_directory(), SHIPPED]
+    return [*_project_directory(), *_known_user_directory(), SHIPPED]
 
 
 def _shipped(said: str) -> list[Path]:
     return [] if said == "off" else [SHIPPED]
 
 
+def _project_directory() -> list[Path]:
+    """The nearest `tilewave.records` in the working directory or above it.
+
+    As git does, the search stays on one file system; and it does not go above a directory of another user, who could
+    put one there.
+    """
+    try:
+        here = Path.cwd()
+        device = os.stat(here).st_dev
+        for at in (here, *here.parents):
+            state = os.stat(at)
+            if state.st_dev != device:
+                return []
+            if os.path.isdir(at / DIRECTORY):
+                return [at / DIRECTORY]
+            if not is_ours(state):
+                return []
+    except OSError:  # the working directory was removed, or one above it may not be looked at
+        pass
+    return []
+
+
+def _known_user_directory() -> list[Path]:
+    try:
+        return [user_directory()]
+    except RuntimeError:  # there is no home
+        return []
+
+
 def user_directory() -> Path:
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "tilewave" / "records"
+    """$XDG_DATA_HOME/tilewave/records, or that of ~/.local/share; a relative $XDG_DATA_HOME is ignored, as it says."""
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "tilewave" / "records"
+
+
+# -- one file ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,95 +129,171 @@ class Found:
     file: Path
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What a file has for one kernel, chip and sizes, whatever the digests: records, and why other lines are none."""
+
+    best_first: tuple[TileRecord, ...]
+    remarks: tuple[str, ...]
+
+
 class RecordFile:
-    """One file, read through its table."""
+    """One file as it was when it was read, with its table; nothing, and a remark, where it is not to be believed."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, os.fspath(path)
-        self.data: bytes | mmap.mmap = b""
-        self.stamp = NOTHING_THERE
-        with suppress(OSError):
-            self._open()
-
-    def _open(self) -> None:
-        file = open_plain(self.path)
+        self.file = -1
+        self.table: Table = np.zeros((2, 0), np.uint64)
+        self.stamp: Stamp = ()
+        self.remarks: tuple[str, ...] = ()
+        self.fault = ""
+        """Why none of it is believed."""
+        self._lines: dict[str, Lines] = {}
         try:
-            state = os.fstat(file)
-            self.data = mmap.mmap(file, 0, access=mmap.ACCESS_READ) if state.st_size else b""
-        finally:
-            os.close(file)
-        self.stamp = state.st_size, state.st_mtime_ns
-        self.slots = _table(self.path, self.data, self.stamp)
+            self.stamp = stamp_of(os.stat(self.name))
+            self._read()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except Distrusted as error:
+            self.stamp = ()  # looked at again: rights of its directory may change without a trace in the file
+            self._pass_over(f"{error.strerror}; {takeover(self.path)}")
+        except OSError as error:
+            self._pass_over(f"{error.strerror or error}")
+
+    def _pass_over(self, why: str) -> None:
+        self.fault = f"{self.path} was passed over: {why}"
+        self.remarks = (self.fault,)
+
+    def _read(self) -> None:
+        self.file = file = open_plain(self.path)
+        finalize(self, os.close, file)
+        state = os.fstat(file)
+        _want_trusted(self.path, state)
+        if state.st_size > MOST_BYTES:
+            raise TooLong(state.st_size, MOST_BYTES, self.path)
+        self.stamp = stamp_of(state)
+        kept, key = default_cache(), key_of("sorted table of records", str(self.path.resolve()), repr(self.stamp))
+        found = kept.get(key) if state.st_size >= LONG_FILE else None
+        if found is not None and len(found) % 16 == 0:
+            self.table = np.frombuffer(found, np.uint64).reshape(2, -1)
+        else:
+            data, self.stamp = read_steady(file, MOST_BYTES, self.path)
+            self.table = _made(data)
+            if len(data) >= LONG_FILE and self.stamp == stamp_of(state):
+                kept.put(key, self.table.tobytes())
+        self.remarks = self._damaged()
+
+    def _damaged(self) -> tuple[str, ...]:
+        count = int(np.searchsorted(self.table[0], np.uint64(NO_RECORD), "right"))
+        lines = "a line that is no record" if count == 1 else f"{count} lines that are no records"
+        return (f"{lines} in {self.path}: tilewave records check {self.path}",) if count else ()
 
     def is_old(self) -> bool:
         """Whether the file has changed since."""
         try:
-            state = os.stat(self.name)
+            return stamp_of(os.stat(self.name)) != self.stamp
         except OSError:
-            return self.stamp != NOTHING_THERE
-        return (state.st_size, state.st_mtime_ns) != self.stamp
+            return self.stamp != ()
 
-    def records(self, key: RecordKey) -> list[TileRecord]:
-        """Those of the same kernel, chip and sizes, whatever their digests."""
-        found: list[TileRecord] = []
-        if not self.data:
-            return found
-        text, slots = key.without_digest, self.slots
-        wanted = _hash(text)
-        at = 2 * wanted % len(slots)
-        while place := slots[at + 1]:
-            if slots[at] == wanted:
-                record = self._record(place - 1, key)
-                if record is not None and (record.key is key or record.key.without_digest == text):
-                    found.append(record)
-            at = (at + 2) % len(slots)
+    def lines(self, key: RecordKey) -> Lines:
+        """Those of the same kernel, chip and sizes; each is parsed once."""
+        text = key.without_digest
+        found = self._lines.get(text)
+        if found is None:
+            found = self._lines[text] = self._parsed(text, key)
         return found
 
-    def _record(self, place: int, expected: RecordKey) -> TileRecord | None:
-        end = self.data.find(b"\n", place)
-        try:
-            return TileRecord.parse(self.data[place : end if end >= 0 else len(self.data)], expected)
-        except BadRecord:
-            return None
+    def _parsed(self, text: str, key: RecordKey) -> Lines:
+        records: list[TileRecord] = []
+        bad: list[str] = []
+        for place in self._places(_hash(text)):
+            try:
+                record = TileRecord.parse(self._line(place), key)
+                if record.key is key or record.key.without_digest == text:
+                    records.append(record)
+            except BadRecord as why:
+                number = self._number(place) if len(bad) < MOST_REMARKS else 0
+                bad.append(f"{self.path}:{number} was passed over: {why}")
+        more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
+        if len(records) > 1:
+            records.sort(key=lambda record: record.rank, reverse=True)
+        return Lines(tuple(records), (*bad[:MOST_REMARKS], *more))
+
+    def _places(self, wanted: int) -> list[int]:
+        """Where lines begin that are for what has this hash."""
+        hashes, places = self._views
+        at = bisect_left(hashes, wanted)
+        found = []
+        while at < len(hashes) and hashes[at] == wanted:
+            found.append(places[at])
+            at += 1
+        return found
+
+    @cached_property
+    def _views(self) -> tuple[memoryview, memoryview]:
+        """The rows of the table, of which Python's own numbers are read, several times as fast as numpy's."""
+        return memoryview(self.table[0]), memoryview(self.table[1])
+
+    def _line(self, place: int) -> bytes:
+        """The line that begins there now; one byte more than any record has where it does not end before."""
+        most = LONGEST_LINE + 1
+        line, ended, _ = self._bytes(place, USUAL_LINE).partition(b"\n")
+        if not ended and len(line) == USUAL_LINE:
+            line = self._bytes(place, most).partition(b"\n")[0]
+        return line
+
+    def _number(self, place: int) -> int:
+        """Of the line that begins there, as editors count."""
+        chunks = range(0, min(place, MOST_BYTES), MOST_AT_ONCE)
+        return 1 + sum(self._bytes(at, min(MOST_AT_ONCE, place - at)).count(b"\n") for at in chunks)
+
+    def _bytes(self, place: int, count: int) -> bytes:
+        return os.pread(self.file, count, place) if place < MOST_BYTES else b""
+
+
+def _want_trusted(path: Path, state: os.stat_result) -> None:
+    """A `Distrusted` unless only the user and root can have written a file; ours is as trusted as this code beside it.
+
+    Asked of the opened file, its directory, and a link in place of that: who can exchange one of them chooses records.
+    """
+    if path.parent == SHIPPED:
+        return
+    directory, link = os.stat(path.parent), os.lstat(path.parent)
+    if why := distrust(state):
+        raise Distrusted(why, path)
+    if why := distrust(directory) or ("" if is_ours(link) else f"is linked by another user (uid {link.st_uid})"):
+        raise Distrusted(f"lies in a directory that {why}", path)
+
+
+def takeover(path: Path) -> str:
+    """How the records of a file that is not believed become the user's own, or the file believed."""
+    return (
+        f"to take its records over: tilewave records merge {path} --into DIRECTORY, one of your own; "
+        f"or make file and directory yours, and: chmod go-w {path.parent} {path}"
+    )
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    """Of what a line is for; `NO_RECORD` is nobody's."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little") + 1
 
 
-def _table(path: Path, data: bytes | mmap.mmap, stamp: tuple[int, int]) -> Slots:
-    """By the hash of kernel, chip and sizes, the place of each line, and 1: nothing stands at 0."""
-    if len(data) < LONG_FILE:
-        return _made(data)
-    kept, key = default_cache(), key_of("table of records", str(path.resolve()), repr(stamp))
-    found = kept.get(key)
-    if found is not None and len(found) % 16 == 0:
-        return memoryview(found).cast("Q")
-    made = _made(data)
-    kept.put(key, bytes(made))
-    return made
+def _made(data: bytes) -> Table:
+    found = np.fromiter((n for pair in _places(data) for n in pair), np.uint64).reshape(-1, 2).T
+    return np.ascontiguousarray(found[:, np.argsort(found[0], kind="stable")])
 
 
-def _made(data: bytes | mmap.mmap) -> Slots:
-    found = list(_places(data))
-    count = 1 << max(4, (4 * len(found) // 3).bit_length())
-    slots = [0] * (2 * count)
-    for wanted, place in found:
-        at = 2 * wanted % len(slots)
-        while slots[at + 1]:
-            at = (at + 2) % len(slots)
-        slots[at], slots[at + 1] = wanted, place + 1
-    return memoryview(array("Q", slots))
-
-
-def _places(data: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
+def _places(data: bytes) -> Iterator[tuple[int, int]]:
+    """Of each line that is not blank: the hash of what it is for, and where it begins."""
     place = 0
     while place < len(data):
         end = data.find(b"\n", place)
         end = len(data) if end < 0 else end
-        parts = key_in(data[place:end]).split(" ")
+        parts = key_in(data[place : min(end, place + LONGEST_LINE)]).split(" ")
         if len(parts) == 4:
             yield _hash(f"{parts[0]} {parts[2]} {parts[3]}"), place
+        elif not data[place:end].isspace() and end > place:
+            yield NO_RECORD, place
         place = end + 1
 
 
@@ -158,10 +302,24 @@ def _places(data: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class LookedUp:
-    """What files say of a decision: the record that fits, and those that no longer do."""
+    """What files say of a decision."""
 
-    found: Found | None
+    fitting: tuple[Found, ...] = ()
+    """Records of this text of the kernel: those of the nearest file first, of one file the best."""
     stale: tuple[Found, ...] = ()
+    """Records of another text of the kernel."""
+    remarks: tuple[str, ...] = ()
+    """Which files and lines were passed over, and why."""
+
+    @property
+    def found(self) -> Found | None:
+        """The record that is to be taken, if it can be."""
+        return self.fitting[0] if self.fitting else None
+
+    def before(self, other: LookedUp) -> LookedUp:
+        """Both, these first."""
+        remarks = dict.fromkeys((*self.remarks, *other.remarks))
+        return LookedUp(self.fitting + other.fitting, self.stale + other.stale, tuple(remarks))
 
 
 class Records:
@@ -172,20 +330,18 @@ class Records:
         self.files: list[RecordFile | None] = [None] * len(self.path)
 
     def look_up(self, key: RecordKey) -> LookedUp:
-        """The best record of the nearest file that has one; without it, those of an older text of the kernel."""
+        """All that the files have for a kernel on a chip with these sizes."""
+        fitting: list[Found] = []
         stale: list[Found] = []
+        remarks: list[str] = []
         for at in range(len(self.path)):
             file = self._file(at)
-            fitting = []
-            for record in file.records(key):
-                if record.key.digest == key.digest:
-                    fitting.append(record)
-                else:
-                    stale.append(Found(record, file.path))
-            if fitting:
-                best = fitting[0] if len(fitting) == 1 else max(fitting, key=lambda record: record.rank)
-                return LookedUp(Found(best, file.path))
-        return LookedUp(None, tuple(stale))
+            lines = file.lines(key)
+            for record in lines.best_first:
+                (fitting if record.key.digest == key.digest else stale).append(Found(record, file.path))
+            remarks += file.remarks
+            remarks += lines.remarks
+        return LookedUp(tuple(fitting), tuple(stale), tuple(remarks))
 
     def _file(self, at: int) -> RecordFile:
         known = self.files[at]
@@ -194,14 +350,31 @@ class Records:
         return known
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- reading what was named, and writing -------------------------------------------------------------------------------
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file that somebody named, whoever wrote it; none where there is no file.
+
+    Bytes that are no UTF-8 are kept as surrogates, so that a line can be written again as it was.
+    """
+    try:
+        data = read_plain(path, MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        remedy = f"name a plain file of records of at most {MOST_BYTES:,} bytes that you may read"
+        raise RecordsError(f"records: {path} cannot be read: {error.strerror or error}", remedy=remedy) from None
+    lines = data.decode(errors="surrogateescape").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Nobody else adds to the files of a directory, or sorts them, in any process; a lock ends with its process."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with _writing(directory):
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = open_plain(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -209,14 +382,27 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(file)
 
 
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """What the system says against writing, as an error that names the directory."""
+    try:
+        yield
+    except OSError as error:
+        remedy = (
+            "name a directory of your own: tilewave tune --records DIRECTORY, tilewave records merge --into DIRECTORY"
+        )
+        what = f"records: nothing can be written to {directory}: {error.strerror or error}"
+        raise RecordsError(what, remedy=remedy) from None
+
+
 def add_line(path: Path, line: str) -> None:
     """A line at the end of a file, on the disk when this returns; half a line that a killed process left is ended."""
-    with locked(path.parent):
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    with locked(path.parent), _writing(path.parent):
+        file = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(file).st_size
             whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
-            _write_all(file, f"{'' if whole else chr(10)}{line}\n".encode())
+            write_all(file, f"{'' if whole else chr(10)}{line}\n".encode())
             os.fsync(file)
         finally:
             os.close(file)
@@ -242,35 +428,12 @@ def tidy(directory: Path, more: Sequence[Path] = ()) -> list[tuple[Path, int, Ba
             bad += [(path, number, why) for number, _, why in wrong]
             kept += [text for _, text, _ in wrong]
         records, _ = merged(lines)
-        _replace(directory / FILE, [*(record.line for record in records), *sorted(dict.fromkeys(kept))])
+        write_lines(directory / FILE, [*(record.line for record in records), *sorted(dict.fromkeys(kept))])
     return bad
 
 
-def read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-
-
-def _replace(path: Path, lines: Sequence[str]) -> None:
-    """The whole file under its name, or the one before."""
-    unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            _write_all(file, "".join(f"{line}\n" for line in lines).encode())
-            os.fsync(file)
-        finally:
-            os.close(file)
-        os.replace(unfinished, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        raise
-
-
-def _write_all(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """All of a file anew, in one step; whoever calls this holds the lock."""
+    with _writing(path.parent):
+        data = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        replace_file(path, data, mode=0o644)
