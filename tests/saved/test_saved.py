@@ -667,7 +667,8 @@ def test_a_number_of_a_launch_is_a_natural_one(file, value):
 @pytest.mark.parametrize("text", ["[]", "3", "{", "[" * 100_000, "1" * 10_000, "\xff"], ids=range(6))
 def test_facts_that_are_no_json_object_are_said(file, text):
     archived(file, {**members_of(file), "kernel.json": text.encode("latin-1")})
-    assert refused(file) == f"gemm.tilewave: kernel.json is no JSON object\n{AGAIN}"
+    said = refused(file)
+    assert said.startswith("gemm.tilewave: kernel.json is no JSON object") and said.endswith(f"\n{AGAIN}")
 
 
 def test_object_code_that_cannot_be_linked_is_said(file, cpu):

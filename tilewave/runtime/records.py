@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tilewave.errors import SavedKernelError, here
+from tilewave.files import parse_json
 
 HEAD = "kernel.json"
 AGAIN = "copy it again, or compile the kernel and save it again: compiled.save(path)"
@@ -115,8 +116,8 @@ def unpacked(data: bytes) -> tuple[Record, tuple[bytes, ...]]:
     """What `packed` was given; a SavedKernelError where this is something else."""
     head, _, rest = data.partition(b"\n")
     try:
-        found = json.loads(head)
-    except (ValueError, RecursionError):
+        found = parse_json(head)
+    except ValueError:
         found = None
     record = Record("the cache", found if isinstance(found, dict) else {})
     parts = []

@@ -16,14 +16,14 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tilewave._version import __version__
 from tilewave.errors import SavedKernelError, TilewaveError, here, short_path
-from tilewave.files import NotPlain, TooLong, read_plain
+from tilewave.files import NotPlain, TooLong, parse_json, read_plain, replace_file
 from tilewave.ir.core import Kernel
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
@@ -57,7 +57,7 @@ def write(path: Path, about: Mapping[str, Any], members: Mapping[str, bytes]) ->
     shown = short_path(os.fspath(path))
     target = os.path.realpath(path)
     try:
-        _replace(target, _archive(about, members))
+        replace_file(target, _archive(about, members), _mode_of_the_old(target))
     except OSError as error:
         remedy = "give the name of a plain file, in a directory that exists and can be written"
         what = f"{shown} cannot be written: {error.strerror or error}"
@@ -80,28 +80,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
     entry.create_system = 3
     entry.external_attr = (stat.S_IFREG | 0o644) << 16
     return entry
-
-
-def _replace(target: str, data: bytes) -> None:
-    """The data beside its place, on the disk, and then moved there in one step."""
-    mode = _mode_of_the_old(target)
-    unfinished = f"{target}.{os.urandom(8).hex()}.unfinished"
-    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(file, left) :]
-            if mode is not None:
-                os.fchmod(file, mode)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        os.replace(unfinished, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        raise
 
 
 def _mode_of_the_old(target: str) -> int | None:
@@ -148,6 +126,14 @@ class Contents:
         except TilewaveError as error:
             what = f"{self.path}: {name} is no kernel: {error.what}"
             raise SavedKernelError(what, loc=here(), remedy=AGAIN) from None
+
+    @contextmanager
+    def holding_against(self, name: str) -> Iterator[None]:
+        """Facts are tried against a member, before anything is launched: whatever is raised, they do not fit."""
+        try:
+            yield
+        except Exception:
+            raise self.misfit(name) from None
 
     def misfit(self, name: str) -> SavedKernelError:
         what = f"{self.path}: {HEAD} tells of another kernel than {name}"
@@ -203,11 +189,11 @@ def _head(shown: str, archive: zipfile.ZipFile) -> Record:
         what = f"{shown} is no saved kernel: it holds no {HEAD}"
         raise SavedKernelError(what, loc=here(), remedy="give the name of a file that compiled.save(path) wrote")
     try:
-        found = json.loads(_member(shown, archive, HEAD, LARGEST_HEAD))
-    except (ValueError, RecursionError):
-        found = None
+        found, why = parse_json(_member(shown, archive, HEAD, LARGEST_HEAD)), ""
+    except ValueError as error:
+        found, why = None, f": {error}"
     if not isinstance(found, dict):
-        raise SavedKernelError(f"{shown}: {HEAD} is no JSON object", loc=here(), remedy=AGAIN)
+        raise SavedKernelError(f"{shown}: {HEAD} is no JSON object{why}", loc=here(), remedy=AGAIN)
     about = Record(shown, found)
     if (version := about.number("format")) != FORMAT:
         ours = f"this is tilewave {__version__}, which reads format {FORMAT}"

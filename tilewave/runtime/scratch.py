@@ -6,10 +6,16 @@ import ctypes
 import mmap
 from contextlib import suppress
 
+from tilewave.errors import CallError, here
+
 _PAGE_BYTES = 4096
 """Workers' buffers start this far apart at least, so that no two write to one page, let alone one line."""
 
 _HUGE_BYTES = 2 << 20
+
+
+class NoRoom(CallError, MemoryError):
+    """The system does not have the memory that a launch needs beside its arrays."""
 
 
 class _Region:
@@ -25,7 +31,11 @@ class _Region:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self.memory = mmap.mmap(-1, self.bytes + (_HUGE_BYTES if huge else 0), flags=flags)
         except (OSError, OverflowError) as error:
-            raise MemoryError(f"no room for {wanted_bytes:,} bytes of scratch memory: {error}") from error
+            raise NoRoom(
+                f"no room for {wanted_bytes:,} bytes of scratch memory: {error}",
+                loc=here(),
+                remedy="a smaller tile, fewer threads (TILEWAVE_NUM_THREADS) or smaller arrays need less",
+            ) from None
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.address = _rounded_up(start, _HUGE_BYTES) if huge else start
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):

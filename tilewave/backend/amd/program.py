@@ -133,6 +133,26 @@ class AmdProgram:
             self._loaded[any_strides] = HipProgram(made)
         return self._loaded[any_strides].sized(grid, parameters)
 
+    def want_launch(self, code: AmdCode) -> None:
+        """Raise something where code cannot be launched with the kernel's arrays: files may say anything."""
+        memories = {v.name: v.type for v in self._memories()}
+        given = [v.name for v in self.tiles.body.args if v.name not in memories]
+        symbols = [a.name for a in code.arguments if a.kind == "symbol"]
+        code.launches.steps(given, symbols)  # finds all of them, or raises
+        for argument in code.arguments:
+            _slot(argument, list(memories), symbols)
+            if argument.kind == "stride" and not 0 <= argument.axis < memories[argument.name].rank:
+                raise ValueError(f"{argument.name} has no axis {argument.axis}")
+        for reach in code.reaches:
+            kind = memories[reach.name]
+            lengths = {len(reach.steps), len(reach.beyond) or kind.rank}
+            if lengths != {kind.rank} or reach.bytes != kind.dtype.bytes or min(reach.grain, reach.whole) < 1:
+                raise ValueError(f"{reach.name} is reached in other steps")
+        if not code.launch and code.workgroups != self.tiles.workgroups:
+            raise ValueError(f"{code.workgroups} workgroups")
+        if code.workgroup_size != prod(self.lanes().waves) * self.chip.lanes:
+            raise ValueError(f"{code.workgroup_size} lanes in a workgroup")
+
     def code_for(self, any_strides: frozenset[str]) -> AmdCode:
         if any_strides not in self._codes:
             self._codes[any_strides] = self.make(any_strides) if self.make else self._fitting(any_strides)

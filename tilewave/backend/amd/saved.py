@@ -12,7 +12,7 @@ from tilewave.machine.chips import Chip
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
-LANES = "lanes.ir"
+LANES, TILES = "lanes.ir", "kernel.ir"
 
 
 def stored_amd(build: AmdBuild) -> Stored:
@@ -36,7 +36,11 @@ def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> AmdBuild:
     if frozenset(reached) not in codes or lanes.name != kernel.name:
         raise contents.misfit(LANES)
     resources = restored(LaneResources, contents.about.record("resources"))
-    return AmdBuild(kernel, chip, None, lambda: (lanes, ()), codes, resources)
+    loaded = AmdBuild(kernel, chip, None, lambda: (lanes, ()), codes, resources)
+    for code in codes.values():
+        with contents.holding_against(TILES):
+            loaded.program.want_launch(code)
+    return loaded
 
 
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:

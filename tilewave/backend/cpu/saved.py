@@ -8,7 +8,7 @@ from tilewave.backend.cpu.build import OBJECT, CpuBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
-from tilewave.ir.launch import HostLaunch, is_open
+from tilewave.ir.launch import HostLaunch, is_open, numbers_of
 from tilewave.ir.ops import Prepack
 from tilewave.ir.types import Memory
 from tilewave.runtime.cpu import CpuLaunch
@@ -17,6 +17,8 @@ from tilewave.runtime.saved_file import Contents, Stored
 
 OPENING = "launch.ir"
 """The member that says what is computed at each launch, where sizes are open."""
+MOST_ADDRESSED = 1 << 47
+"""Bytes that a process can address."""
 
 
 def stored_cpu(build: CpuBuild) -> Stored:
@@ -37,20 +39,37 @@ def loaded_cpu(contents: Contents, kernel: Kernel) -> CpuBuild:
             remedy=f"load it with the tilewave that wrote it, {about.text('tilewave')}",
         )
     s = replace(INSTRUCTION_SETS[name], triple=about.text("triple"), needs=about.texts("needs"))
-    opening = _opening(contents, kernel) if is_open(kernel) else ""
+    opening = contents.text(OPENING) if is_open(kernel) else ""
     launch = restored(CpuLaunch, about.record("launch"), opening=opening)
+    _want_launch(contents, kernel, launch)
     return CpuBuild(kernel, s, contents.member(OBJECT), launch, contents.path)
 
 
-def _opening(contents: Contents, kernel: Kernel) -> str:
-    """The text of what is computed at each launch, which is of this kernel, and as many words as its code reads."""
+def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
+    """An error unless a launch is laid out as this kernel's: what follows from its text is held against that.
+
+    The words of a call are, for each array, its address and strides; the numbers that it is given or computes; packed
+    operands; scratch memory and how far its parts lie apart. Only how large packed operands and scratch memory are
+    does not follow from the text: that no machine has so much is seen here, and that this one has not, at the call.
+    """
+    given, packed = _numbers_and_packed(contents, kernel, launch)
+    arrays = [v.type for v in kernel.body.args if isinstance(v.type, Memory)]
+    scratch = sum(1 + kind.rank for kind in arrays) + given + packed
+    told = launch.words, launch.scratch_slot, launch.packed_slots, launch.item_bytes
+    slots = tuple(range(scratch - packed, scratch))
+    if told != (scratch + 2, scratch, slots, tuple(kind.dtype.bytes for kind in arrays)):
+        raise contents.misfit("kernel.ir")
+    if len(launch.packed_bytes) != (0 if launch.opening else packed):
+        raise contents.misfit("kernel.ir")
+    if max(launch.scratch_bytes, *launch.packed_bytes, 0) > MOST_ADDRESSED:
+        raise contents.misfit("kernel.ir")
+
+
+def _numbers_and_packed(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> tuple[int, int]:
+    """How many numbers its code is given, and how many packed operands; where sizes are open, its opening says both."""
+    if not launch.opening:
+        return len(numbers_of(kernel)), len(launch.packed_slots)
     opening = contents.kernel(OPENING)
     if (opening.name, opening.body.args) != (kernel.name, kernel.body.args):
         raise contents.misfit(OPENING)
-    arrays = [v.type for v in opening.body.args if isinstance(v.type, Memory)]
-    packed = sum(isinstance(op, Prepack) for op in opening.body.ops)
-    words = sum(1 + kind.rank for kind in arrays) + len(HostLaunch(opening).names) + packed
-    launch = contents.about.record("launch")
-    if (words, packed) != (launch.number("scratch_slot"), len(launch.numbers("packed_slots"))):
-        raise contents.misfit(OPENING)
-    return contents.text(OPENING)
+    return len(HostLaunch(opening).names), sum(isinstance(op, Prepack) for op in opening.body.ops)

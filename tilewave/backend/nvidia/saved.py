@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -83,21 +81,12 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
         raise contents.misfit(LANES)
     for code in codes.values():
-        with _told_of(contents, "kernel.ir"):
+        with contents.holding_against("kernel.ir"):
             loaded.program.want_launch(code)
     for copy, code in copies.items():
-        with _told_of(contents, f"{copy.member}.ptx"):
+        with contents.holding_against(f"{copy.member}.ptx"):
             want_copy(copy, code)
     return loaded
-
-
-@contextmanager
-def _told_of(contents: Contents, member: str) -> Iterator[None]:
-    """What a launch is said to be is tried before anything is: a file may say anything, in any way."""
-    try:
-        yield
-    except Exception:
-        raise contents.misfit(member) from None
 
 
 def _loaded_copy(contents: Contents, about: Record) -> tuple[RowCopy, NvidiaCode]:
