@@ -35,8 +35,8 @@ Places = tuple[tuple[str, Shape], ...]
 
 def prepared(kernel: WaveKernel) -> KernelCalls:
     """What answers the calls of a kernel, from the first one on."""
-    found: KernelCalls = kernel.kept.setdefault("call", KernelCalls(kernel))
-    return found
+    found: KernelCalls | None = kernel.kept.get("call")
+    return kernel.kept.setdefault("call", KernelCalls(kernel)) if found is None else found
 
 
 def compile_kernel(

@@ -103,7 +103,7 @@ ACTIVATIONS = {
 
 def activation_named(caller: str, name: str) -> Activation:
     """The one of that name, or an error with those that there are."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         what = f"{caller}: no activation is called {name!r}"
         raise CallError(what, loc=here(), remedy=f"write one of {', '.join(map(repr, ACTIVATIONS))}, or None")
     return ACTIVATIONS[name]

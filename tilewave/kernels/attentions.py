@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter, Signature
 from math import e, inf, log, log2, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.types import F32, I32, INDEX, DType
+from tilewave.kernels.numbers import checked_causal, checked_scale, checked_soft_cap, checked_window
 from tilewave.kernels.rows import arithmetic_of, looked_at
 from tilewave.lang.constraints import (
     Constraint,
@@ -116,6 +117,25 @@ class Heads:
         return Heads(views["q"].shape[3], views["v"].shape[3], of_q // of_k if of_k else 1)
 
 
+class AttentionAsked(NamedTuple):
+    """The arguments of attention that are no arrays, as a caller gave them and `of` checked them."""
+
+    causal: bool = False
+    window: int | None = None
+    scale: float | None = None
+    soft_cap: float | None = None
+
+    @staticmethod
+    def of(caller: str, causal: Any, window: Any, scale: Any, soft_cap: Any) -> AttentionAsked:
+        """An error where one of them is no such number."""
+        return AttentionAsked(
+            checked_causal(caller, causal),
+            checked_window(caller, window),
+            checked_scale(caller, scale),
+            checked_soft_cap(caller, soft_cap),
+        )
+
+
 @dataclass(frozen=True)
 class Scores:
     """What is made of the product of a query and a key, and which keys a query sees."""
@@ -129,13 +149,9 @@ class Scores:
     def of(
         kernel: str, heads: Heads, scale: float | None, causal: bool, window: int | None, soft_cap: float | None
     ) -> Scores:
-        if window is not None and window < 1:
-            remedy = "pass window=1 for the query's own place alone, or None for all keys"
-            raise CallError(f"{kernel}: a window of {window} has no keys", loc=here(), remedy=remedy)
-        if soft_cap is not None and not soft_cap > 0:
-            what = f"{kernel}: scores cannot be kept within a soft cap of {soft_cap}"
-            raise CallError(what, loc=here(), remedy="pass a number above 0, or None")
-        return Scores(1 / sqrt(max(heads.size, 1)) if scale is None else scale, causal, window, soft_cap)
+        asked = AttentionAsked.of(kernel, causal, window, scale, soft_cap)
+        unit = 1 / sqrt(max(heads.size, 1)) if asked.scale is None else asked.scale
+        return Scores(unit, asked.causal, asked.window, asked.soft_cap)
 
     @property
     def masked(self) -> bool:
@@ -162,13 +178,12 @@ class Scores:
     def seen(self, query: Any, key: Any) -> Any:
         """Whether the query sees the key; None where each sees all."""
         conditions = []
-        window = None if self.window is None else min(self.window, MOST_OPEN)  # no two places lie farther apart
         if self.causal:
             conditions.append(key <= query)
-            if window is not None:  # so written, a row has one bound, and not a difference for each of its keys
-                conditions.append(query - window < key)
-        elif window is not None:
-            conditions += [key - query < window, query - key < window]
+            if self.window is not None:  # so written, a row has one bound, and not a difference for each of its keys
+                conditions.append(query - self.window < key)
+        elif self.window is not None:
+            conditions += [key - query < self.window, query - key < self.window]
         return conditions[0] & conditions[1] if len(conditions) == 2 else next(iter(conditions), None)
 
 

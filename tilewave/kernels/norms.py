@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, DType
+from tilewave.kernels.numbers import checked_eps
 from tilewave.kernels.rows import N, RowNumbers, Rows, a_number_a_column, arithmetic_of, kernel_for, matrix
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, fma, read, rsqrt, scalar, write
@@ -23,7 +24,7 @@ def layer_norm(x: Any, y: Any, weight: Any = None, bias: Any = None, eps: float 
 
     The variance is that of all numbers of a row: the mean of (x - mean)².
     """
-    kernel = layer_norm_for(x, y, weight, bias)
+    kernel, eps = layer_norm_for(x, y, weight, bias), checked_eps("layer_norm", eps)
     kernel(*(array for array in (x, weight, bias) if array is not None), y, eps)
 
 
@@ -44,7 +45,7 @@ def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: An
         what = "rms_norm: x + residual goes to total, so they come together"
         raise CallError(what, loc=here(), remedy="pass residual=r, total=np.empty_like(x), or neither")
     kernel = kernel_for(rms_norm_kernel, x=x, y=y, weight=weight, residual=residual, total=total)
-    kernel(*(array for array in (x, residual, weight, total) if array is not None), y, eps)
+    kernel(*(array for array in (x, residual, weight, total) if array is not None), y, checked_eps("rms_norm", eps))
 
 
 @cache

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewave.errors import CallError, here
-from tilewave.kernels.norms import layer_norm_kernel, rms_norm_kernel
+from tilewave.kernels.activations import activation_named
+from tilewave.kernels.attentions import AttentionAsked
+from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
+from tilewave.kernels.numbers import checked_axis, checked_causal, checked_eps
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops import products, rows
-from tilewave.ops.arrays import Array, ArrayLibrary, are_torchs, taken, torch_operators
-from tilewave.ops.attending import AttentionAsked, attention_kernel_of
+from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
+from tilewave.ops.attending import attention_kernel_of
 from tilewave.ops.operation import Operation
+from tilewave.ops.results import want_shape
 
 
 def _matmul(a: Array, b: Array, *, out: Array | None = None) -> Array:
     """a · b, with batches and broadcasting as `torch.matmul` has them."""
     if are_torchs(a, b):
         return torch_operators().matmul(a, b, out)
-    lib, (a, b, out) = taken("matmul", a=a, b=b, out=out)
-    return products.matmul(lib, (a, b, out), lib.digits())
+    lib, arrays = taken(products.matmul.arguments, a, b, out)
+    return _given(products.matmul(lib, tuple(arrays), lib.digits()), out)
 
 
 def _linear(
@@ -38,23 +41,28 @@ def _linear(
     out: Array | None = None,
 ) -> Array:
     """activation(x · weightᵀ + bias) + residual; an activation is gelu, gelu_tanh, relu or silu."""
+    if activation is not None:
+        activation_named("linear", activation)
     if are_torchs(x, weight):
         return torch_operators().linear(x, weight, bias, activation, residual, out)
-    lib, (x, weight, bias, residual, out) = taken("linear", x=x, weight=weight, bias=bias, residual=residual, out=out)
-    return products.linear(lib, (x, weight, bias, residual, out), activation, False, lib.digits())
+    lib, arrays = taken(products.linear.arguments, x, weight, bias, residual, out)
+    return _given(products.linear(lib, tuple(arrays), activation, False, lib.digits()), out)
 
 
 def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
     """exp(x) / the sum of exp(x) along an axis."""
     if are_torchs(x):
         return torch_operators().softmax(x, dim, out)
-    lib, (x, out) = taken("softmax", x=x, out=out)
-    if dim in (-1, len(x.shape) - 1):
-        return rows.softmax(lib, (x, out))
-    if out is not None:
-        what = f"softmax: out is for the last axis, and dim is {dim}"
-        raise CallError(what, loc=here(), remedy="leave out away")
-    return rows.softmax(lib, (x.swapaxes(dim, -1), None)).swapaxes(dim, -1)
+    lib, (given, to) = taken(rows.softmax.arguments, x, out)
+    rows.want_rows("softmax", given)
+    axis = checked_axis("softmax", dim, len(given.shape))
+    if axis in (-1, len(given.shape) - 1):
+        return _given(rows.softmax(lib, (given, to)), out)
+    if to is None:
+        return rows.softmax(lib, (given.swapaxes(axis, -1), None)).swapaxes(axis, -1)
+    want_shape("softmax", to, given.shape)
+    rows.softmax(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
+    return out
 
 
 def _rms_norm(
@@ -67,24 +75,28 @@ def _rms_norm(
 ) -> Any:
     """x / sqrt(mean of x² + eps) · weight along the last axis.
 
-    With a residual: the norm of x + residual, and that sum.
+    With a residual: the norm of x + residual, which goes to `out`, and that sum, which is always a new array.
     """
+    eps = checked_eps("rms_norm", eps)
     if are_torchs(x):
         return torch_operators().rms_norm(x, weight, eps, residual, out)
-    lib, (x, weight, residual, out) = taken("rms_norm", x=x, weight=weight, residual=residual, out=out)
     if residual is None:
-        return rows.rms_norm(lib, (x, weight, out), eps)
-    return rows.add_rms_norm(lib, (x, residual, weight), eps)
+        lib, arrays = taken(rows.rms_norm.arguments, x, weight, out)
+        return _given(rows.rms_norm(lib, tuple(arrays), eps), out)
+    lib, arrays = taken(rows.add_rms_norm.arguments, x, residual, weight, out)
+    found, total = rows.add_rms_norm(lib, tuple(arrays), eps)
+    return _given(found, out), total
 
 
 def _layer_norm(
     x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *, out: Array | None = None
 ) -> Array:
     """(x - mean) / sqrt(variance + eps) · weight + bias along the last axis."""
+    eps = checked_eps("layer_norm", eps)
     if are_torchs(x):
         return torch_operators().layer_norm(x, weight, bias, eps, out)
-    lib, (x, weight, bias, out) = taken("layer_norm", x=x, weight=weight, bias=bias, out=out)
-    return rows.layer_norm(lib, (x, weight, bias, out), eps)
+    lib, arrays = taken(rows.layer_norm.arguments, x, weight, bias, out)
+    return _given(rows.layer_norm(lib, tuple(arrays), eps), out)
 
 
 def _attention(
@@ -100,49 +112,68 @@ def _attention(
     out: Array | None = None,
 ) -> Array:
     """softmax(q · kᵀ · scale + bias) · v for every query of every head; the last query stands at the last key."""
+    asked = AttentionAsked.of("attention", causal, window, scale, soft_cap)
     if are_torchs(q):
-        return torch_operators().attention(q, k, v, bias, causal, window, scale, soft_cap, out)
-    lib, (q, k, v, bias, out) = taken("attention", q=q, k=k, v=v, bias=bias, out=out)
-    return attend(lib, (q, k, v, bias, out), AttentionAsked(causal, window, scale, soft_cap), False)
+        return torch_operators().attention(q, k, v, bias, *asked, out)
+    lib, arrays = taken(attend.arguments, q, k, v, bias, out)
+    return _given(attend(lib, tuple(arrays), asked, False), out)
+
+
+def _given(found: Array, out: Array | None) -> Array:
+    """A result, as the object that the caller gave for it where there is one: operations write a view of that."""
+    return found if out is None else out
 
 
 # the kernel of a call -----------------------------------------------------------------------------------------------
 
 
-def _library(caller: str, **arrays: Array | None) -> tuple[ArrayLibrary, list[Array]]:
-    """Of any arrays, torch's too."""
-    if are_torchs(*arrays.values()):
-        return torch_operators().LIBRARY, list(arrays.values())
-    return taken(caller, **arrays)
+def _library(of: ArrayArguments, *arrays: Array | None) -> tuple[ArrayLibrary, list[Array]]:
+    """The library of a call's arrays, torch's too, and the arrays; those behind the ones given are None."""
+    given = (*arrays, *[None] * (len(of.names) - len(arrays)))
+    if not are_torchs(*given):
+        return taken(of, *given)
+    torch_operators().want_tensors(of, given)
+    return torch_operators().LIBRARY, list(given)
 
 
 def _matmul_kernel(a: Array, b: Array) -> WaveKernel:
-    lib, (a, b) = _library("matmul", a=a, b=b)
+    lib, (a, b, _) = _library(products.matmul.arguments, a, b)
     return products.matmul_kernel(lib, a, b)
 
 
 def _linear_kernel(
     x: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None, residual: Array | None = None
 ) -> WaveKernel:
-    lib, (x, weight, bias, residual) = _library("linear", x=x, weight=weight, bias=bias, residual=residual)
+    lib, (x, weight, bias, residual, _) = _library(products.linear.arguments, x, weight, bias, residual)
     return products.linear_kernel(lib, x, weight, bias, activation, residual)
 
 
 def _softmax_kernel(x: Array) -> WaveKernel:
-    return kernel_for(softmax_kernel, x=products.folded(x), y=products.folded(x))
+    given, _ = _rows_of(rows.softmax.arguments, x)
+    return kernel_for(softmax_kernel, x=given, y=given)
 
 
 def _rms_norm_kernel(x: Array, weight: Array | None = None) -> WaveKernel:
-    return kernel_for(rms_norm_kernel, x=products.folded(x), y=products.folded(x), weight=weight)
+    given, (weight, _) = _rows_of(rows.rms_norm.arguments, x, weight)
+    return kernel_for(rms_norm_kernel, x=given, y=given, weight=weight)
 
 
 def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None = None) -> WaveKernel:
-    return kernel_for(layer_norm_kernel, x=products.folded(x), y=products.folded(x), weight=weight, bias=bias)
+    given, (weight, bias, _) = _rows_of(rows.layer_norm.arguments, x, weight, bias)
+    return layer_norm_for(given, given, weight, bias)
+
+
+def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Array]]:
+    """The rows of x, which is the first of a call's arrays, and the others."""
+    lib, (x, *others) = _library(of, *arrays)
+    rows.want_rows(of.caller, x)
+    lib.dtype(of.caller, "x", x)
+    return folded(x), others
 
 
 def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
-    _, (q, k, v) = _library("attention", q=q, k=k, v=v)
-    return attention_kernel_of(q, k, v, AttentionAsked(causal))
+    _, (q, k, v, *_) = _library(attend.arguments, q, k, v)
+    return attention_kernel_of(q, k, v, AttentionAsked(checked_causal("attention", causal)))
 
 
 attention = Operation("attention", _attention, _attention_kernel)

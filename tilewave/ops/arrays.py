@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from math import gcd
+from itertools import pairwise
+from math import gcd, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +22,8 @@ from tilewave.forks import IMPORTING
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.digits import Digits
 from tilewave.runtime.arrays import HOST, numpy_address, view
-from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import library
+from tilewave.runtime.remedies import as_array, described
 
 Array = Any
 Shape = tuple[int, ...]
@@ -124,6 +125,44 @@ class NumpyLike:
 NUMPY = NumpyLike(np)
 
 
+# axes that are walked as one ------------------------------------------------------------------------------------------
+
+
+def folded(x: Array, kept: int = 1) -> Array:
+    """The array with all axes but the last `kept` as one; a copy where its strides allow no such view."""
+    if len(x.shape) == kept + 1:
+        return x
+    return x.reshape(prod(x.shape[: len(x.shape) - kept]), *x.shape[len(x.shape) - kept :])
+
+
+def folds(lib: ArrayLibrary, x: Array, kept: int = 1) -> bool:
+    """Whether `folded` gives a view: whether those axes are evenly strided, so that they can be walked as one."""
+    count = len(x.shape) - kept
+    axes = zip(x.shape[:count], lib.steps(x)[:count], strict=True)
+    longer = [(size, step) for size, step in axes if size != 1]
+    return 0 in x.shape[:count] or all(step == size * inner for (_, step), (size, inner) in pairwise(longer))
+
+
+def broadcast(caller: str, lib: ArrayLibrary, name: str, array: Array, shape: Shape) -> Array:
+    """A view of an array in which axes that are missing, or have one element, are as long as `shape` says."""
+    axes = len(array.shape)
+    ends = shape[len(shape) - axes :] if axes <= len(shape) else ()
+    if len(ends) != axes or any(own not in (1, size) for own, size in zip(array.shape, ends, strict=True)):
+        what = f"{caller}: {name} is {spelled(array.shape)}, and cannot be broadcast to {spelled(shape)}"
+        raise CallError(
+            what, loc=here(), remedy="its axes, counted from the last, must be equal to these, 1, or missing"
+        )
+    return lib.broadcast(array, shape)
+
+
+def spelled(shape: Sequence[int]) -> str:
+    """A shape in messages: `3x70x50`."""
+    return "x".join(map(str, shape)) or "one number"
+
+
+# whose arrays a call has ----------------------------------------------------------------------------------------------
+
+
 class _Door:
     """torch's side of the operations, once there is one."""
 
@@ -155,22 +194,47 @@ def are_torchs(*arrays: Array) -> bool:
     return False
 
 
-def taken(caller: str, **arrays: Array) -> tuple[ArrayLibrary, list[Array]]:
-    """The library of a call's arrays, and each as one of its own; None stays None."""
-    kinds = {library(array) for array in arrays.values()}
-    if "cupy" in kinds:
-        return NumpyLike(sys.modules["cupy"]), list(arrays.values())
-    return NUMPY, [None if array is None else _as_numpy(caller, name, array) for name, array in arrays.items()]
+class ArrayArguments:
+    """The arrays that an operation takes: their names in order, and which of them may be None."""
+
+    def __init__(self, caller: str, names: Sequence[str]) -> None:
+        """Names that end with `?` are of arrays that may be None."""
+        self.caller = caller
+        self.names = tuple(name.removesuffix("?") for name in names)
+        self.required = tuple(not name.endswith("?") for name in names)
+
+    def want_all(self, arrays: Sequence[Array | None]) -> None:
+        """Raise an error where None is given for an array that the operation cannot do without."""
+        for name, required, array in zip(self.names, self.required, arrays, strict=True):
+            if required and array is None:
+                what = f"{self.caller}: {name} is None, not an array"
+                raise CallError(what, loc=here(), remedy=as_array(None))
 
 
-def _as_numpy(caller: str, name: str, array: Array) -> Array:
-    """numpy's view of an array in this machine's memory."""
-    if isinstance(array, np.ndarray):
+def taken(of: ArrayArguments, *arrays: Array | None) -> tuple[ArrayLibrary, list[Any]]:
+    """The library of a call's arrays, and each as one of that library's own; None stays None."""
+    of.want_all(arrays)
+    named = zip(of.names, arrays, strict=True)
+    if "cupy" in {library(array) for array in arrays}:
+        return NumpyLike(sys.modules["cupy"]), [_as_cupy(of.caller, name, array) for name, array in named]
+    return NUMPY, [_as_numpy(of.caller, name, array) for name, array in named]
+
+
+def _as_cupy(caller: str, name: str, array: Array | None) -> Array:
+    if array is not None and library(array) != "cupy":
+        what = f"{caller}: {name} is {described(array)}, but others of this call are cupy's"
+        raise CallError(what, loc=here(), remedy=f"pass cupy.asarray({name})")
+    return array
+
+
+def _as_numpy(caller: str, name: str, array: Array | None) -> Array:
+    """A view of numpy's own class of an array in this machine's memory: a derived class may index otherwise."""
+    if array is None or type(array) is np.ndarray:
         return array
     try:
-        return view(array).numpy()
-    except (CallError, Refused) as error:
-        raise CallError(f"{caller}: {name}: {error.what}", loc=here(), remedy=error.remedy) from None
+        return view(array, f"{caller}: {name}").numpy()
+    except CallError as error:
+        raise error.at(here()) from None
 
 
 def target_of(caller: str, device: str) -> str:
@@ -182,17 +246,3 @@ def target_of(caller: str, device: str) -> str:
 
 
 _TARGETS: dict[str, str] = {}
-
-
-def prepared(caller: str, lib: ArrayLibrary, out: Array | None, shape: Shape, dtype: DType, like: Array) -> Array:
-    """The array for a result: `out`, if it fits, or a new one."""
-    if out is None:
-        return lib.empty(shape, dtype, like)
-    if tuple(out.shape) != shape:
-        what = f"{caller}: out is {_spelled(out.shape)}, but the result is {_spelled(shape)}"
-        raise CallError(what, loc=here(), remedy="pass an out of that shape, or none: it is allocated then")
-    return out
-
-
-def _spelled(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "one number"

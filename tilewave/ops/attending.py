@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
-from tilewave.kernels.attentions import attention_for
+from tilewave.kernels.attentions import AttentionAsked, attention_for
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared
+from tilewave.ops.arrays import Array, ArrayLibrary, broadcast, folded, spelled
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
-
-
-class AttentionAsked(NamedTuple):
-    """What is made of scores, and which keys a query sees."""
-
-    causal: bool = False
-    window: int | None = None
-    scale: float | None = None
-    soft_cap: float | None = None
+from tilewave.ops.results import prepared, written
 
 
 def _attention(
@@ -35,20 +26,21 @@ def _attention(
 ) -> CallWork:
     _check_axes(q, k, v)
     shape, held = (*q.shape[:-1], v.shape[-1]), lib.dtype("attention", "q", q)
-    results = {"out": prepared("attention", lib, out, shape, held, q)}
+    results = {"out": prepared("attention", lib, out, shape, held, {"q": q, "k": k, "v": v, "bias": bias})}
     if keeps:
         results["lse"] = lib.empty(tuple(q.shape[:-1]), sums_dtype(held), q)
+    added = None if bias is None else broadcast("attention", lib, "bias", bias, (*q.shape[:-1], k.shape[-2]))
     if not prod(shape):
         return CallWork(results)
-    added = None if bias is None else _stacked(lib.broadcast(bias, (*q.shape[:-1], k.shape[-2])))
-    lse = results["lse"].reshape(_stacked_shape((*q.shape[:-1], 1))[:-1]) if keeps else None
-    arrays = (_stacked(q), _stacked(k), _stacked(v), _stacked(results["out"]))
-    kernel = attention_for(*arrays, *asked, added, lse)
-    names = given_only(q=arrays[0], k=arrays[1], v=arrays[2], bias=added, out=arrays[3], lse=lse)
-    return CallWork(results, KernelLaunch(kernel, names))
+    to, behind = written(lib, _with_heads(results["out"]), 3)
+    lse = results["lse"].reshape(to.shape[:-1]) if keeps else None
+    queries, keys, values, biases = (None if x is None else _stacked(x) for x in (q, k, v, added))
+    kernel = attention_for(queries, keys, values, to, *asked, biases, lse)
+    arrays = given_only(q=queries, k=keys, v=values, bias=biases, out=to, lse=lse)
+    return CallWork(results, KernelLaunch(kernel, arrays), behind)
 
 
-attention = Operated(("q", "k", "v", "bias", "out"), _attention)
+attention = Operated("attention", ("q", "k", "v", "bias?", "out?"), _attention)
 """softmax(q · kᵀ · scale + bias) · v; what is asked is said, and whether the logarithms of the sums of powers are given
 back as well."""
 
@@ -68,24 +60,20 @@ def sums_dtype(dtype: DType) -> DType:
 def _check_axes(q: Array, k: Array, v: Array) -> None:
     for name, array in (("k", k), ("v", v)):
         if len(array.shape) != len(q.shape) or len(q.shape) < 2:
-            what = f"attention: q is {_dims(q)}, and {name} is {_dims(array)}"
+            what = f"attention: q is {spelled(q.shape)}, and {name} is {spelled(array.shape)}"
             raise CallError(what, loc=here(), remedy="all end with places and elements, and have as many axes")
     same = tuple(q.shape[:-3]) == tuple(k.shape[:-3]) == tuple(v.shape[:-3])
     if not same or q.shape[-1] != k.shape[-1] or tuple(k.shape[:-1]) != tuple(v.shape[:-1]):
-        what = f"attention: q is {_dims(q)}, k is {_dims(k)}, v is {_dims(v)}"
+        what = f"attention: q is {spelled(q.shape)}, k is {spelled(k.shape)}, v is {spelled(v.shape)}"
         remedy = "batches are equal, q and k have keys of one size, and there is a value for each key"
         raise CallError(what, loc=here(), remedy=remedy)
 
 
-def _dims(array: Array) -> str:
-    return "x".join(map(str, array.shape)) or "one number"
-
-
-def _stacked_shape(shape: Shape) -> Shape:
-    """Batch, head, place and element."""
-    shape = (1,) * (4 - len(shape)) + tuple(shape)
-    return shape if len(shape) == 4 else (prod(shape[:-3]), *shape[-3:])
+def _with_heads(x: Array) -> Array:
+    """With an axis of heads, of one where there is none."""
+    return x[None] if len(x.shape) == 2 else x
 
 
 def _stacked(x: Array) -> Array:
-    return x if len(x.shape) == 4 else x.reshape(_stacked_shape(x.shape))
+    """Batch, head, place and element."""
+    return folded(_with_heads(x), 3)

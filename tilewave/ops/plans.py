@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tilewave.backend.protocol import CallAgain
 from tilewave.ir.launch import picked as picked_of
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops.arrays import Array, ArrayLibrary
+from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
 
 KEPT_PLANS = 4096
 """Of one operation; with more different calls in turn it starts afresh."""
@@ -114,12 +114,13 @@ def _nothing(every: tuple[Array, ...]) -> None:
 class Operated:
     """The calls of one operation."""
 
-    def __init__(self, names: Sequence[str], work: Callable[..., CallWork], numbers: int = 0) -> None:
-        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names.
+    def __init__(self, caller: str, names: Sequence[str], work: Callable[..., CallWork], numbers: int = 0) -> None:
+        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names; `weight?` may be None.
 
         The first of what is said are so many numbers: all that the kernel takes, which do nothing else.
         """
-        self.names, self.work, self.numbers = tuple(names), work, numbers
+        self.arguments = ArrayArguments(caller, names)
+        self.names, self.work, self.numbers = self.arguments.names, work, numbers
         self.kept: dict[Any, Plan] = {}
 
     def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
@@ -135,6 +136,7 @@ class Operated:
 
     def _closely(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Whatever comes; what can be kept is kept."""
+        self.arguments.want_all(arrays)
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)
         work.run()

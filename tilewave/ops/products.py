@@ -7,7 +7,6 @@ rows or along columns. Nothing is copied where views suffice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -20,9 +19,10 @@ from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import K, M, N
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
-from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
+from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast, folded, folds, spelled, target_of
 from tilewave.ops.digits import Digits, instruction_for
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
+from tilewave.ops.results import prepared, written
 
 
 def result_dtype(dtype: DType) -> DType:
@@ -55,18 +55,15 @@ def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array
     a = a[None, :] if len(a.shape) == 1 else a
     b = b[:, None] if len(b.shape) == 1 else b
     if a.shape[-1] != b.shape[-2]:
-        what = f"{caller}: a has {a.shape[-1]} columns, but b {b.shape[-2]} rows; a is {_dims(a)}, b is {_dims(b)}"
+        unequal = f"a has {a.shape[-1]} columns, but b {b.shape[-2]} rows"
+        what = f"{caller}: {unequal}; a is {spelled(a.shape)}, b is {spelled(b.shape)}"
         raise CallError(what, loc=here(), remedy="they must be equal; write b.swapaxes(-1, -2) if b is transposed")
     try:
         batch = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
-        what = f"{caller}: the batches of a, {_dims(a)}, and of b, {_dims(b)}, do not go together"
+        what = f"{caller}: the batches of a, {spelled(a.shape)}, and of b, {spelled(b.shape)}, do not go together"
         raise CallError(what, loc=here(), remedy="axes in front must be equal, or 1, or missing") from None
     return a, b, batch
-
-
-def _dims(array: Array) -> str:
-    return "x".join(map(str, array.shape))
 
 
 def product_shape(a: Shape, b: Shape, batch: Shape) -> Shape:
@@ -79,26 +76,9 @@ def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> 
     if len(b.shape) == 2 and all(folds(lib, x) for x in (a, c)):
         return Operands(folded(a), b, folded(c))
     a, b = (lib.broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b))
-    if all(_stacks(lib, x) for x in (a, b, c)):
-        count = prod(batch)
-        return Operands(*(x.reshape(count, *x.shape[-2:]) for x in (a, b, c)))
+    if all(folds(lib, x, 2) for x in (a, b, c)):
+        return Operands(*(folded(x, 2) for x in (a, b, c)))
     return Operands(a, b, c)
-
-
-def folds(lib: ArrayLibrary, x: Array) -> bool:
-    """Whether all its rows lie evenly behind each other, as those of one matrix do."""
-    return _is_even(x.shape[:-1], lib.steps(x)[:-1])
-
-
-def _stacks(lib: ArrayLibrary, x: Array) -> bool:
-    """Whether its matrices lie evenly behind each other."""
-    return _is_even(x.shape[:-2], lib.steps(x)[:-2])
-
-
-def _is_even(shape: Shape, steps: Shape) -> bool:
-    """Whether these axes can be walked as one."""
-    kept = [(size, step) for size, step in zip(shape, steps, strict=True) if size != 1]
-    return 0 in shape or all(step == size * inner for (_, step), (size, inner) in pairwise(kept))
 
 
 def _by_columns(lib: ArrayLibrary, x: Array) -> bool:
@@ -118,7 +98,8 @@ def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[A
 def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Digits) -> CallWork:
     x, y, batch = _matrices("matmul", lib, a, b)
     held = _common_dtype("matmul", lib, a=a, b=b)
-    found = prepared("matmul", lib, out, product_shape(a.shape, b.shape, batch), result_dtype(held), a)
+    shape = product_shape(a.shape, b.shape, batch)
+    found = prepared("matmul", lib, out, shape, result_dtype(held), {"a": a, "b": b})
     if not prod(found.shape):
         return CallWork({"out": found})
     to = _operands(lib, x, y, _as_matrices(found, a, b), batch)
@@ -127,7 +108,7 @@ def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Di
     return CallWork({"out": found}, _launch(lib, to, digits, ("a", "b")))
 
 
-matmul = Operated(("a", "b", "out"), _matmul)
+matmul = Operated("matmul", ("a", "b", "out?"), _matmul)
 """The product of a and b, in `out` or in a new array; what products may do with digits is said."""
 
 
@@ -139,14 +120,9 @@ def _as_matrices(c: Array, a: Array, b: Array) -> Array:
 
 def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> CallWork:
     """More batches than a grid has axes: one stack of copies."""
-    count = prod(to.c.shape[:-2])
-    stacked = lib.empty((count, *to.c.shape[-2:]), lib.dtype("matmul", "out", to.c), to.c)
-    a, b = (x.reshape(count, *x.shape[-2:]) for x in (to.a, to.b))
-
-    def put_back() -> None:
-        to.c[...] = stacked.reshape(to.c.shape)
-
-    return CallWork({"out": found}, _launch(lib, Operands(a, b, stacked), digits, ("a", "b")), put_back)
+    c, behind = written(lib, to.c, 2)
+    of_copies = Operands(folded(to.a, 2), folded(to.b, 2), c)
+    return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), behind)
 
 
 def _launch(
@@ -202,15 +178,17 @@ def _linear(
     keeps: bool,
     digits: Digits,
 ) -> CallWork:
-    results = {"out": _layer_result(lib, x, weight, bias, activation, out)}
+    results = {"out": _layer_result(lib, x, weight, bias, activation, residual, out)}
     if keeps:
-        results["sums"] = _layer_result(lib, x, weight, bias, activation, None)
+        results["sums"] = _layer_result(lib, x, weight, bias, activation, residual, None)
+    added = None if residual is None else _residual(lib, residual, results["out"])
     if not prod(results["out"].shape):
         return CallWork(results)
-    return CallWork(results, _layer(lib, x, weight, bias, activation, residual, digits, **results))
+    to, behind = written(lib, results["out"])
+    return CallWork(results, _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums")), behind)
 
 
-linear = Operated(("x", "weight", "bias", "residual", "out"), _linear)
+linear = Operated("linear", ("x", "weight", "bias?", "residual?", "out?"), _linear)
 """activation(x · weightᵀ + bias) + residual; the activation is said, whether what it gets is given back as well, and
 what products may do with digits."""
 
@@ -219,8 +197,14 @@ def linear_kernel(
     lib: ArrayLibrary, x: Array, weight: Array, bias: Array | None, activation: str | None, residual: Array | None
 ) -> WaveKernel:
     """The kernel of such a layer."""
-    found = _layer_result(lib, x, weight, bias, activation, None)
-    return _layer(lib, x, weight, bias, activation, residual, lib.digits(), found).kernel
+    found = _layer_result(lib, x, weight, bias, activation, residual, None)
+    added = None if residual is None else _residual(lib, residual, found)
+    return _layer(lib, x, weight, bias, activation, added, lib.digits(), folded(found)).kernel
+
+
+def _residual(lib: ArrayLibrary, residual: Array, out: Array) -> Array:
+    """What is added to the rows of a result."""
+    return folded(broadcast("linear", lib, "residual", residual, tuple(out.shape)))
 
 
 def _layer(
@@ -229,42 +213,40 @@ def _layer(
     weight: Array,
     bias: Array | None,
     activation: str | None,
-    residual: Array | None,
+    added: Array | None,
     digits: Digits,
     out: Array,
     sums: Array | None = None,
 ) -> KernelLaunch:
-    added = None if residual is None else folded(lib.broadcast(residual, tuple(out.shape)))
-    to = Operands(folded(x), weight.swapaxes(0, 1), folded(out))
+    """The launch of a layer that writes the rows `out`."""
+    to = Operands(folded(x), weight.swapaxes(0, 1), out)
     kept = None if sums is None else folded(sums)
     return _launch(lib, to, digits, ("x", "weight"), activation, bias=bias, residual=added, sums=kept)
 
 
-def folded(x: Array) -> Array:
-    """All its rows as those of one matrix; a copy where no view is one."""
-    return x.reshape(prod(x.shape[:-1]), x.shape[-1]) if len(x.shape) != 2 else x
-
-
 def _layer_result(
-    lib: ArrayLibrary, x: Array, weight: Array, bias: Array | None, activation: str | None, out: Array | None
+    lib: ArrayLibrary,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    activation: str | None,
+    residual: Array | None,
+    out: Array | None,
 ) -> Array:
     """Where the result goes; everything has been looked at."""
     if activation is not None:
         activation_named("linear", activation)
     if len(weight.shape) != 2 or not len(x.shape) or x.shape[-1] != weight.shape[1]:
-        what = f"linear: x is {_dims(x) or 'one number'}, and weight is {_dims(weight)}"
+        what = f"linear: x is {spelled(x.shape)}, and weight is {spelled(weight.shape)}"
         remedy = "weight has a row for each output and a column for each input, which is the last axis of x"
         raise CallError(what, loc=here(), remedy=remedy)
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        what = f"linear: bias is {_dims(bias)}, but weight has {weight.shape[0]} rows"
+        what = f"linear: bias is {spelled(bias.shape)}, but weight has {weight.shape[0]} rows"
         raise CallError(what, loc=here(), remedy="bias has a number for each output")
     dtype = _common_dtype("linear", lib, x=x, weight=weight)
     shape = (*x.shape[:-1], weight.shape[0])
-    found = prepared("linear", lib, out, shape, result_dtype(dtype), x)
-    if out is not None and not folds(lib, out):
-        what = "linear: the rows of out do not lie evenly behind each other"
-        raise CallError(what, loc=here(), remedy="pass an out that lies row after row, or none: it is allocated then")
-    return found
+    inputs = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    return prepared("linear", lib, out, shape, result_dtype(dtype), inputs)
 
 
 # backward -----------------------------------------------------------------------------------------------------------
@@ -280,7 +262,7 @@ def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation
     return CallWork({"grad_sums": found}, KernelLaunch(kernel, arrays))
 
 
-activation_backward = Operated(("sums", "grad"), _activation_backward)
+activation_backward = Operated("activation_backward", ("sums", "grad"), _activation_backward)
 """The gradient of what an activation got: its slope there, times that of what it gave; the activation is said."""
 
 
@@ -292,5 +274,5 @@ def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> CallWork:
     return CallWork({"out": found}, KernelLaunch(kernel, {"x": folded(x), "out": found}))
 
 
-column_sums = Operated(("x",), _column_sums)
+column_sums = Operated("column_sums", ("x",), _column_sums)
 """The sums along all axes but the last; their dtype is said."""

@@ -16,83 +16,89 @@ from tilewave.kernels.gradients import (
 from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
 from tilewave.kernels.rows import Rows, arithmetic_of, kernel_for, rows_for
 from tilewave.kernels.softmaxes import softmax_kernel
-from tilewave.ops.arrays import Array, ArrayLibrary, prepared, target_of
+from tilewave.ops.arrays import Array, ArrayLibrary, folded, target_of
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
-from tilewave.ops.products import folded, folds
+from tilewave.ops.results import prepared, written
 
 
 def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
-    found = _like("softmax", lib, x, out)
+    found = _like("softmax", lib, out, x=x)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, written = folded(x), _written(lib, found)
-    kernel = kernel_for(softmax_kernel, x=rows, y=written)
-    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": written}))
+    rows, (to, behind) = folded(x), written(lib, found)
+    kernel = kernel_for(softmax_kernel, x=rows, y=to)
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), behind)
 
 
-softmax = Operated(("x", "out"), _softmax)
+softmax = Operated("softmax", ("x", "out?"), _softmax)
 """exp(x) / the sum of exp(x) along the last axis."""
 
 
 def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | None, eps: float) -> CallWork:
-    found = _like("rms_norm", lib, x, out)
+    found = _like("rms_norm", lib, out, x=x, weight=weight)
     _check_columns("rms_norm", x, weight=weight)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, written = folded(x), _written(lib, found)
-    kernel = kernel_for(rms_norm_kernel, x=rows, y=written, weight=weight, residual=None, total=None)
-    return CallWork({"out": found}, KernelLaunch(kernel, given_only(x=rows, weight=weight, out=written), (eps,)))
+    rows, (to, behind) = folded(x), written(lib, found)
+    kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=None, total=None)
+    arrays = given_only(x=rows, weight=weight, out=to)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind)
 
 
-rms_norm = Operated(("x", "weight", "out"), _rms_norm)
+rms_norm = Operated("rms_norm", ("x", "weight?", "out?"), _rms_norm)
 """x / sqrt(mean of x² + eps) · weight along the last axis; eps is said."""
 
 
-def _add_rms_norm(lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, eps: float) -> CallWork:
+def _add_rms_norm(
+    lib: ArrayLibrary, x: Array, residual: Array, weight: Array | None, out: Array | None, eps: float
+) -> CallWork:
+    found = _like("rms_norm", lib, out, x=x, residual=residual, weight=weight)
     _check_columns("rms_norm", x, weight=weight)
     if tuple(residual.shape) != tuple(x.shape):
         what = f"rms_norm: residual is {tuple(residual.shape)}, but x is {tuple(x.shape)}"
         raise CallError(what, loc=here(), remedy="they have one shape")
-    found, total = (_like("rms_norm", lib, x, None) for _ in range(2))
+    total = lib.empty(tuple(x.shape), lib.dtype("rms_norm", "x", x), x)
     results = {"out": found, "total": total}
     if not prod(x.shape):
         return CallWork(results)
-    rows = {name: folded(array) for name, array in {"x": x, "residual": residual, **results}.items()}
-    kernel = kernel_for(
-        rms_norm_kernel, x=rows["x"], y=rows["out"], weight=weight, residual=rows["residual"], total=rows["total"]
-    )
-    names = ("x", "residual", "weight", "total", "out")
-    return CallWork(
-        results, KernelLaunch(kernel, given_only(**{n: {**rows, "weight": weight}[n] for n in names}), (eps,))
-    )
+    to, behind = written(lib, found)
+    rows, added, sums = (folded(array) for array in (x, residual, total))
+    kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=added, total=sums)
+    arrays = given_only(x=rows, residual=added, weight=weight, total=sums, out=to)
+    return CallWork(results, KernelLaunch(kernel, arrays, (eps,)), behind)
 
 
-add_rms_norm = Operated(("x", "residual", "weight"), _add_rms_norm)
-"""The norm of x + residual, and that sum; eps is said."""
+add_rms_norm = Operated("rms_norm", ("x", "residual", "weight?", "out?"), _add_rms_norm)
+"""The norm of x + residual, in `out` or in a new array, and that sum, which is always new; eps is said."""
 
 
 def _layer_norm(
     lib: ArrayLibrary, x: Array, weight: Array | None, bias: Array | None, out: Array | None, eps: float
 ) -> CallWork:
-    found = _like("layer_norm", lib, x, out)
+    found = _like("layer_norm", lib, out, x=x, weight=weight, bias=bias)
     _check_columns("layer_norm", x, weight=weight, bias=bias)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, written = folded(x), _written(lib, found)
-    kernel = layer_norm_for(rows, written, weight, bias)
-    return CallWork(
-        {"out": found}, KernelLaunch(kernel, given_only(x=rows, weight=weight, bias=bias, out=written), (eps,))
-    )
+    rows, (to, behind) = folded(x), written(lib, found)
+    kernel = layer_norm_for(rows, to, weight, bias)
+    arrays = given_only(x=rows, weight=weight, bias=bias, out=to)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind)
 
 
-layer_norm = Operated(("x", "weight", "bias", "out"), _layer_norm)
+layer_norm = Operated("layer_norm", ("x", "weight?", "bias?", "out?"), _layer_norm)
 """(x - mean) / sqrt(variance + eps) · weight + bias along the last axis; eps is said."""
 
 
-def _like(caller: str, lib: ArrayLibrary, x: Array, out: Array | None) -> Array:
+def _like(caller: str, lib: ArrayLibrary, out: Array | None, x: Array, **beside: Array | None) -> Array:
+    """The array for a result that has x's shape and dtype."""
+    want_rows(caller, x)
+    return prepared(caller, lib, out, tuple(x.shape), lib.dtype(caller, "x", x), {"x": x, **beside})
+
+
+def want_rows(caller: str, x: Array) -> None:
+    """Raise an error where an array has no axis."""
     if not len(x.shape):
         raise CallError(f"{caller}: x is a single number", loc=here(), remedy="pass an array with one axis at least")
-    return prepared(caller, lib, out, tuple(x.shape), lib.dtype(caller, "x", x), x)
 
 
 def _check_columns(caller: str, x: Array, **given: Array | None) -> None:
@@ -102,19 +108,11 @@ def _check_columns(caller: str, x: Array, **given: Array | None) -> None:
             raise CallError(what, loc=here(), remedy=f"{name} has a number for each of them")
 
 
-def _written(lib: ArrayLibrary, out: Array) -> Array:
-    """The rows of a result, which must be a view of it."""
-    if not folds(lib, out):
-        what = "the rows of out do not lie evenly behind each other"
-        raise CallError(what, loc=here(), remedy="pass an out that lies row after row, or none: it is allocated then")
-    return folded(out)
-
-
 # backward -----------------------------------------------------------------------------------------------------------
 
 
 def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> CallWork:
-    found = _like("softmax", lib, y, None)
+    found = _like("softmax", lib, None, x=y)
     if not prod(y.shape):
         return CallWork({"grad_x": found})
     kernel = softmax_backward_kernel(_rows("softmax", lib, y), *_dtypes("softmax", lib, y, grad, found))
@@ -123,12 +121,12 @@ def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> CallWork:
     )
 
 
-softmax_backward = Operated(("y", "grad"), _softmax_backward)
+softmax_backward = Operated("softmax_backward", ("y", "grad"), _softmax_backward)
 """The gradient of what softmax got, of what it gave and the gradient of that."""
 
 
 def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
-    found, of = _like("rms_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
+    found, of = _like("rms_norm", lib, None, x=x), norm_dtype(lib, x, grad, weight)
     results = {"grad_x": found, "scale": lib.empty((prod(x.shape[:-1]),), of, x)}
     if not prod(x.shape):
         return CallWork(results)
@@ -138,7 +136,7 @@ def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array |
     return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
 
-rms_norm_backward = Operated(("x", "grad", "weight"), _rms_norm_backward)
+rms_norm_backward = Operated("rms_norm_backward", ("x", "grad", "weight?"), _rms_norm_backward)
 """The gradient of x, and the scale of each row; eps is said."""
 
 
@@ -151,12 +149,12 @@ def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, we
     return CallWork({"grad_weight": found}, KernelLaunch(kernel, arrays))
 
 
-rms_norm_weights = Operated(("x", "grad", "scale", "weight"), _rms_norm_weights)
+rms_norm_weights = Operated("rms_norm_weights", ("x", "grad", "scale", "weight"), _rms_norm_weights)
 """The gradient of the weights, of the scales that the backward pass left."""
 
 
 def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
-    found, of = _like("layer_norm", lib, x, None), norm_dtype(lib, x, grad, weight)
+    found, of = _like("layer_norm", lib, None, x=x), norm_dtype(lib, x, grad, weight)
     mean, scale = (lib.empty((prod(x.shape[:-1]),), of, x) for _ in range(2))
     results = {"grad_x": found, "mean": mean, "scale": scale}
     if not prod(x.shape):
@@ -167,7 +165,7 @@ def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array
     return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
 
-layer_norm_backward = Operated(("x", "grad", "weight"), _layer_norm_backward)
+layer_norm_backward = Operated("layer_norm_backward", ("x", "grad", "weight?"), _layer_norm_backward)
 """The gradient of x, and the mean and scale of each row; eps is said."""
 
 
@@ -182,7 +180,7 @@ def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, s
     )
 
 
-layer_norm_weights = Operated(("x", "grad", "mean", "scale", "weight"), _layer_norm_weights)
+layer_norm_weights = Operated("layer_norm_weights", ("x", "grad", "mean", "scale", "weight"), _layer_norm_weights)
 """The gradients of the weights, and of a bias of their dtype."""
 
 

@@ -109,9 +109,17 @@ def _remedy(name: str, given: object, dtype: DType) -> str:
     if dtype == BOOL:
         return f"write {name}={number != 0}"
     if dtype.is_float:
-        return f"write {name}={float(number)}"
+        return _as_float(name, number, dtype)
     declare = f"declare {name}: f32 to compute with fractions"
     return f"write {name}={int(number)}, or {declare}" if math.isfinite(number) else declare
+
+
+def _as_float(name: str, number: Any, dtype: DType) -> str:
+    """How to write an integer or a bool as a float, where one is so large."""
+    try:
+        return f"write {name}={float(number)}"
+    except OverflowError:
+        return f"the largest {dtype} is {largest(dtype)}"
 
 
 def word_of(value: Any, dtype: DType) -> int:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewave.ops.attending import AttentionAsked
+from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
 from tilewave.torch.product_operators import matmul
 from tilewave.torch.registry import define, to_autocast_dtype
-from tilewave.torch.results import given, noted
+from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
 
 
@@ -35,9 +35,10 @@ def attention(
     if is_free() and (lie := free_lie(arrays)) is not None:
         asked = AttentionAsked(causal, window, scale, soft_cap)
         return noted(attend.known(LIBRARY, lie, arrays, (asked, False)), out)
-    want_tensors("attention", ("q", "k", "v", "bias", "out"), arrays)
+    want_tensors(attend.arguments, arrays)
+    want_writable(attend.arguments, arrays)
     found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
-    return given("attention", found, out, q, k, v, bias)
+    return given(attend.arguments, found, out)
 
 
 def _run(

@@ -28,7 +28,7 @@ class TorchOperator:
     ) -> None:
         self.kernel, self.signature, self.name = kernel, signature, name
         self.arguments = signature.arguments
-        self._calls = Operated(signature.arrays, self._work, len(signature.given) - len(signature.arrays))
+        self._calls = Operated(kernel.name, signature.arrays, self._work, len(signature.given) - len(signature.arrays))
         self._gradients = gradients
         differentiated = not signature.mutated
         self._operator = define(

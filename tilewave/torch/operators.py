@@ -11,3 +11,4 @@ from tilewave.torch.row_operators import layer_norm as layer_norm
 from tilewave.torch.row_operators import rms_norm as rms_norm
 from tilewave.torch.row_operators import softmax as softmax
 from tilewave.torch.tensors import LIBRARY as LIBRARY
+from tilewave.torch.tensors import want_tensors as want_tensors

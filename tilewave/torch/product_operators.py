@@ -10,7 +10,7 @@ from torch import Tensor
 from tilewave.ir.types import DType
 from tilewave.ops import products
 from tilewave.torch.registry import define, to_autocast_dtype
-from tilewave.torch.results import given, noted
+from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_lie, is_free, want_tensors
 
 # matmul -------------------------------------------------------------------------------------------------------------
@@ -20,8 +20,9 @@ def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     arrays = (a, b, out)
     if is_free() and (lie := free_lie(arrays)) is not None:
         return noted(products.matmul.known(LIBRARY, lie, arrays, (LIBRARY.digits(),)), out)
-    want_tensors("matmul", ("a", "b", "out"), arrays)
-    return given("matmul", _MATMUL(a, b), out, a, b)
+    want_tensors(products.matmul.arguments, arrays)
+    want_writable(products.matmul.arguments, arrays)
+    return given(products.matmul.arguments, _MATMUL(a, b), out)
 
 
 def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -81,11 +82,12 @@ def linear(
     arrays = (x, weight, bias, residual, out)
     if is_free() and (lie := free_lie(arrays)) is not None:
         return noted(products.linear.known(LIBRARY, lie, arrays, (activation, False, LIBRARY.digits())), out)
-    want_tensors("linear", ("x", "weight", "bias", "residual", "out"), arrays)
+    want_tensors(products.linear.arguments, arrays)
+    want_writable(products.linear.arguments, arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]
     keeps = activation is not None and torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     found, _ = _LINEAR(x, weight, bias, activation, residual, keeps)
-    return given("linear", found, out, *inputs)
+    return given(products.linear.arguments, found, out)
 
 
 def _run_linear(

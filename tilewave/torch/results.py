@@ -1,25 +1,47 @@
-"""`out=`: results in tensors that the caller has."""
+"""`out=`: results in tensors that the caller has, by the rule of `tilewave.ops.results`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from tilewave.errors import CallError, here
+from tilewave.ops.arrays import ArrayArguments
+from tilewave.ops.results import INSTEAD, want_apart, want_shape
+from tilewave.torch.tensors import LIBRARY, bare, have_memory
 
 
 def noted(found: Tensor, out: Tensor | None) -> Tensor:
     """What was written, and torch knows that it was."""
-    if out is not None:
+    if out is not None and not out.is_inference():  # such tensors have no versions
         torch.autograd.graph.increment_version(out)
     return found
 
 
-def given(caller: str, found: Tensor, out: Tensor | None, *inputs: Tensor | None) -> Tensor:
-    """The result, where it is wanted."""
+def want_writable(of: ArrayArguments, arrays: Sequence[Tensor | None]) -> None:
+    """Raise an error where `out`, the last array of a call of one of torch's operators, cannot be written.
+
+    The operator allocates its result, which `given` copies; what a tensor cannot tell, as it is traced, is not asked.
+    """
+    out = arrays[-1]
+    if out is None:
+        return
+    tensors = {name: bare(t) for name, t in zip(of.names, arrays, strict=True) if t is not None}
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arrays):
+        what = f"{of.caller}: out= has no gradient, and an argument asks for one"
+        raise CallError(what, loc=here(), remedy="leave out away, or call it within torch.no_grad()")
+    if have_memory(tensors.values()):
+        want_apart(of.caller, LIBRARY, tensors.pop("out"), tensors)
+
+
+def given(of: ArrayArguments, found: Tensor, out: Tensor | None) -> Tensor:
+    """The result, in the tensor that the caller gave for it, if any."""
     if out is None:
         return found
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (out, *inputs)):
-        what = f"{caller}: out= has no gradient, and an argument asks for one"
-        raise CallError(what, loc=here(), remedy="leave out away, or call it within torch.no_grad()")
+    want_shape(of.caller, out, found.shape)
+    if not torch.can_cast(found.dtype, out.dtype):
+        kinds = [str(t.dtype).removeprefix("torch.") for t in (out, found)]
+        raise CallError(f"{of.caller}: out is {kinds[0]}, but the result is {kinds[1]}", loc=here(), remedy=INSTEAD)
     return out.copy_(found)

@@ -8,21 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilewave.kernels.numbers import checked_axis
 from tilewave.ops import rows
+from tilewave.ops.results import want_shape
 from tilewave.torch.registry import define, to_float32
-from tilewave.torch.results import given, noted
+from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
 
 # softmax ------------------------------------------------------------------------------------------------------------
 
 
 def softmax(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
-    if dim == -1 and is_free() and (lie := free_lie((x, out))) is not None:
+    if type(dim) is int and dim == -1 and is_free() and (lie := free_lie((x, out))) is not None:
         return noted(rows.softmax.known(LIBRARY, lie, (x, out), ()), out)
-    want_tensors("softmax", ("x", "out"), (x, out))
-    if dim not in (-1, x.dim() - 1):
-        return given("softmax", softmax(x.movedim(dim, -1)).movedim(-1, dim), out, x)
-    return softmax(x, out=out) if dim != -1 else given("softmax", _SOFTMAX(x), out, x)
+    arguments = rows.softmax.arguments
+    want_tensors(arguments, (x, out))
+    rows.want_rows("softmax", x)
+    axis = checked_axis("softmax", dim, x.dim())
+    if axis in (-1, x.dim() - 1):
+        if axis != -1:
+            return softmax(x, out=out)
+        want_writable(arguments, (x, out))
+        return given(arguments, _SOFTMAX(x), out)
+    if out is None:
+        return softmax(x.movedim(axis, -1)).movedim(-1, axis)
+    want_shape("softmax", out, x.shape)
+    softmax(x.movedim(axis, -1), -1, out.movedim(axis, -1))
+    return out
 
 
 def _softmax_backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -59,16 +71,26 @@ def rms_norm(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    if is_free():
-        arrays = (x, weight, out) if residual is None else (x, residual, weight)
-        if (lie := free_lie(arrays)) is not None:
-            if residual is not None:
-                return rows.add_rms_norm.known(LIBRARY, lie, arrays, (eps,))
-            return noted(rows.rms_norm.known(LIBRARY, lie, arrays, (eps,)), out)
-    want_tensors("rms_norm", ("x", "weight", "residual", "out"), (x, weight, residual, out))
     if residual is not None:
-        return _ADD_RMS_NORM(x, residual, weight, eps)
-    return given("rms_norm", _RMS_NORM(x, weight, eps), out, x, weight)
+        return _add_rms_norm(x, residual, weight, eps, out)
+    arrays = (x, weight, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        return noted(rows.rms_norm.known(LIBRARY, lie, arrays, (eps,)), out)
+    want_tensors(rows.rms_norm.arguments, arrays)
+    want_writable(rows.rms_norm.arguments, arrays)
+    return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps), out)
+
+
+def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, out: Tensor | None) -> Any:
+    """The norm of x + residual, and that sum."""
+    arrays = (x, residual, weight, out)
+    if is_free() and (lie := free_lie(arrays)) is not None:
+        found, total = rows.add_rms_norm.known(LIBRARY, lie, arrays, (eps,))
+        return noted(found, out), total
+    want_tensors(rows.add_rms_norm.arguments, arrays)
+    want_writable(rows.add_rms_norm.arguments, arrays)
+    found, total = _ADD_RMS_NORM(x, residual, weight, eps)
+    return given(rows.add_rms_norm.arguments, found, out), total
 
 
 def layer_norm(
@@ -81,8 +103,9 @@ def layer_norm(
     arrays = (x, weight, bias, out)
     if is_free() and (lie := free_lie(arrays)) is not None:
         return noted(rows.layer_norm.known(LIBRARY, lie, arrays, (eps,)), out)
-    want_tensors("layer_norm", ("x", "weight", "bias", "out"), arrays)
-    return given("layer_norm", _LAYER_NORM(x, weight, bias, eps), out, x, weight, bias)
+    want_tensors(rows.layer_norm.arguments, arrays)
+    want_writable(rows.layer_norm.arguments, arrays)
+    return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps), out)
 
 
 def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -150,7 +173,7 @@ _RMS_NORM = define(
 _ADD_RMS_NORM = define(
     "add_rms_norm",
     "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
-    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, (x, residual, weight), eps),
+    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, (x, residual, weight, None), eps),
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
     save=_save_add_rms_norm,
     backward=_add_rms_norm_backward,

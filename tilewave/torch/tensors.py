@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
-from tilewave.ops.arrays import Shape
+from tilewave.ops.arrays import ArrayArguments, Shape
 from tilewave.ops.digits import Digits
 from tilewave.runtime.array_places import LINE
 from tilewave.runtime.foreign_arrays import machine_lie
@@ -119,6 +119,11 @@ def free_lie(tensors: tuple[Any, ...]) -> Any:
     return _lie()(tensors, _is_grad_enabled())
 
 
+def have_memory(tensors: Iterable[Tensor]) -> bool:
+    """Whether tensors are of torch's own classes and have addresses: none is traced, faked or transformed."""
+    return is_unwatched() and all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
+
+
 def asks_gradient(tensors: Iterable[Tensor]) -> bool:
     """Whether torch differentiates what is made of these, and all are of its own classes and hold what they mean."""
     if not _is_grad_enabled() or not any(t.requires_grad for t in tensors):
@@ -152,9 +157,10 @@ def bare(tensor: Any) -> Any:
     return tensor.detach() if isinstance(tensor, Tensor) and tensor.requires_grad else tensor
 
 
-def want_tensors(caller: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
-    """An error where an array is another library's."""
-    for name, array in zip(names, arrays, strict=True):
+def want_tensors(of: ArrayArguments, arrays: Sequence[Any]) -> None:
+    """Raise an error where an array is missing, or another library's."""
+    of.want_all(arrays)
+    for name, array in zip(of.names, arrays, strict=True):
         if array is not None and not isinstance(array, Tensor):
-            what = f"{caller}: {name} is no tensor of torch's, as others of this call are"
+            what = f"{of.caller}: {name} is no tensor of torch's, as others of this call are"
             raise CallError(what, loc=here(), remedy=f"pass torch.as_tensor({name})")

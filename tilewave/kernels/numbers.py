@@ -1,0 +1,117 @@
+"""Checks of the numbers that calls of built-in kernels and operations take beside their arrays.
+
+Each function returns the value as kernels use it, or raises a CallError that says what to pass instead. Values that
+need no look (a float, an int) are returned at once: every call of an operation comes by here.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from tilewave.errors import CallError, here
+from tilewave.ir.launch import MOST_OPEN
+
+
+def checked_eps(caller: str, eps: Any) -> float:
+    """What a norm adds to the mean of squares: a finite number, 0 or above."""
+    if type(eps) is float and 0.0 <= eps < inf:
+        return eps
+    found = _finite(caller, "eps", eps, "pass eps=1e-5")
+    if found < 0:
+        what = f"{caller}: eps is {eps!r}, and the root of a negative number is none"
+        raise CallError(what, loc=here(), remedy="pass eps=1e-5, or 0")
+    return found
+
+
+def checked_axis(caller: str, dim: Any, axes: int) -> int:
+    """An axis of an array, which may be counted from the end."""
+    if type(dim) is not int:
+        dim = _whole(caller, "dim", dim, "pass dim=-1 for the last axis")
+    if not -axes <= dim < axes:
+        what = f"{caller}: dim is {dim}, but x has {axes} ax{'is' if axes == 1 else 'es'}"
+        raise CallError(what, loc=here(), remedy=f"pass a dim from {-axes} to {axes - 1}")
+    found: int = dim
+    return found
+
+
+def checked_causal(caller: str, causal: Any) -> bool:
+    """Whether a query sees no later key."""
+    if causal is True or causal is False:
+        return causal
+    if isinstance(causal, int | np.bool_) and causal in (0, 1):
+        return bool(causal)
+    raise CallError(f"{caller}: causal is {_shown(causal)}", loc=here(), remedy="pass causal=True or causal=False")
+
+
+def checked_window(caller: str, window: Any) -> int | None:
+    """How many places from its own a query sees keys at; None for all."""
+    if window is None:
+        return None
+    remedy = "pass window=1 for the query's own place alone, or None for all keys"
+    found = _whole(caller, "window", window, remedy)
+    if found < 1:
+        raise CallError(f"{caller}: a window of {found} has no keys", loc=here(), remedy=remedy)
+    return min(found, MOST_OPEN)  # no two places lie farther apart
+
+
+def checked_scale(caller: str, scale: Any) -> float | None:
+    """What products of queries and keys are multiplied by; None for the usual 1 / √(elements of a key)."""
+    if scale is None:
+        return None
+    return _finite(caller, "scale", scale, "pass a number, or None for 1 / sqrt(q.shape[-1])")
+
+
+def checked_soft_cap(caller: str, soft_cap: Any) -> float | None:
+    """The bound that scores are kept within by a tanh; None for none."""
+    if soft_cap is None:
+        return None
+    remedy = "pass a number above 0, or None"
+    found = _finite(caller, "soft_cap", soft_cap, remedy)
+    if not found > 0:
+        what = f"{caller}: scores cannot be kept within a soft cap of {soft_cap}"
+        raise CallError(what, loc=here(), remedy=remedy)
+    return found
+
+
+def _whole(caller: str, name: str, value: Any, remedy: str) -> int:
+    """An integer of Python's or numpy's; True is none."""
+    value = _of_array(value)
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise CallError(f"{caller}: {name} is {_shown(value)}, not an integer", loc=here(), remedy=remedy)
+    return int(value)
+
+
+def _finite(caller: str, name: str, value: Any, remedy: str) -> float:
+    """A number of Python's or numpy's that is neither infinite nor NaN; True is none."""
+    value = _of_array(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise CallError(f"{caller}: {name} is {_shown(value)}, not a number", loc=here(), remedy=remedy)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = inf
+    if not -inf < found < inf:
+        raise CallError(f"{caller}: {name} is {_shown(value)}, not a finite number", loc=here(), remedy=remedy)
+    return found
+
+
+def _of_array(value: Any) -> Any:
+    """The number in an array of numpy's that has no axes; anything else as it is."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _shown(value: Any) -> str:
+    """The value as its author wrote it, cut where that is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integers of more than 4300 digits
+        return "an integer of thousands of digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+LONGEST_SHOWN = 40
+"""Characters of a value in a message."""
