@@ -100,12 +100,44 @@ LAYOUTS = {
 }
 
 
+ROWS = (1, 2, 19)
+"""With few rows, a b that is stored by columns is added up in another order than one that is stored by rows."""
+
+
 @pytest.mark.parametrize("of_a", LAYOUTS)
 @pytest.mark.parametrize("of_b", LAYOUTS)
-def test_every_layout_gives_the_same_bits(of_a, of_b):
-    a, b = numbers((2, 19, 33)), numbers((2, 33, 21), seed=1)
-    want = ops.matmul(a, b)
-    assert np.array_equal(ops.matmul(LAYOUTS[of_a](a), LAYOUTS[of_b](b)), want)
+def test_every_layout_gives_the_product(of_a, of_b):
+    for rows in ROWS:
+        a, b = numbers((2, rows, 133)), numbers((2, 133, 21), seed=1)
+        check_product(ops.matmul(LAYOUTS[of_a](a), LAYOUTS[of_b](b)), a, b)
+
+
+@pytest.mark.parametrize("of_a", LAYOUTS)
+@pytest.mark.parametrize("of_b", LAYOUTS)
+def test_copies_in_one_layout_give_the_same_bits(of_a, of_b):
+    for rows in ROWS:
+        a, b = numbers((rows, 133)), numbers((133, 21), seed=1)
+        copies = [np.ascontiguousarray(x) for x in (LAYOUTS[of_a](a), LAYOUTS[of_b](b))]
+        assert np.array_equal(ops.matmul(*copies), ops.matmul(a, b))
+
+
+@pytest.mark.parametrize("of_a", LAYOUTS)
+@pytest.mark.parametrize("of_b", [name for name in LAYOUTS if name != "columns"])
+def test_only_contiguous_columns_of_b_change_the_order_of_sums(of_a, of_b):
+    for rows in ROWS:
+        a, b = numbers((rows, 133)), numbers((133, 21), seed=1)
+        assert np.array_equal(ops.matmul(LAYOUTS[of_a](a), LAYOUTS[of_b](b)), ops.matmul(a, b))
+
+
+def test_the_same_layout_elsewhere_gives_the_same_bits():
+    for rows in ROWS:
+        a, b = numbers((rows, 133)), np.asfortranarray(numbers((133, 21), seed=1))
+        padded = np.zeros((21, 140), np.float32)
+        padded[:, 4:137] = b.T
+        shifted = np.zeros(133 * 21 + 1, np.float32)[1:].reshape(21, 133)
+        shifted[...] = b.T
+        for other in (padded[:, 4:137].T, shifted.T):
+            assert np.array_equal(ops.matmul(a, other), ops.matmul(a, b))
 
 
 def test_a_matrix_that_lies_along_columns_has_a_kernel_for_that():

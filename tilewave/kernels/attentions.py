@@ -81,8 +81,9 @@ def attention_for(
     views = looked_at_all("attention", q=q, k=k, v=v, y=y, bias=bias, lse=lse)
     heads = Heads.of("attention", views)
     target = target_on("attention", views["q"].device).name
-    scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
+    of = arithmetic_of("attention", **{name: v.dtype for name, v in views.items()})
+    scores = Scores.of("attention", heads, scale, causal, window, soft_cap).want_held("attention", of)
     tile = attention_tile_for(
         target, heads, scores, views["k"].dtype, dtypes[4], views["q"].shape[2], views["k"].shape[2]
     )
@@ -152,6 +153,15 @@ class Scores:
         asked = AttentionAsked.of(kernel, causal, window, scale, soft_cap)
         unit = 1 / sqrt(max(heads.size, 1)) if asked.scale is None else asked.scale
         return Scores(unit, asked.causal, asked.window, asked.soft_cap)
+
+    def want_held(self, kernel: str, of: DType) -> Scores:
+        """These scores; an error where the dtype that they are computed in does not have their factors."""
+        capped = () if self.soft_cap is None else (self.scale / self.soft_cap, self.soft_cap * LOG2_E)
+        if any(abs(factor) > -lowest(of) for factor in capped or (self.scale * LOG2_E,)):
+            beside = "" if self.soft_cap is None else f" and a soft cap of {self.soft_cap}"
+            what = f"{kernel}: {of} does not have the factors that a scale of {self.scale}{beside} comes to"
+            raise CallError(what, loc=here(), remedy="pass numbers nearer to 1, or arrays of f64")
+        return self
 
     @property
     def masked(self) -> bool:

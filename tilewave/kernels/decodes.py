@@ -84,9 +84,9 @@ def attention_decode(
     if queries > MOST_QUERIES:
         what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
         raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
-    scores = Scores.of("attention_decode", heads, scale, causal, window, soft_cap)
     dtypes = {name: found.dtype for name, found in views.items()}
     of = arithmetic_of("attention_decode", **dtypes)
+    scores = Scores.of("attention_decode", heads, scale, causal, window, soft_cap).want_held("attention_decode", of)
     target, (of_k, keys) = target_on("attention_decode", views["q"].device).name, views["k"].shape[1:3]
     rows = heads.sharing * queries
     way = DecodeWay.of(target, heads, dtypes["k"], rows)

@@ -41,7 +41,7 @@ def given(of: ArrayArguments, found: Tensor, out: Tensor | None) -> Tensor:
     if out is None:
         return found
     want_shape(of.caller, out, found.shape)
-    if not torch.can_cast(found.dtype, out.dtype):
+    if not (out.is_floating_point() if found.is_floating_point() else out.dtype != torch.bool):
         kinds = [str(t.dtype).removeprefix("torch.") for t in (out, found)]
         raise CallError(f"{of.caller}: out is {kinds[0]}, but the result is {kinds[1]}", loc=here(), remedy=INSTEAD)
     return out.copy_(found)

@@ -121,7 +121,9 @@ def free_lie(tensors: tuple[Any, ...]) -> Any:
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
     """Whether tensors are of torch's own classes and have addresses: none is traced, faked or transformed."""
-    return is_unwatched() and all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
+    if _is_compiling() or _modes() or _transform() is not None:
+        return False
+    return all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
 
 
 def asks_gradient(tensors: Iterable[Tensor]) -> bool:
