@@ -12,7 +12,7 @@ from typing import Any
 from tilewave.backend.protocol import CallAgain
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
-from tilewave.errors import CallError, SymbolError, TraceError, here
+from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
@@ -85,7 +85,7 @@ class KernelCalls:
     """The calls of one kernel: what it takes, and what was compiled for those before."""
 
     def __init__(self, kernel: WaveKernel) -> None:
-        self.kernel = kernel
+        self.kernel, self.is_built_in = kernel, kernel.loc.file.startswith(PACKAGE)
         parameters = parameters_of(kernel)
         self.memories = [(name, kind) for name, kind in parameters if isinstance(kind, MemoryType)]
         numbers = {word(name): _passed_as(kind) for name, kind in parameters if isinstance(kind, DType)}
@@ -105,6 +105,13 @@ class KernelCalls:
         """For calls that give arrays and numbers and nothing else, by the device of each array, and by whole sizes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        if not self.is_built_in:
+            self._call(given, named)
+            return
+        with in_built_in():
+            self._call(given, named)
+
+    def _call(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         if is_tracing():
             what = f"{self.kernel.name} is a kernel, and is called while another is being traced"
             raise TraceError(

@@ -7,6 +7,10 @@ import os
 import re
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -277,9 +281,31 @@ _previous_hook = sys.excepthook
 sys.excepthook = _print_for_the_author
 
 
+# warnings -----------------------------------------------------------------------------------------------------------
+
+
 class SlowCodeWarning(UserWarning):
     """Machine code that is right, and slower than it could be."""
 
 
 class SpillWarning(SlowCodeWarning):
     """A kernel needs more registers than a lane has."""
+
+
+_IN_BUILT_IN = ContextVar("in_built_in", default=False)
+
+
+@contextmanager
+def in_built_in() -> Iterator[None]:
+    """While a built-in kernel is called: its caller chose none of its tiles, and is not warned of its machine code."""
+    token = _IN_BUILT_IN.set(True)
+    try:
+        yield
+    finally:
+        _IN_BUILT_IN.reset(token)
+
+
+def warn_of_code(what: str, kind: type[SlowCodeWarning]) -> None:
+    """Warn of a kernel's machine code at the author's line."""
+    if not _IN_BUILT_IN.get():
+        warnings.warn(what, kind, stacklevel=levels_to_author())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.backend.targets import target_on
-from tilewave.errors import CallError, here
+from tilewave.errors import CallError, here, in_built_in
 from tilewave.ir.types import F64, I32, INDEX, DType
 from tilewave.kernels.attentions import (
     H_KV,
@@ -67,6 +67,7 @@ PARTS_A_STEP = 8
 """Joined at once: all of them are on their way together."""
 
 
+@in_built_in()
 def attention_decode(
     q: Any,
     k: Any,

@@ -13,6 +13,8 @@ from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.program import alignment
 from tilewave.errors import CallError, SlowCodeWarning, SpillWarning
 from tilewave.ir.types import F16, F32
+from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N
 from tilewave.runtime.arrays import ArrayView
 
 
@@ -152,6 +154,35 @@ def test_a_kernel_that_spills_says_so_and_runs(gemm, fake, torch, spilling, stri
         gemm(*tensors(torch, **strides))
     assert {warning.filename for warning in told} == {__file__}, "the author's line"
     assert len(fake.launches) == 1
+
+
+def test_a_call_of_the_author_s_kernel_that_spills_says_so(fake, torch, spilling):
+    @wave([WorkgroupConstraint(sym.M, 64, 0), WorkgroupConstraint(sym.N, 64, 1), TilingConstraint(sym.K, 64)])
+    def mine(
+        a: Memory[sym.M, sym.K, SHARED_ADDRESS_SPACE, f16],
+        b: Memory[sym.N, sym.K, SHARED_ADDRESS_SPACE, f16],
+        c: Memory[sym.M, sym.N, GLOBAL_ADDRESS_SPACE, f16],
+    ):
+        @iterate(sym.K, init_args=[Register[sym.M, sym.N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(cast(total, f16), c)
+
+    with pytest.warns(SpillWarning, match="mine: 64 bytes of a lane are spilled") as told:
+        mine(*tensors(torch))
+    assert {warning.filename for warning in told} == {__file__}, "the author's line"
+
+
+@pytest.mark.filterwarnings("error::tilewave.errors.SlowCodeWarning")
+def test_a_built_in_kernel_that_spills_is_not_the_caller_s(fake, torch, spilling):
+    """Its tiles are ours; whoever compiles it with a tile is told."""
+    kernel = product_kernel(ProductForm(F16, F16))
+    kernel(*tensors(torch))
+    assert len(fake.launches) == 1
+    made = kernel.compile(target="sm_90a", subs={BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64})
+    with pytest.raises(SpillWarning):
+        made(*tensors(torch))
 
 
 def test_products_that_wait_for_each_other_are_told_and_run(gemm, fake, torch, monkeypatch):

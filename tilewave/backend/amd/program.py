@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.amd.code import AmdCode, keep, kept
 from tilewave.backend.amd.code_object_metadata import kernels
-from tilewave.errors import NOWHERE, SpillWarning, TargetError, here
+from tilewave.errors import NOWHERE, SpillWarning, TargetError, here, warn_of_code
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.reasons import Declined, Reason
@@ -71,7 +70,7 @@ class AmdProgram:
         found = kernel.resources
         if found.spills:
             what = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip.name}"
-            warnings.warn(f"{what}; smaller tiles need fewer", SpillWarning, stacklevel=4)
+            warn_of_code(f"{what}; smaller tiles need fewer", SpillWarning)
         waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
         return found.vector_registers, found.accumulation_registers, found.spills, waves
 

@@ -5,7 +5,6 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from tilewave.backend.nvidia.repacking import (
 )
 from tilewave.backend.nvidia.row_copies import LaunchPlace, RowCopies
 from tilewave.backend.protocol import CallAgain
-from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
+from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, warn_of_code
 from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
@@ -267,10 +266,10 @@ class NvidiaProgram:
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
-            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=levels_to_author())
+            warn_of_code(f"{what}; smaller tiles leave more registers", SlowCodeWarning)
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
-            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=levels_to_author())
+            warn_of_code(f"{what}; smaller tiles need fewer registers", SpillWarning)
 
     # -- which code
 
