@@ -155,7 +155,7 @@ def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
 
     A kernel compiled without a target runs there too, or where the arrays of its call are.
     """
-    return options if options.target else replace(options, target=target_here())
+    return replace(options, target=target_here()) if options.target is None else options
 
 
 @dataclass(frozen=True, eq=False)
@@ -677,7 +677,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     def there(device: str) -> Compiled:
         return wave_compile(replace(options, target=target_on(kernel.name, device).name), kernel)
 
-    return compiled if options.target else replace(compiled, elsewhere=there)
+    return replace(compiled, elsewhere=there) if options.target is None else compiled
 
 
 def _compiled(

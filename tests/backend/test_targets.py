@@ -167,7 +167,8 @@ def test_a_file_for_a_target_that_is_gone_says_so(toy, monkeypatch):
 def test_a_target_that_is_misspelt_is_told_with_all_that_there_are(toy):
     error = refused(lambda: made_for("toy1"))
     assert isinstance(error, TargetError)
-    assert error.remedy == "did you mean 'toy_1'? The targets are cpu, gfx942, gfx950, sm_90a, numpy, toy_1."
+    assert error.what == "unknown target 'toy1'; did you mean 'toy_1'?"
+    assert error.remedy == "The targets are cpu, gfx942, gfx950, sm_90a, numpy, toy_1."
 
 
 def test_what_cannot_be_emulated_names_what_can(toy):

@@ -421,9 +421,9 @@ def test_what_makes_arrays_asks_for_sizes(command, call):
     option = "--set" if command == "sim" else "--sizes"
     code, out, err = call(command, "k.py", option, "SPACE=global,N=8", k=KERNEL)
     assert (code, out) == (2, "")
-    assert err == f"error: double: how large its arrays are depends on M\n  write {option} M=…\n"
+    assert err == f"error: double: size M is missing\n  pass {option} M=…\n"
     own = "\nmine = wave_compile(WaveCompileOptions(subs={SPACE: GLOBAL_ADDRESS_SPACE}, target='numpy'), double)\n"
     code, out, err = call(command, "k.py", k=KERNEL + own)
     assert (code, out) == (2, "")
     told = "  k.py compiles it itself: fix them there, in subs\n"
-    assert err == f"error: double: how large its arrays are depends on M, N\n{told}"
+    assert err == f"error: double: sizes M, N are missing\n{told}"

@@ -149,7 +149,7 @@ def test_a_search_has_a_page(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--machine", "MI300"), "no machine is called 'MI300'"),
+        (("--machine", "MI300"), "unknown machine 'MI300'; did you mean 'MI300X'?"),
         (("--tile", "64..256x128x64"), "a range of tiles is searched with --best"),
         (("--tile", "64..x128x64", "--best"), "is no size and no range of sizes"),
         (("--tile", "64..128x64", "--best"), "a tile has M, N and K"),

@@ -110,8 +110,8 @@ def test_diff_counts_passes_of_one_name_as_it_shows_them(call):
 
 @pytest.mark.parametrize("command", ["compile", "diff"])
 def test_a_target_that_is_not_there_is_told_without_a_line_of_nobody_s(command, call):
-    told = "error: no target is called 'gfx94'\n"
-    remedy = "  did you mean 'gfx942'? The targets are cpu, gfx942, gfx950, sm_90a, numpy, toy_1.\n"
+    told = "error: unknown target 'gfx94'; did you mean 'gfx942'?\n"
+    remedy = "  The targets are cpu, gfx942, gfx950, sm_90a, numpy, toy_1.\n"
     assert call(command, GEMM, "--target", "gfx94") == (2, "", told + remedy)
 
 

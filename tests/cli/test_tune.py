@@ -78,7 +78,7 @@ def test_values_and_orders_to_try_are_said_on_the_command_line(call):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--sizes", "M=40"], "error: product: how large its arrays are depends on K, N\n"),
+        (["--sizes", "M=40"], "error: product: sizes K, N are missing\n  pass --sizes K=…,N=…\n"),
         (["--sizes", SIZES, "--strength", "quick"], "error: no strength is called 'quick'\n"),
         (["--sizes", SIZES, "--try", "BLOCK_M"], "error: --try: 'BLOCK_M' is no list of values\n"),
         (["--sizes", SIZES, "--try", "X=3"], "error: Tune: X is nothing that is decided here\n"),

@@ -95,7 +95,7 @@ def test_a_machine_is_named_and_no_file_is_read_for_it(get, tmp_path):
     card = tmp_path / "card.toml"
     card.write_text("name = 'X'")
     status, _, text = get(f"/api/launch?{urlencode({'machine': str(card)})}")
-    assert (status, json.loads(text)["error"].splitlines()[0]) == (400, f"no machine is called {str(card)!r}")
+    assert (status, json.loads(text)["error"].splitlines()[0]) == (400, f"unknown machine {str(card)!r}")
 
 
 @pytest.mark.parametrize(

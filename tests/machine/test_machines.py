@@ -11,6 +11,7 @@ import pytest
 from launches import chip
 
 from tilewave.machine import L2, MACHINES, Hbm, Machine, MachineError, Merging, UnitRun, find, find_or_load, load
+from tilewave.machine.cards import STANDING_FOR
 from tilewave.sim import Gemm, simulate
 
 TOML = """
@@ -50,9 +51,15 @@ def test_every_number_of_a_machine_has_a_source(machine):
 def test_machines_are_found_by_name_in_any_case():
     assert find("mi300x") is MACHINES["MI300X"]
     assert find_or_load("H200").units == 132
-    with pytest.raises(MachineError, match="no machine is called 'MI300'") as error:
+    with pytest.raises(MachineError, match="unknown machine 'MI300'; did you mean 'MI300X'") as error:
         find("MI300")
-    assert "did you mean MI300X?" in str(error.value)
+    assert error.value.remedy.startswith("The machines are MI300X, MI325X")
+
+
+@pytest.mark.parametrize("card", STANDING_FOR.values(), ids=STANDING_FOR)
+def test_a_chip_in_the_place_of_a_machine_names_the_card_that_stands_for_it(card):
+    with pytest.raises(MachineError, match=f"unknown machine '{card.target}'; did you mean '{card.name}'"):
+        find(card.target)
 
 
 def test_rates_follow_from_units_and_clock():

@@ -197,6 +197,8 @@ class Backend(Protocol):
     is_emulated: bool = False
     """Its machine code can be run and counted without its device."""
     takes_instruction_sets: bool = False
+    has_cost_model: bool = False
+    """Whether `tilewave.tune` predicts how long a launch of its kernels takes, so that tiles can be tuned for it."""
     judges_by_sizes: bool = False
     """Whether its code of one tile may differ by how large open sizes come."""
 

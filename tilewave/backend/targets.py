@@ -29,39 +29,49 @@ TARGETS: dict[str, Backend] = {
 }
 """By the name that authors write; in the order in which they are listed, and looked through."""
 
-CHIP = re.compile(r"(gfx|sm_?)[0-9]+[a-z]?")
-"""How vendors call their chips."""
+CHIP = re.compile(r"(gfx|sm)_?([0-9]+)[a-z]?")
+"""How vendors call their chips: a family and a number."""
 
 DEFAULT_TARGET = "cpu"
 """Where nothing is said: every machine has one."""
 
 
 def target_named(name: str) -> Backend:
-    """The target of that name, or an error with those that there are."""
+    """Return the target of that name; TargetError with the nearest name where there is none."""
     if name not in TARGETS:
-        what, guess = _meant(name)
-        raise TargetError(what, loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}.")
+        raise TargetError(f"unknown target {name!r}{_meant(name)}", loc=here(), remedy=f"The targets are {_names()}.")
     return TARGETS[name]
 
 
-def _meant(name: str) -> tuple[str, str]:
-    """What to say of a name that is no target's, and what to write instead: cards, vendors and systems are known."""
-    word = name.strip().lower()
+def _names() -> str:
+    return ", ".join(TARGETS)
+
+
+def _meant(name: object) -> str:
+    """What follows `unknown target …`: the target of a card, a vendor or a system, or the one spelled most alike.
+
+    A chip that differs in its number is another chip, for which the nearest name would not do.
+    """
+    word = str(name).strip().lower()
     cards = {card.lower(): machine.target for card, machine in MACHINES.items()}
     named = next((t.name for t in TARGETS.values() if word in (t.device, *t.also_called)), cards.get(word))
-    if named:
-        return f"{name!r} is no target, but one is for it", f"write target={named!r}. "
-    near = get_close_matches(word, TARGETS, 1, 0.85 if CHIP.fullmatch(word) else 0.6)
-    if not near and CHIP.fullmatch(word):
-        return f"there is no target for the chip {name!r}", ""
-    return f"no target is called {name!r}", f"did you mean {near[0]!r}? " if near else ""
+    chip = CHIP.fullmatch(word)
+    same = [t for t in TARGETS if chip and (found := CHIP.fullmatch(t)) and found.groups() == chip.groups()]
+    near = same or get_close_matches(word, TARGETS, 1, 0.85 if chip else 0.6)
+    if named or near:
+        return f"; did you mean {named or near[0]!r}?"
+    return ": there is none for this chip" if chip else ""
 
 
 def target_here() -> str:
     """Where a kernel runs if neither its author nor its arrays say it: as TILEWAVE_TARGET says, or on the GPU that is
     here, else on the CPU.
     """
-    return os.environ.get("TILEWAVE_TARGET") or _found_here()
+    said = os.environ.get("TILEWAVE_TARGET", "")
+    if said and said not in TARGETS:
+        what = f"TILEWAVE_TARGET: unknown target {said!r}{_meant(said)}"
+        raise TargetError(what, remedy=f"The targets are {_names()}.")
+    return said or _found_here()
 
 
 @cache

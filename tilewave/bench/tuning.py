@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tilewave.backend.protocol import Backend
+from tilewave.backend.targets import TARGETS, target_named
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
 from tilewave.compile import Compiled, WaveCompileOptions, as_chosen, wave_compile
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.errors import TargetError, TilewaveError
-from tilewave.lang.kernel import WaveKernel, unsaid_sizes
+from tilewave.errors import TargetError, TilewaveError, here
+from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import IN_TURN, RUNS, Advance, PointTime, Spread, Tuned, search
+from tilewave.tune.search import IN_TURN, RUNS, Advance, PointTime, Spread, Tuned, search, want_strength
 from tilewave.tune.space import said_of, undecided
 from tilewave.tune.store import DIRECTORY
 from tilewave.tune.taking import MOST_TRIED
@@ -59,23 +60,26 @@ class PointTimer:
             rounds = report.rounds[0] if report.rounds else None
         return [_time(point.text, rounds, why) for point in points]
 
-    def why_not(self) -> str:
+    def why_not(self, first: Compiled) -> str:
         """Why nothing can be timed here, and what is known instead; nothing where it can."""
-        first = self.first_compiled()
-        if first is None:
-            return ""
         try:
             device_of(first)
         except TargetError as error:
             return f"by the model alone: {_line(error)}{_counted(first)}"
         return ""
 
-    def first_compiled(self) -> Compiled | None:
-        """The best predicted point that the compiler takes."""
+    def first_compiled(self) -> tuple[TileChoice, Compiled]:
+        """The best predicted point that the compiler takes; the first refusal where it takes none of the best."""
+        refused: TilewaveError | None = None
         for point in self.open_tiles.predicted({})[:MOST_TRIED]:
-            with suppress(TilewaveError):
-                return self.compiled(point)
-        return None
+            try:
+                made = self.compiled(point)
+                made.build.code  # noqa: B018  it is compiled when somebody asks
+            except TilewaveError as error:
+                refused = refused or error
+            else:
+                return point, made
+        raise refused or self.open_tiles.nothing_fits()
 
     def compiled(self, point: TileChoice) -> Compiled:
         return wave_compile(as_chosen(self.options, point), self.open_tiles.decided(point))
@@ -111,25 +115,35 @@ def tune(
     how="model": nothing runs; "measured": the model's best few, at most `runs`; "exhaustive": every legal point.
     """
     timer = timer_for(kernel, subs, target, within, rounds)
-    notes = timer.why_not() if how in STRENGTHS[1:] and spread.measures_here else ""
+    want_strength(how)
+    untimed, first = timer.first_compiled()
+    notes = timer.why_not(first) if how in STRENGTHS[1:] and spread.measures_here else ""
     strength = STRENGTHS[0] if notes else how
-    return search(timer.open_tiles, strength, timer, records, runs, advance, notes, spread)
+    return search(timer.open_tiles, strength, timer, records, runs, advance, notes, spread, untimed)
 
 
 def timer_for(
     kernel: WaveKernel, subs: Mapping[Symbol, Any], target: str, within: Tune | None = None, rounds: int = ROUNDS
 ) -> PointTimer:
-    """Who times the points of a kernel; an error where it leaves nothing to decide."""
+    """Who times the points of a kernel; an error where it leaves nothing to decide, or the target has no cost model."""
+    want_cost_model(target_named(target))
     free = without_tiles(kernel, subs)
-    missing = list(dict.fromkeys(s.name for s in unsaid_sizes(free, said_of(free, subs, ()))))
-    if missing:
-        what = f"{kernel.name}: how large its arrays are depends on {', '.join(missing)}"
-        raise TilewaveError(what, remedy=f"say it: {', '.join(f'{name}=…' for name in missing)}")
+    if missing := missing_sizes(free, said_of(free, subs, ())):
+        pairs = ", ".join(f"{name}: …" for name in missing)
+        raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=f"pass subs={{{pairs}}}")
     if not undecided(free, subs, ()):
-        what = f"{kernel.name} leaves nothing to decide"
+        what = f"nothing to tune: {kernel.name} gives all of its tiles"
         raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
     open_tiles = UndecidedKernel.of(free, subs, (), {}, target, within or kernel.tune)
     return PointTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
+
+
+def want_cost_model(target: Backend) -> None:
+    """Refuse a target whose tiles nothing predicts: the decision would be the CPU's."""
+    if not target.has_cost_model:
+        able = [one.name for one in TARGETS.values() if one.has_cost_model]
+        what = f"nothing to tune: {target.kind} ({target.name}) has no cost model"
+        raise TargetError(what, loc=here(), remedy=f"tune for {', '.join(able)}")
 
 
 def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
-from tilewave.lang.kernel import WaveKernel, unsaid_sizes
+from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.pipeline.runner import Step, pass_name, told_apart
@@ -41,9 +41,9 @@ def diff_command(
     only: Annotated[str, typer.Option(help="Show this pass alone.")] = "",
     kernel: Annotated[str, typer.Option(help="Show this kernel alone.")] = "",
     target: Annotated[
-        str,
+        str | None,
         typer.Option(help=f"{', '.join(TARGETS)}; where it is not said, the first that has the pass of --only."),
-    ] = "",
+    ] = None,
     left_open: LeftOpen = "",
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -60,9 +60,9 @@ def diff_command(
 
     [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target CHIP[/bold]
     """
-    asked = [option for option, said in (("--target", target), ("--open", left_open)) if said]
-    names = parse_names(left_open)
-    compiled = compiled_in(file, parse_sizes(set_), target or _target_with(only), asked=asked, left_open=names)
+    asked = [option for option, is_said in (("--target", target is not None), ("--open", left_open)) if is_said]
+    names, wanted = parse_names(left_open), _target_with(only) if target is None else target
+    compiled = compiled_in(file, parse_sizes(set_), wanted, asked=asked, left_open=names)
     found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
@@ -140,11 +140,11 @@ def fixed_in(
         if order:
             found = replace(found, kernels=[kernel.ordered(order) for kernel in found.kernels])
         for c in found.compiled:
-            _want_sizes(c.name, c.open_sizes, f"{file} compiles it itself: fix them there, in subs")
+            if c.open_sizes:
+                remedy = f"{file} compiles it itself: fix them there, in subs"
+                raise TilewaveError(f"{c.name}: {missing_text(c.open_sizes)}", remedy=remedy)
         for kernel in found.kernels:
-            unsaid = unsaid_sizes(kernel, {**kernel.subs, **found.subs, **sizes})
-            missing = list(dict.fromkeys(s.name for s in unsaid))
-            _want_sizes(kernel.name, missing, f"write {option} {','.join(f'{name}=…' for name in missing)}")
+            want_sizes(kernel, {**kernel.subs, **found.subs, **sizes}, option)
         options = WaveCompileOptions(target=target, schedule=SchedulingType.PREFETCH)
         return found.compiled or _compile(found, sizes, options, ())
 
@@ -158,10 +158,11 @@ def kernels_in(file: Path) -> list[WaveKernel]:
         return found.kernels
 
 
-def _want_sizes(kernel: str, missing: Sequence[str], remedy: str) -> None:
-    if missing:
-        what = f"{kernel}: how large its arrays are depends on {', '.join(missing)}"
-        raise TilewaveError(what, remedy=remedy)
+def want_sizes(kernel: WaveKernel, said: Mapping[Symbol, Any], option: str) -> None:
+    """Refuse a kernel of whose arrays a size is missing; `option` is the one that says it."""
+    if missing := missing_sizes(kernel, said):
+        remedy = f"pass {option} {','.join(f'{name}=…' for name in missing)}"
+        raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=remedy)
 
 
 @dataclass(frozen=True)

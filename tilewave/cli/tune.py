@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, target_named
 from tilewave.bench.ray_workers import RayWorkers
-from tilewave.bench.tuning import ROUNDS, tune
+from tilewave.bench.tuning import ROUNDS, tune, want_cost_model
 from tilewave.bench.workers import LocalWorkers
-from tilewave.cli.diff import kernels_in, parse_sizes
+from tilewave.cli.diff import kernels_in, parse_sizes, want_sizes
 from tilewave.cli.progress import progress
 from tilewave.cli.tune_report import page_of, print_tuned
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask
@@ -69,6 +69,7 @@ def tune_command(
     [bold]tilewave tune kernel.py --sizes M=64,N=8192,K=8192 --target CHIP --strength model[/bold]
     """
     within = _within(values, mapping)
+    want_cost_model(target_named(target))
     found: list[Tuned] = []
     jobs = _jobs(file, sizes, kernel)
     how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
@@ -105,7 +106,10 @@ def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:
     kernels = [(at, k) for at, k in enumerate(kernels_in(file)) if wanted in ("", k.name)]
     if not kernels:
         raise TilewaveError(f"{file} defines no kernel" + (f" {wanted!r}" if wanted else ""))
-    return [_Job(k, at, parse_sizes([text]), text) for text in sizes for at, k in kernels]
+    jobs = [_Job(k, at, parse_sizes([text]), text) for text in sizes for at, k in kernels]
+    for job in jobs:
+        want_sizes(job.kernel, {**job.kernel.subs, **job.subs}, "--sizes")
+    return jobs
 
 
 def _spreading(stack: ExitStack, workers: int, ray: str, target: str) -> Callable[[TuneTask], Spread] | None:

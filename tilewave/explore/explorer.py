@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewave.backend.targets import TARGETS
+from tilewave.backend.targets import TARGETS, target_named
 from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.code import code_json, passes_json
 from tilewave.explore.kernels import Explored
@@ -51,10 +51,10 @@ class Explorer:
         return code_json(self._compiled(choice))
 
     def _compiled(self, choice: ExplorerChoice) -> Any:
-        target = choice.target or machine_of(choice, self.machines).target
-        if target not in self.targets:
-            raise ExplorerError(f"no target is called {target!r}", remedy=f"there are {', '.join(self.targets)}")
-        return self.explored.compiled(choice, choice.map, target)
+        target = target_named(choice.target or machine_of(choice, self.machines).target)
+        if target.name not in self.targets:
+            raise ExplorerError(f"{target.name} has no code to show", remedy=f"choose {' or '.join(self.targets)}")
+        return self.explored.compiled(choice, choice.map, target.name)
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewave.explore.choice import ExplorerChoice, ExplorerError
+from tilewave.explore.choice import ExplorerChoice
 from tilewave.explore.kernels import Explored
 from tilewave.explore.tiles import tiles_of
 from tilewave.machine import Machine
+from tilewave.machine.cards import find_among
 from tilewave.sim.explain import HITS, compare, duration, explain, passed_on, size
 from tilewave.sim.report import Report
 from tilewave.sim.simulate import SimulatedRun
@@ -19,9 +20,7 @@ from tilewave.view.traffic import over_time, per_xcd
 
 def machine_of(choice: ExplorerChoice, machines: Mapping[str, Machine]) -> Machine:
     """One of those that the page offers, by name: an address never names a file."""
-    if choice.machine not in machines:
-        raise ExplorerError(f"no machine is called {choice.machine!r}", remedy=f"there are {', '.join(machines)}")
-    return machines[choice.machine]
+    return find_among(choice.machine, machines)
 
 
 def launch_json(explored: Explored, choice: ExplorerChoice, machine: Machine) -> dict[str, Any]:

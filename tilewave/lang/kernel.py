@@ -195,6 +195,16 @@ def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
 
 
+def missing_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[str]:
+    """The names of the sizes of arrays that nobody has said, each once."""
+    return list(dict.fromkeys(s.name for s in unsaid_sizes(kernel, sizes)))
+
+
+def missing_text(names: Sequence[str]) -> str:
+    """`size K is missing`, `sizes K, N are missing`."""
+    return f"size {names[0]} is missing" if len(names) == 1 else f"sizes {', '.join(names)} are missing"
+
+
 def _checked_longest(kernel: WaveKernel, longest: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
     """How long sizes that stay open are at most; an error for whatever else it says."""
     if not isinstance(longest, Mapping):

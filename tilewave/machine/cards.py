@@ -7,6 +7,7 @@ To add one of your own, write a TOML file (`docs/machines.md`) and read it with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from tilewave.machine.chips import GFX942, GFX950, ROCM_SPECS, SM_90A, Chip
@@ -162,13 +163,19 @@ STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
 
 def find(name: str) -> Machine:
     """A machine by its name, in any case."""
-    for known, machine in MACHINES.items():
-        if known.lower() == str(name).strip().lower():
+    return find_among(name, MACHINES, "; a file of your own is read with --machine chip.toml")
+
+
+def find_among(name: str, machines: Mapping[str, Machine], besides: str = "") -> Machine:
+    """One of some machines by its name, in any case; MachineError with the nearest name where there is none.
+
+    The name of a chip means the card that stands for it. `besides` says what else can be named.
+    """
+    word = str(name).strip().lower()
+    for known, machine in machines.items():
+        if known.lower() == word:
             return machine
-    near = get_close_matches(str(name).upper(), MACHINES, 1, 0.5)
-    guess = f"did you mean {near[0]}? " if near else ""
-    known_names = ", ".join(MACHINES)
-    raise MachineError(
-        f"no machine is called {name!r}",
-        remedy=f"{guess}The machines are {known_names}; a file of your own is read with --machine chip.toml.",
-    )
+    near = get_close_matches(word.upper(), machines, 1, 0.5)
+    meant = STANDING_FOR[word].name if word in STANDING_FOR else near[0] if near else ""
+    guess = f"; did you mean {meant!r}?" if meant else ""
+    raise MachineError(f"unknown machine {name!r}{guess}", remedy=f"The machines are {', '.join(machines)}{besides}.")

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from tilewave.analysis.sum_orders import adds_products_alone
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
+from tilewave.backend.targets import target_named
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import ONE_ORDER, Kernel, Op, Value
 from tilewave.ir.ops import Read
@@ -75,7 +76,8 @@ def _records(path: tuple[Path, ...]) -> Records:
 
 
 def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
-    """What is known of a target's tiles: a chip's card, or else this machine's cores."""
+    """What is known of a target's tiles: a chip's card, or else this machine's cores; TargetError for another name."""
+    target_named(target)
     if chip := CHIPS.get(target):
         return GpuTiles(chip, STANDING_FOR[target], TIMINGS[chip.vendor])
     dtypes = {p.dtype.name for p in work.products}

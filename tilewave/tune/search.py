@@ -126,10 +126,15 @@ class Tuned:
         }
 
 
-def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileChoice]:
-    """The points of a strength, the best predicted first."""
+def want_strength(how: str) -> None:
+    """Refuse a name that no strength of a search has."""
     if how not in STRENGTHS:
         raise TilewaveError(f"no strength is called {how!r}", remedy=f"there are {', '.join(STRENGTHS)}")
+
+
+def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileChoice]:
+    """The points of a strength, the best predicted first."""
+    want_strength(how)
     found = open_tiles.predicted({})
     if not found:
         raise open_tiles.nothing_fits()
@@ -174,8 +179,12 @@ def search(
     advance: Advance = lambda: None,
     notes: str = "",
     spread: Spread = IN_TURN,
+    untimed: TileChoice | None = None,
 ) -> Tuned:
-    """Decide for one kernel and its sizes, and put it on record."""
+    """Decide for one kernel and its sizes, and put it on record.
+
+    `untimed` is decided where no point has a time: the best predicted one that compiles, where the caller knows it.
+    """
     points = candidates(open_tiles, how, runs)
     key = open_tiles.key({})
     journal = _Journal(directory / UNFINISHED, f"{key} {__version__}")
@@ -192,6 +201,8 @@ def search(
                 tried.append(one)
                 advance()
     winner, timed = _winner(points[0], tried)
+    if timed is None and untimed is not None:
+        winner = replace(untimed, order=points[0].order)
     record = TileRecord(
         key,
         {s.name: v for s, v in winner.point.items()},

@@ -190,7 +190,7 @@ def test_the_environment_names_another_default(fake, monkeypatch):
     monkeypatch.setenv("TILEWAVE_TARGET", "gfx942")
     assert target_here() == "gfx942"
     monkeypatch.setenv("TILEWAVE_TARGET", "gfx9")
-    with pytest.raises(TargetError, match="there is no target for the chip 'gfx9'"):
+    with pytest.raises(TargetError, match="unknown target 'gfx9': there is none for this chip"):
         copy_kernel().compile(subs={M_: 128, N_: 64})
 
 

@@ -24,6 +24,7 @@ class AmdBackend(Backend):
     name: str
     chip: Chip
 
+    has_cost_model = True
     kind = "an AMD GPU"
     device = "rocm"
     also_called = ("amd", "hip", "amdgpu")

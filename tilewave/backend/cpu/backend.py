@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class CpuBackend(Backend):
     name: str
 
+    has_cost_model = True
     kind = "the CPU"
     device = "cpu"
     takes_instruction_sets = True

@@ -24,6 +24,7 @@ class NvidiaBackend(Backend):
     name: str
     chip: Chip
 
+    has_cost_model = True
     kind = "an NVIDIA GPU"
     device = "cuda"
     also_called = ("nvidia", "ptx", "hopper", "gpu")
