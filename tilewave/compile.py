@@ -40,7 +40,7 @@ from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
-from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
+from tilewave.lang.kernel import WaveKernel, arguments, no_grid, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.one_order import want_one_order
@@ -190,6 +190,16 @@ class Compiled:
     def name(self) -> str:
         return self.kernel.name
 
+    @property
+    def chosen_for(self) -> str:
+        """The target that its tiles were chosen for; nothing where its author gives them."""
+        return self.target if self.choice else ""
+
+    @property
+    def config(self) -> str:
+        """The chosen tiles and order, and the target that they were chosen for: `BLOCK_M=128, chosen for cpu`."""
+        return f"{self.choice.text}, chosen for {self.target}" if self.choice else ""
+
     def __repr__(self) -> str:
         if self.open_sizes:
             most = {name: f" up to {most:,}" for name, _, most in self.kernel.limits}
@@ -221,6 +231,10 @@ class Compiled:
         return f"<table>{cells}</table>"
 
     # -- running it
+
+    def __getitem__(self, grid: object) -> NoReturn:
+        """Refuse `compiled[grid](…)`, as the kernel does."""
+        raise no_grid(self.name, self.signature.names)
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
         """Run it on the device it was compiled for; arrays and numbers in the author's order, or by their names."""

@@ -207,7 +207,6 @@ its own about it."""
 WORDS = {
     "bench/baselines.py": "numpy, the library, beside us",
     "cli/doctor.py": "numpy, the package",
-    "cli/explore.py": "the interpreter, for which every kernel of a file compiles",
     "cli/run.py": "numpy, the library, beside us",
     "runtime/arrays.py": "DLPack's device cpu; numpy, the attribute",
     "runtime/dlpack.py": "DLPack's device cpu",

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
+from tilewave import (
+    GLOBAL_ADDRESS_SPACE,
+    GridConstraint,
+    Memory,
+    Register,
+    TilingConstraint,
+    WaveCompileOptions,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+    f16,
+    f32,
+    iterate,
+    mma,
+    read,
+    sym,
+    wave,
+    wave_compile,
+    write,
+)
 from tilewave.machine import find
-from tilewave.sim import Gemm, best, simulate
+from tilewave.sim import Gemm, best, sensitivity, simulate
+from tilewave.sim.kernel import kernel_accesses
 from tilewave.sim.search import mappings_for
 
 LARGE = Gemm(16384, 16384, 16384, (128, 256, 64))
@@ -67,3 +88,41 @@ def test_five_hundred_candidates_take_seconds():
     )
     assert time.process_time() - start < 10
     assert len(ranked) > 450
+
+
+M, N, K = sym.M, sym.N, sym.K
+
+
+def persistent(k):
+    tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
+
+    @wave([*tiles, GridConstraint(304), WorkgroupMapping(ORDER)])
+    def gemm(
+        a: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16],
+        b: Memory[N, K, GLOBAL_ADDRESS_SPACE, f16],
+        c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32],
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    return wave_compile(WaveCompileOptions(subs={M: 2048, N: 2048, K: k}, target="numpy"), gemm)
+
+
+def test_a_persistent_kernel_costs_as_much_for_each_step_however_many_it_has():
+    """Sixteen times the steps cost at most 16 × 1.6 times as much; it was 100 times."""
+    short, long = (persistent(k) for k in (1024, 16384))
+    simulate(short, "MI300X")
+    times = [seconds_of(lambda c=c: simulate(c, "MI300X"), 2) for c in (short, long)]
+    assert times[1] < 16 * 1.6 * times[0]
+
+
+def test_other_assumptions_about_a_kernel_do_not_follow_its_accesses_again(monkeypatch):
+    followed = []
+    module = sys.modules[simulate.__module__]
+    monkeypatch.setattr(module, "kernel_accesses", lambda *given: followed.append(given) or kernel_accesses(*given))
+    found = sensitivity(persistent(64), "MI300X")
+    assert len(found) == 4 and len(followed) == 1
+    assert found[0].seconds == simulate(persistent(64), "MI300X").seconds

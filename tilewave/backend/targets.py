@@ -16,15 +16,19 @@ from tilewave.backend.protocol import Backend
 from tilewave.errors import TargetError, here
 from tilewave.machine.cards import MACHINES
 from tilewave.machine.chips import CHIPS, Chip
+from tilewave.machine.description import Machine
 
 VENDORS: dict[str, Callable[[str, Chip], Backend]] = {"amd": AmdBackend, "nvidia": NvidiaBackend}
+
+INTERPRETER = "numpy"
+"""The target for which every kernel compiles: whole tiles, and nothing of a chip."""
 
 TARGETS: dict[str, Backend] = {
     target.name: target
     for target in (
         CpuBackend("cpu"),
         *(VENDORS[chip.vendor](chip.name, chip) for chip in CHIPS.values()),
-        InterpreterBackend("numpy"),
+        InterpreterBackend(INTERPRETER),
     )
 }
 """By the name that authors write; in the order in which they are listed, and looked through."""
@@ -61,6 +65,11 @@ def _meant(name: object) -> str:
     if named or near:
         return f"; did you mean {named or near[0]!r}?"
     return ": there is none for this chip" if chip else ""
+
+
+def target_of(machine: Machine) -> str:
+    """The target that a machine's chip runs, or the interpreter where there is none: a machine of a user's own file."""
+    return machine.target if machine.target in TARGETS else INTERPRETER
 
 
 def target_here() -> str:

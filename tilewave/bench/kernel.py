@@ -8,8 +8,8 @@ found.to_json()
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,8 @@ from tilewave.compile import Compiled, grid_of
 from tilewave.errors import TilewaveError
 from tilewave.runtime.arrays import Parameter
 
-NONE: Mapping[str, float] = {}
+ANY_NUMBER = 1.0
+"""What a scalar argument is given where nobody says it: how long a kernel takes does not hang on it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class KernelSettings:
     check_seconds: float | None = None
     """That the interpreter may take for each kernel, about; without it, a few."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """That kernels take at the call."""
+    """Values of scalar arguments, by name; of those that are not named, ANY_NUMBER."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Measured:
     target: str
     workgroups: int
     tiles: tuple[int, ...]
+    config: str
+    """The tiles that were chosen, and for which target; nothing where the author gives them."""
     accuracy: Accuracy
     agrees: bool
     """With the first kernel, on what both should compute."""
@@ -62,6 +65,7 @@ class Measured:
             "target": self.target,
             "workgroups": self.workgroups,
             "tiles": list(self.tiles),
+            **({"config": self.config} if self.config else {}),
             "passed": a.passed,
             "max_difference": difference,
             "errors": a.errors,
@@ -131,6 +135,7 @@ class KernelReport:
                 {"name": p.name, "shape": list(p.shape), "dtype": p.dtype.name, "written": p.written}
                 for p in self.parameters
             ],
+            "scalars": dict(self.settings.numbers),
             "rounds": self.settings.rounds,
             "seed": self.settings.seed,
             "launched_by": self.launched_by,
@@ -172,7 +177,8 @@ def measure_kernels(
     kernels: Mapping[str, Compiled], settings: KernelSettings, advance: Advance = lambda: None
 ) -> KernelReport:
     """Check and time kernels that take the same arguments; the first is what the others are compared with."""
-    before, first = load(), _alike(kernels, settings.numbers)
+    before, first = load(), _alike(kernels)
+    settings = replace(settings, numbers=scalar_values(kernels.values(), settings.numbers))
     device, arrays = device_of(first), make_arguments(first, settings.seed)
     inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
     numbers = settings.numbers
@@ -197,16 +203,19 @@ def _reference(kernel: Compiled, arrays: Sequence[Array], settings: KernelSettin
     return KernelReference.of(kernel, arrays, settings.seed, settings.check_seconds, settings.numbers)
 
 
-def _alike(kernels: Mapping[str, Compiled], numbers: Mapping[str, float] = NONE) -> Compiled:
-    """The first; an error where another takes other arguments, runs elsewhere, or waits for a number."""
+def scalar_values(kernels: Iterable[Compiled], given: Mapping[str, float]) -> dict[str, float]:
+    """A value for each scalar argument of some kernels: the one given, or ANY_NUMBER."""
+    dtypes = {name: dtype for kernel in kernels for name, dtype in kernel.signature.dtypes.items()}
+    return {n: (float if t.is_float else int)(given.get(n, ANY_NUMBER)) for n, t in dtypes.items()}
+
+
+def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
+    """The first; an error where another takes other arguments, runs elsewhere, or waits for a symbol."""
     (first_name, first), *others = kernels.items()
     for name, kernel in kernels.items():
         if kernel.dynamic_symbols:
             told = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
             raise TilewaveError(told, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
-        if missing := [number for number in kernel.signature.dtypes if number not in numbers]:
-            told = f"{name} takes numbers at the call: {', '.join(missing)}"
-            raise TilewaveError(told, remedy="to measure it, write them as constants")
     for name, kernel in others:
         if signature(kernel) != signature(first):
             raise TilewaveError(
@@ -251,7 +260,8 @@ def _checked(
     except (RuntimeError, TilewaveError) as error:
         return LeftOut(contestant.name, first_line(error), is_ours=True)
     ir = kernel.kernel
-    return Measured(contestant.name, kernel.target, ir.workgroup_count, grid_of(ir), own.check(once, again), agrees)
+    facts = contestant.name, kernel.target, ir.workgroup_count, grid_of(ir), kernel.config
+    return Measured(*facts, own.check(once, again), agrees)
 
 
 def _launched(contestant: Contestant, kernel: Compiled, arrays: Sequence[Array], device: Device) -> list[Array]:

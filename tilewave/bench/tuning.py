@@ -27,8 +27,6 @@ from tilewave.tune.taking import MOST_TRIED
 from tilewave.tune.tune import Tune
 
 ROUNDS = 9
-ANY_NUMBER = 1.0
-"""That a kernel is given where it takes numbers at the call: how long it takes does not hang on them."""
 CHECK_SECONDS = 0.5
 """For each point: what the interpreter may take to see whether it is right."""
 
@@ -51,10 +49,7 @@ class PointTimer:
             except TilewaveError as error:
                 why[point.text] = _line(error)
         if made:
-            dtypes = {name: dtype for one in made.values() for name, dtype in one.signature.dtypes.items()}
-            numbers = {name: ANY_NUMBER if dtype.is_float else int(ANY_NUMBER) for name, dtype in dtypes.items()}
-            settings = KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS, numbers=numbers)
-            report = measure_kernels(made, settings)
+            report = measure_kernels(made, KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS))
             why |= {one.contestant: one.why for one in report.left_out}
             why |= {one.name: "its result is wrong" for one in report.kernels if not one.accuracy.passed}
             rounds = report.rounds[0] if report.rounds else None

@@ -20,7 +20,18 @@ from tilewave.bench.result import Settings, Shape
 from tilewave.bench.rounds import MODES
 from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
 from tilewave.cli.bench_report import bars_of, caption_of, print_report
-from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, FileRequest, KernelOfFile, Sizes, Target, is_file, measure_file
+from tilewave.cli.kernel_file import (
+    ITS_OWN,
+    OF_A_FILE,
+    OPTIONS_OF_FILES,
+    FileRequest,
+    KernelOfFile,
+    Scalars,
+    Sizes,
+    Target,
+    is_file,
+    measure_file,
+)
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
@@ -86,6 +97,7 @@ def bench_command(
     set_: Sizes = None,
     target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
+    scalars: Scalars = None,
     shapes: ShapesText = "seeds",
     dtype: DTypeText = "f16",
     out: OutText = "",
@@ -140,11 +152,11 @@ def bench_command(
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""
         said, how = given(context, "target"), KernelSettings(rounds, seed, MODES[_mode(mode)])
-        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, None, how)
+        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, scalars or (), None, how)
         if not measure_file(asked, as_json, saved):
             raise typer.Exit(1)
         return
-    refuse_given(context, ("set_", "target", "kernel"), OF_A_FILE, "write --shapes MxNxK, --tile MxNxK and --map")
+    refuse_given(context, OPTIONS_OF_FILES, OF_A_FILE, "write --shapes MxNxK, --tile MxNxK and --map")
     read = known_dtype("--dtype", dtype, INPUTS)
     written = known_dtype("--out", out, OUTPUTS[read.kind]) if out else DEFAULT_OUT[read]
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))

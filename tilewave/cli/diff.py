@@ -16,15 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.backend.targets import DEFAULT_TARGET, INTERPRETER, TARGETS, target_of
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+from tilewave.machine import Machine
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level
+from tilewave.tune.choose import TileChoice
+from tilewave.tune.tune import Tune
 
 T = TypeVar("T")
 LeftOpen = Annotated[
@@ -74,7 +77,7 @@ def diff_command(
     if as_json:
         print(json.dumps({name: [step_json(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
     else:
-        _print(steps, context)
+        _print({name: found[name].config for name in found}, steps, context)
 
 
 def _target_with(only: str) -> str:
@@ -92,10 +95,12 @@ def named_kernels(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
     return {name: c for name, c in named if not wanted or wanted in (name, c.name)}
 
 
-def _print(steps: dict[str, list[Step]], context: int) -> None:
+def _print(configs: dict[str, str], steps: dict[str, list[Step]], context: int) -> None:
     console = Console()
     for name, chosen in steps.items():
         console.rule(f"[bold]{name}[/bold]")
+        if configs[name]:
+            console.print(f"tiles: {configs[name]}\n", highlight=False, markup=False)
         for step in chosen:
             console.print(f"[bold]{step.name}[/bold]  {escape(step.decision)}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
             console.print(Syntax(step.diff(context), "diff", background_color="default", word_wrap=True))
@@ -130,10 +135,11 @@ def fixed_in(
     target: str = DEFAULT_TARGET,
     asked: Sequence[str] = (),
     order: str = "",
+    tune: Tune | None = None,
 ) -> list[Compiled]:
     """The same for whoever must know how large arrays are; `option` is the one that says it.
 
-    `order` is a mapping in the place of the kernels' own.
+    `order` is a mapping in the place of the kernels' own, `tune` what may be chosen where they leave tiles open.
     """
     with _as_a_program(file):
         found = _found_in(file, sizes, [*asked, *(["--map"] if order else [])])
@@ -145,8 +151,25 @@ def fixed_in(
                 raise TilewaveError(f"{c.name}: {missing_text(c.open_sizes)}", remedy=remedy)
         for kernel in found.kernels:
             want_sizes(kernel, {**kernel.subs, **found.subs, **sizes}, option)
-        options = WaveCompileOptions(target=target, schedule=SchedulingType.PREFETCH)
+        options = WaveCompileOptions(target=target, schedule=SchedulingType.PREFETCH, tune=tune)
         return found.compiled or _compile(found, sizes, options, ())
+
+
+def compiled_for(
+    machine: Machine, file: Path, sizes: dict[Symbol, Any], order: str = "", config: TileChoice | None = None
+) -> list[Compiled]:
+    """The kernels of a file as they are compiled for a machine's target, with sizes that --set says.
+
+    `config` is what an earlier call chose, which is then not chosen again. A machine of a user's own file may have a
+    chip without a target: what is not given cannot be chosen for it.
+    """
+    found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=config.alone if config else None)
+    for c in found:
+        if c.chosen_for == INTERPRETER and c.choice is not None:
+            what = f"{c.name} leaves tiles open, and no target is for {machine.target}, the chip of {machine.name}"
+            given = ",".join(f"{symbol}=…" for symbol in c.choice.tiles)
+            raise TilewaveError(what, remedy=f"pass --set {given}")
+    return found
 
 
 def kernels_in(file: Path) -> list[WaveKernel]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tilewave.backend.targets import INTERPRETER
 from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.compile import Compiled
@@ -104,7 +105,7 @@ def _of_file(file: Path, start: ExplorerChoice) -> Explored:
         except typer.Exit:  # its traceback was printed where the explorer was started
             raise TilewaveError(f"{file} cannot be run", remedy="see the terminal") from None
 
-    found = tuple(load(start.sizes, start.map, "numpy"))
+    found = tuple(load(start.sizes, start.map, INTERPRETER))
     if not found or start.kernel not in ("", *found):
         raise TilewaveError(f"{file} defines no kernel" + (f" {start.kernel!r}" if start.kernel else ""))
     return ExploredFile(found, load)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +30,7 @@ KERNELS = ("gemm",)
 ITS_OWN = "the kernel's own file says it; leave it out"
 """Of options that say what a gemm is."""
 OF_A_FILE = "has no effect on gemm"
+OPTIONS_OF_FILES = ("set_", "target", "kernel", "scalars")
 
 Sizes = Annotated[
     list[str] | None,
@@ -37,6 +38,10 @@ Sizes = Annotated[
 ]
 Target = Annotated[
     str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {TARGET} with torch.")
+]
+Scalars = Annotated[
+    list[str] | None,
+    typer.Option("--scalar", metavar="NAME=…", help="Values of scalar arguments: alpha=0.5; without it, 1."),
 ]
 KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of a file, this kernel alone.")]
 
@@ -52,6 +57,7 @@ class FileRequest:
     """The options that were given and say how it is compiled."""
     kernel: str
     against: str
+    scalars: Sequence[str]
     threads: int | None
     settings: KernelSettings
 
@@ -71,12 +77,13 @@ def is_file(what: str) -> bool:
 def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
     """Measure the kernels of a file, and print what was found; whether all results are right."""
     groups = grouped(_kernels(asked), _others(asked))
+    settings = replace(asked.settings, numbers=_scalars(asked.scalars, groups))
     console = Console(highlight=False)
     with threads_of(asked.threads) as threads:
         reports = []
         for group in groups:
-            with progress("measuring", pieces(group, asked.settings)) as advance:
-                reports.append(measure_kernels(group, asked.settings, advance))
+            with progress("measuring", pieces(group, settings)) as advance:
+                reports.append(measure_kernels(group, settings, advance))
             if not as_json:
                 _print(console, asked.file, reports[-1], threads)
     record = {"file": str(asked.file), "threads": threads, "reports": [report.to_json() for report in reports]}
@@ -86,6 +93,22 @@ def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -
     if as_json:
         print(told)
     return all(report.passed for report in reports)
+
+
+def _scalars(texts: Sequence[str], groups: Sequence[Mapping[str, Compiled]]) -> dict[str, float]:
+    """`alpha=0.5` as values; an error for what is no number, or what no kernel takes."""
+    known = [name for group in groups for kernel in group.values() for name in kernel.signature.dtypes]
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for text in texts for part in text.split(","))):
+        name, _, value = (word.strip() for word in part.partition("="))
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise TilewaveError(f"--scalar: {part!r} gives no number", remedy="write --scalar alpha=0.5") from None
+        if name not in known:
+            remedy = f"they take {', '.join(dict.fromkeys(known))}" if known else "they take none: leave --scalar out"
+            raise TilewaveError(f"--scalar: no kernel of the file takes a scalar argument {name!r}", remedy=remedy)
+    return found
 
 
 def _kernels(asked: FileRequest) -> dict[str, Compiled]:
@@ -119,6 +142,11 @@ def _print(console: Console, file: Path, report: KernelReport, threads: int) -> 
     where = f"driver {machine.driver}; torch {machine.torch}" if machine.driver else counted(threads, "thread")
     console.print(f"{file}, {target}, on {machine.device}, {where}", style="bold", markup=False)
     console.print(f"{signature_text(report.parameters)}; random numbers, seed {report.settings.seed}", markup=False)
+    if numbers := report.settings.numbers:
+        told = ", ".join(f"{name} = {value:g}" for name, value in numbers.items())
+        console.print(f"scalar arguments: {told}", markup=False)
+    for config in dict.fromkeys(kernel.config for kernel in report.kernels if kernel.config):
+        console.print(f"tiles: {config}", markup=False)
     console.print("\nTest 1: correctness, against the kernel's own program in float64")
     for kernel in report.kernels:
         _print_check(console, kernel)

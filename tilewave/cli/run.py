@@ -20,7 +20,18 @@ from tilewave.bench.measure import threads_of
 from tilewave.bench.problem import Problem
 from tilewave.bench.trial import Setup, Trial, TrialReport
 from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
-from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, FileRequest, KernelOfFile, Sizes, Target, is_file, measure_file
+from tilewave.cli.kernel_file import (
+    ITS_OWN,
+    OF_A_FILE,
+    OPTIONS_OF_FILES,
+    FileRequest,
+    KernelOfFile,
+    Scalars,
+    Sizes,
+    Target,
+    is_file,
+    measure_file,
+)
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, dims
@@ -64,6 +75,7 @@ def run_command(
     set_: Sizes = None,
     target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
+    scalars: Scalars = None,
     shape: ShapeText = "2048x2048x2048",
     dtype: DTypeText = "f32",
     out: OutText = "",
@@ -108,11 +120,11 @@ def run_command(
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""
         said, settings = given(context, "target"), KernelSettings(repeats, seed)
-        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, threads, settings)
+        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, scalars or (), threads, settings)
         if not measure_file(asked, as_json):
             raise typer.Exit(1)
         return
-    refuse_given(context, ("set_", "target", "kernel"), OF_A_FILE, "write --shape MxNxK, --tile MxNxK and --map")
+    refuse_given(context, OPTIONS_OF_FILES, OF_A_FILE, "write --shape MxNxK, --tile MxNxK and --map")
     problem = _problem(shape, dtype, out)
     blocks = sizes("a tile", tile, (2, 2, 1), "128x256x64")
     mappings = tuple(dict.fromkeys([LINEAR, *map(as_mapping, maps or ())]))

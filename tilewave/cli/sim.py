@@ -12,17 +12,18 @@ import typer
 from rich.console import Console
 
 from tilewave.cli.asked import refuse_given
-from tilewave.cli.diff import fixed_in, parse_sizes
+from tilewave.cli.diff import compiled_for, parse_sizes
 from tilewave.cli.progress import progress
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, text_error
 from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load
-from tilewave.sim import Gemm, Ranked, Residency, best, sensitivity
+from tilewave.sim import Gemm, Ranked, Residency, best
 from tilewave.sim.problem import WALKS
-from tilewave.sim.report import Sensitivity
+from tilewave.sim.report import Report
 from tilewave.sim.search import best_orders, count_candidates
-from tilewave.sim.simulate import SimulatedRun, run
+from tilewave.sim.simulate import SimulatedRun, run, sensitivity_of
+from tilewave.tune.choose import TileChoice
 from tilewave.view.extents import parse_extents
 from tilewave.view.save import save
 from tilewave.view.traffic_page import traffic_page
@@ -123,7 +124,7 @@ def sim_command(
     if len(runs) > 1:
         print_comparison(console, tuple(one.report for one in runs))
     else:
-        print_report(console, runs[0].report, simulated.sensitivity(chip, mapping) if residency == Residency() else ())
+        print_report(console, runs[0].report, sensitivity_of(runs[0], chip) if residency == Residency() else ())
     _say_written(console, html)
 
 
@@ -162,8 +163,6 @@ class _Simulated(Protocol):
         self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
     ) -> SimulatedRun: ...
 
-    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]: ...
-
     def best(self, chip: Machine) -> tuple[Ranked, ...]: ...
 
 
@@ -178,9 +177,6 @@ class _SimulatedGemm:
         gemm = next(g for g in self.gemms if g.tile == tile) if tile else _one(self.gemms)
         return run(gemm, chip, order or LINEAR, engine=engine, residency=residency)
 
-    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]:
-        return sensitivity(_one(self.gemms), chip, order or LINEAR)
-
     def best(self, chip: Machine) -> tuple[Ranked, ...]:
         tiles = [gemm.tile for gemm in self.gemms]
         with progress("simulating", count_candidates(chip, None, tiles)) as advance:
@@ -192,8 +188,12 @@ class _SimulatedFile:
     file: Path
     sizes: dict[Symbol, Any]
 
-    def compiled(self, order: str) -> Compiled:
-        found = fixed_in(self.file, self.sizes, "--set", order=order)
+    def compiled(self, chip: Machine, order: str, config: TileChoice | None = None) -> Compiled:
+        """The file's kernel as it is compiled for a machine's target: tiles that it leaves open are chosen for that.
+
+        `config` is what was chosen for it before, in another order of tiles.
+        """
+        found = compiled_for(chip, self.file, self.sizes, order, config)
         if len(found) != 1:
             names = ", ".join(compiled.name for compiled in found) or "none"
             raise TilewaveError(f"{self.file} has {len(found)} kernels, not one: {names}")
@@ -202,15 +202,17 @@ class _SimulatedFile:
     def run(
         self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
     ) -> SimulatedRun:
-        found = run(self.compiled(order), chip, engine=engine, residency=residency)
+        found = run(self.compiled(chip, order), chip, engine=engine, residency=residency)
         return found.called(order) if order else found
 
-    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]:
-        return sensitivity(self.compiled(order), chip)
-
     def best(self, chip: Machine) -> tuple[Ranked, ...]:
+        config = self.compiled(chip, "").choice
+
+        def report(order: str) -> Report:
+            return run(self.compiled(chip, order, config), chip).called(order).report
+
         with progress("simulating", count_candidates(chip, None, [()])) as advance:
-            return best_orders(chip, lambda order: self.run(chip, order, "closed", Residency()).report, advance)
+            return best_orders(chip, report, advance)
 
 
 # -- what was asked ----------------------------------------------------------------------------------------------------

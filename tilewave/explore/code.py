@@ -9,6 +9,7 @@ from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, short_path
 from tilewave.pipeline.runner import Step
 from tilewave.pipeline.why import Why
+from tilewave.sim.kernel import described
 from tilewave.view.listing import Listing
 
 
@@ -55,7 +56,12 @@ def _loop_if_any(c: Compiled) -> dict[str, Any]:
 
 def passes_json(c: Compiled, context: int = 3) -> dict[str, Any]:
     """The kernel as it was traced, and every step."""
-    return {"target": c.target, "traced": str(c.traced), "steps": [step_json(step, context) for step in c.steps]}
+    return {
+        "kernel": described(c),
+        "target": c.target,
+        "traced": str(c.traced),
+        "steps": [step_json(step, context) for step in c.steps],
+    }
 
 
 def code_json(c: Compiled) -> dict[str, Any]:
@@ -63,5 +69,10 @@ def code_json(c: Compiled) -> dict[str, Any]:
     listing = Listing.of(c.asm)
     lines = [[line.text, line.line if line.file == listing.file else 0] for line in listing.lines]
     loop = _loop_if_any(c)
-    facts = {"target": c.target, "file": short_path(listing.file) if listing.file else "", "lines": lines}
+    facts = {
+        "kernel": described(c),
+        "target": c.target,
+        "file": short_path(listing.file) if listing.file else "",
+        "lines": lines,
+    }
     return {**facts, "source": listing.source(), "figures": compiled_json(c), "loop": loop}

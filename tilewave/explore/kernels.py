@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Protocol
 
-from tilewave.backend.targets import DEFAULT_TARGET
+from tilewave.backend.targets import target_of
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.tiles import want_drawable
@@ -103,6 +103,6 @@ class ExploredFile:
         return found[name]
 
     def run(self, choice: ExplorerChoice, order: str, machine: Machine) -> tuple[SimulatedRun, Compiled]:
-        compiled = self.compiled(choice, order, DEFAULT_TARGET)
+        compiled = self.compiled(choice, order, choice.target or target_of(machine))
         found = run(compiled, machine)
         return found.called(order) if order else found, compiled

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here, raised_at
+from tilewave.errors import CallError, ConstraintError, Loc, SymbolError, TraceError, here, raised_at
 from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
@@ -68,6 +68,10 @@ class WaveKernel:
         call = self.kept.get("call") or _calling().prepared(self)
         call(arrays, named)
 
+    def __getitem__(self, grid: object) -> NoReturn:
+        """Refuse `kernel[grid](…)`: the constraints say how many workgroups there are."""
+        raise no_grid(self.name, [name for name, _ in parameters_of(self)])
+
     def again(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
         """A call that has been made, for other arrays that lie as these: as `Compiled.again`."""
         return _calling().prepared(self).again(arrays, {}, fresh)
@@ -97,6 +101,12 @@ class WaveKernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} at {self.loc}>"
+
+
+def no_grid(kernel: str, parameters: Sequence[str]) -> CallError:
+    """What `kernel[grid]` is told, a kernel or a compiled one."""
+    what = f"{kernel}[…]: a launch takes no grid; the kernel's constraints say how many workgroups there are"
+    return CallError(what, loc=here(), remedy=f"call it: {kernel}({', '.join(parameters)})")
 
 
 def _calling() -> ModuleType:

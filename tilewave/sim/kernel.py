@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,12 +34,40 @@ class HasKernel(Protocol):
     def kernel(self) -> Kernel: ...
 
 
+@runtime_checkable
+class HasConfig(Protocol):
+    """A compiled kernel that says which of its tiles were chosen, and for which target."""
+
+    @property
+    def config(self) -> str:
+        """`BLOCK_M=128, BLOCK_N=256, chosen for …`; nothing where its author gives all tiles."""
+
+    @property
+    def chosen_for(self) -> str:
+        """The target; nothing where its author gives all tiles."""
+
+
 def kernel_of(problem: HasKernel | Kernel) -> Kernel:
     """The kernel of whatever has one."""
     kernel = problem if isinstance(problem, Kernel) else getattr(problem, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise SimError(f"{problem!r} is no kernel", remedy="give a Gemm(…), or what wave_compile returns")
     return kernel
+
+
+def described(problem: HasKernel | Kernel) -> str:
+    """The name of a kernel and its tiles: those that were chosen, and for which target, or those of its products."""
+    kernel = kernel_of(problem)
+    tile = product_tile(kernel)
+    given = f"tiles of {'×'.join(map(str, tile))}" if tile else ""
+    config = (problem.config if isinstance(problem, HasConfig) else "") or given
+    return f"{kernel.name}, {config}" if config else kernel.name
+
+
+def product_tile(kernel: Kernel) -> tuple[int, ...]:
+    """Rows, columns and depth of the first product of a kernel; nothing where it has none."""
+    mma = next((op for op in walk(kernel.body) if isinstance(op, Mma)), None)
+    return (*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else ()
 
 
 def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
@@ -84,7 +112,7 @@ class Segment:
 def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
     """Cut the visits after every write that a read follows, and where the next workgroups begin."""
     own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
-    now, count, last = Segment(), 0, -1
+    now, count, last, has_written = Segment(), 0, -1, False
     want_followed(kernel, lambda op: (*op.read, *op.written))
     for visit in visits(kernel, symbols, FOLLOWED):
         if visit.op.memory in own or not len(visit.workgroups):
@@ -95,10 +123,12 @@ def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
                 f"{kernel.name} reads and writes more than {MOST_VISITS:,} tiles",
                 remedy="simulate a smaller size, or the GEMM itself: sim.Gemm(…)",
             )
-        reading_on = now.writes and not visit.op.written
+        writes = bool(visit.op.written)
+        reading_on = has_written and not writes
         if now.visits and (reading_on or int(visit.workgroups[0]) // CHUNK != last):
             yield now
-            now = Segment()
+            now, has_written = Segment(), False
+        has_written |= writes
         last = int(visit.workgroups[0]) // CHUNK
         now.visits.append(visit)
     if not now.visits:
@@ -177,11 +207,13 @@ def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list
     first = blocks.numbers(site[0].op, site[0].at)
     if (first == NO_STREAM).any():
         return None
+    # Where all workgroups move alike from visit to visit, the first of them tells of all: one look-up for all visits.
+    first_workgroup = tuple(np.array([visit.at[axis][0] for visit in site]) for axis in range(len(site[0].at)))
     offsets = []
-    for visit in site:
-        same = all(a is b or (_one(a) and _one(b)) for a, b in zip(visit.at, site[0].at, strict=True))
-        here = blocks.numbers(visit.op, tuple(a[:1] for a in visit.at) if same else visit.at)
-        moved = here - (first[:1] if same else first)
+    for visit, row in zip(site, blocks.numbers(site[0].op, first_workgroup), strict=True):
+        alike = all(_same_place(a, b) for a, b in zip(visit.at, site[0].at, strict=True))
+        here = row[None] if alike else blocks.numbers(visit.op, visit.at)
+        moved = here - (first[:1] if alike else first)
         if (here == NO_STREAM).any() or (moved != moved[0, 0]).any():
             return None
         offsets.append(int(moved[0, 0]))
@@ -192,7 +224,14 @@ def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list
     return Walked(first, backwards)
 
 
-def _one(at: Array) -> bool:
+def _same_place(a: Array, b: Array) -> bool:
+    """Whether two positions are one array, or each is one number for all workgroups."""
+    if _is_number(a) and _is_number(b):
+        return True
+    return a.strides == b.strides and a.ctypes.data == b.ctypes.data
+
+
+def _is_number(at: Array) -> bool:
     return len(at) == 1 or at.strides[0] == 0
 
 
@@ -277,7 +316,7 @@ class _Assembly:
             step_flops=work / (len(order) * tasks.steps),
             dtype=mma.a.type.dtype.name if mma else "",
             backwards=backwards[order] if backwards.any() else None,
-            tile=(*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else (),
+            tile=product_tile(self.kernel),
             tasks_a_tile=len(order) / sum(_workgroups_of(segment) for segment in self.segments),
         )
 

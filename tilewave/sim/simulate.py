@@ -17,7 +17,7 @@ from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timi
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
-from tilewave.sim.kernel import HasKernel, kernel_accesses, kernel_of
+from tilewave.sim.kernel import HasConfig, HasKernel, described, kernel_accesses, kernel_of
 from tilewave.sim.problem import Gemm, SimError
 from tilewave.sim.report import MARGIN, ArrayTraffic, Beat, Level, Report, Sensitivity, TimeShare, XcdTraffic
 from tilewave.sim.requests import Sync, requested_bytes
@@ -76,27 +76,58 @@ def run(
     if not isinstance(chip, Machine):
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
+    found = _run(_Launch(accesses, name, order, chip), engine, residency, timing or timing_of(chip))
+    warnings = (*found.report.warnings, *_of_another_target(problem, chip))
+    return replace(found, report=replace(found.report, warnings=warnings))
+
+
+@dataclass(frozen=True, eq=False)
+class _Launch:
+    """What workgroups touch, under which names it is reported, and where it runs."""
+
+    accesses: Accesses
+    problem: str
+    order: str
+    machine: Machine
+
+
+def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParameters) -> SimulatedRun:
+    accesses, chip = launch.accesses, launch.machine
     placed = place(accesses, chip, residency)
     softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
     flows = _engine(engine)(accesses, placed, chip, residency, softness)
-    made = _Made(accesses, placed, flows, chip, residency, timing or timing_of(chip))
-    return SimulatedRun(made.report(name, order, engine), accesses, placed, flows)
+    made = _Made(accesses, placed, flows, chip, residency, timing)
+    return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows)
+
+
+def _of_another_target(problem: Problem, chip: Machine) -> tuple[str, ...]:
+    """A warning where tiles were chosen for a target that is not the machine's."""
+    target = problem.chosen_for if isinstance(problem, HasConfig) else ""
+    if target in ("", chip.target):
+        return ()
+    return (f"its tiles were chosen for {target}, but {chip.name} is {chip.target}: compile it with that target",)
 
 
 def sensitivity(
     problem: Problem, machine: Machine | str, mapping: object = None, symbols: Mapping[str, int] | None = None
 ) -> tuple[Sensitivity, ...]:
     """The same launch with residents out of step, and with two workgroups on a unit."""
-    cases = {
-        "as assumed": DEFAULT,
-        "residents 4 steps apart": replace(DEFAULT, skew_steps=4.0),
-        "residents 16 steps apart": replace(DEFAULT, skew_steps=16.0),
-        "two workgroups on a unit": replace(DEFAULT, occupancy=2),
-    }
-    reports = {
-        name: simulate(problem, machine, mapping, residency=residency, symbols=symbols)
-        for name, residency in cases.items()
-    }
+    return sensitivity_of(run(problem, machine, mapping, symbols=symbols), machine)
+
+
+ASSUMPTIONS = {
+    "as assumed": DEFAULT,
+    "residents 4 steps apart": replace(DEFAULT, skew_steps=4.0),
+    "residents 16 steps apart": replace(DEFAULT, skew_steps=16.0),
+    "two workgroups on a unit": replace(DEFAULT, occupancy=2),
+}
+
+
+def sensitivity_of(found: SimulatedRun, machine: Machine | str) -> tuple[Sensitivity, ...]:
+    """The launch of a run under other assumptions; what its workgroups touch stays, and is not worked out again."""
+    chip = find(machine) if isinstance(machine, str) else machine
+    launch = _Launch(found.accesses, found.report.problem, found.report.mapping, chip)
+    reports = {name: _run(launch, "closed", how, timing_of(chip)).report for name, how in ASSUMPTIONS.items()}
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
 
@@ -111,8 +142,7 @@ def _accesses(problem: Problem, mapping: object, symbols: Mapping[str, int]) -> 
             "a kernel has its order in itself",
             remedy="leave mapping out, and compile the kernel with WorkgroupMapping(…)",
         )
-    kernel = kernel_of(problem)
-    return kernel_accesses(kernel, symbols), kernel.name, "the kernel's own"
+    return kernel_accesses(kernel_of(problem), symbols), described(problem), "the kernel's own"
 
 
 def _engine(name: str) -> Engine:

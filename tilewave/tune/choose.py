@@ -16,6 +16,7 @@ from tilewave.trace import TileWork
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import NO_WORK, CutWork, Point, TiledProblem
 from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
+from tilewave.tune.tune import Tune
 
 CHOSEN = Reason("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
@@ -97,6 +98,11 @@ class TileChoice:
     def tiles(self) -> dict[Symbol, int]:
         """Of the kernel's own symbols."""
         return {s: n for s, n in self.point.items() if s not in KNOBS}
+
+    @property
+    def alone(self) -> Tune:
+        """What makes another compilation of the kernel choose the same."""
+        return Tune(**{s.name: n for s, n in self.point.items()})
 
     @property
     def buffers(self) -> int | None:

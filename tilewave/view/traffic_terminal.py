@@ -45,7 +45,9 @@ def print_comparison(console: Console, reports: tuple[Report, ...]) -> None:
 def print_ranking(console: Console, ranked: tuple[Ranked, ...], shown: int) -> None:
     """The best candidates, and why."""
     first = ranked[0].report
-    console.print(Text(f"{first.problem.split(',')[0]} on {first.machine}: {len(ranked)} candidates", style="bold"))
+    same = all(one.report.problem == first.problem for one in ranked)
+    name = first.problem if same else first.problem.partition(",")[0]  # each candidate has a tile of its own
+    console.print(Text(f"{name} on {first.machine}: {len(ranked)} candidates", style="bold"))
     columns = (
         *names("mapping", "tile"),
         *numbers("time", "TFLOP/s", "L2 hit", "HBM read"),

@@ -78,8 +78,9 @@
     main.setAttribute("aria-busy", "false");
     fault(answer.error ?? "");
     if (answer.error) return;
-    const what = data.kernels.length ? `${chosen.kernel || data.kernels[0]}${chosen.sizes ? `, ${chosen.sizes}` : ""}` : chosen.shape;
-    byId("problem").textContent = answer.problem ? `${answer.problem} on ${answer.machine}` : `${what}, compiled for ${answer.target}`;
+    const sizes = data.kernels.length ? chosen.sizes : chosen.shape;
+    const where = answer.machine ? `on ${answer.machine}` : `compiled for ${answer.target}`;
+    byId("problem").textContent = [answer.problem ?? answer.kernel, answer.problem && !data.kernels.length ? "" : sizes, where].filter(Boolean).join(", ");
     ({ passes: showPasses, code: showCode }[view.tab] ?? showLaunch)(answer);
   };
 
