@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size, is_right_unseen
 from tilewave.analysis.reads import reads_depend_on
-from tilewave.analysis.schedule import WRITE_SOMETHING, Cut, Schedule, stores
+from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, CallAgain, Emulated, Resources
@@ -752,7 +752,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
-    remedy = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
+    told = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
+    remedy = Correction(told, NOWHERE if rightly_ordered else traced.order.loc)
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)

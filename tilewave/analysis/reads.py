@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tilewave.analysis.schedule import Cover, Covered, Schedule
+from tilewave.analysis.schedule import NO_CORRECTION, Correction, Cover, Covered, Schedule
 from tilewave.analysis.visits import Visit, WholeRun, element_places, needed_values, want_followed, window
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
@@ -27,7 +27,7 @@ MOST_PLACES = 1 << 24
 """Tiles and elements that are looked at one by one: some tenths of a second."""
 
 
-def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
+def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """The schedule, as `checked_schedule` has it, if no workgroup reads what it may not; else a counterexample."""
     want_followed(kernel, lambda op: op.read)
     covered = Covered.by(kernel, symbols, remedy)

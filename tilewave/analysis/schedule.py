@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tilewave.analysis.visits import Visit, WholeRun, element_places, want_followed
-from tilewave.errors import CoverageError
+from tilewave.errors import NOWHERE, CoverageError, Loc
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
@@ -28,6 +28,18 @@ INJECTIVE = "a place in memory holds one element: let the mapping give every ele
 SEEN_AT_ONCE = 1 << 20
 MOST_TILES = 2**31 - 1
 """As many as a launch has workgroups."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What an author is to correct where tiles are lost or computed twice, and at which line."""
+
+    text: str = ""
+    loc: Loc = NOWHERE
+    """That of the order of tiles, where it may be wrong; NOWHERE: the write's."""
+
+
+NO_CORRECTION = Correction()
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +84,7 @@ class Schedule:
         return hash((self.workgroups, self.grid))
 
 
-def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
+def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """The schedule, if every element of every memory written is computed by one workgroup; else a counterexample."""
     return Covered.by(kernel, symbols, remedy).schedule
 
@@ -94,7 +106,7 @@ class Covered:
     """Who writes which part of each memory."""
 
     @staticmethod
-    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str) -> Covered:
+    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
         if not writes:
@@ -164,12 +176,12 @@ class Cover:
         cover, mine = Cover(kernel, writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
         for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
             if isinstance(visit.op, Scatter):
-                cover.add(visit, "")
+                cover.add(visit, NO_CORRECTION)
             else:
                 cover.note(visit, *_elements(visit))
         return cover
 
-    def add(self, visit: Visit, remedy: str) -> None:
+    def add(self, visit: Visit, remedy: Correction) -> None:
         if isinstance(visit.op, Scatter):
             self.add_elements(visit)
             return
@@ -222,7 +234,7 @@ class Cover:
             mine = self.found.of(i)
             yield op, workgroups[mine], tiles[mine]
 
-    def check(self, remedy: str) -> None:
+    def check(self, remedy: Correction) -> None:
         """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
         seen, tiles = np.zeros(prod(self.cut.grid), bool), self.pairs[1]
         for first in range(0, len(tiles), SEEN_AT_ONCE):
@@ -262,7 +274,7 @@ class Cover:
     def in_elements(self) -> bool:
         return any(isinstance(op, Scatter) or Cut.by(op) != self.cut for op in self.writes)
 
-    def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
+    def report(self, workgroups: Array, tiles: Array, remedy: Correction) -> None:
         cut = self.cut
         times = np.bincount(tiles, minlength=prod(cut.grid))
         lost, twice = np.flatnonzero((times == 0) & (not self.is_optional)), np.flatnonzero(times > 1)
@@ -278,14 +290,22 @@ class Cover:
             said.append(f"{one} {cut.coordinates(lost[0])} is computed by none")
         name = self.op.memory.name
         counts = f"{name} has {len(times):,} {one}s: {len(lost):,} lost, {len(twice):,} computed more than once."
-        raise CoverageError("; ".join(said), loc=self.op.loc, remedy=f"{counts}\n{remedy}".rstrip())
+        raise _told("; ".join(said), self.op.loc, counts, remedy)
 
-    def report_outside(self, visit: Visit, which: int, remedy: str) -> None:
+    def report_outside(self, visit: Visit, which: int, remedy: Correction) -> None:
         positions = zip(self.cut.axes, self.cut.tile, strict=True)
         tile = tuple(int(visit.at[axis][which]) // size for axis, size in positions)
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
-        raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+        raise _told(f"workgroup {visit.workgroups[which]} {what}", visit.op.loc, "", remedy)
+
+
+def _told(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageError:
+    """At the line of the order where that may be wrong, which then says where the tiles are written."""
+    if remedy.loc.line:
+        counts = f"{counts} They are written at {write}." if counts else f"The tiles are written at {write}."
+    lines = filter(None, (counts, remedy.text))
+    return CoverageError(what, loc=remedy.loc if remedy.loc.line else write, remedy="\n".join(lines))
 
 
 def _optional_writes(kernel: Kernel) -> set[int]:

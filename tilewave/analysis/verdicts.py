@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
-from tilewave.analysis.schedule import Schedule, checked_schedule
+from tilewave.analysis.schedule import Correction, Schedule, checked_schedule
 from tilewave.analysis.seen_sizes import Key, SeenSizes
 from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property
@@ -28,7 +28,7 @@ Shapes = Sequence[Sequence[int]]
 class Verdicts:
     """A kernel is looked at once for all sizes that look alike to it, or never, where it is right for every size."""
 
-    def __init__(self, kernel: Kernel, proof: EverySize, remedy: str) -> None:
+    def __init__(self, kernel: Kernel, proof: EverySize, remedy: Correction) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}

@@ -177,6 +177,11 @@ class Build(Protocol):
         return None
 
     @property
+    def assembled_figures(self) -> Mapping[str, Any]:
+        """What only an assembler of another vendor tells, which may take a second: registers, spills, occupancy."""
+        return {}
+
+    @property
     def emulated(self) -> Emulated | None:
         return None
 

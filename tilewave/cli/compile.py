@@ -104,11 +104,19 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
     return written
 
 
+NOT_ROWS = ("loop", "machine", "declined")
+UNKNOWN = "not known: ptxas, of the CUDA toolkit, is not on the PATH"
+
+
 def _print(name: str, record: dict[str, Any]) -> None:
+    """A row for each fact that there is."""
     table = Table(box=SQUARE, title=name, show_header=False)
+    unknown = [key.replace("_", " ") for key, value in record.items() if value is None]
     for key, value in record.items():
-        if key not in ("loop", "machine", "declined") and (key != "not_as_asked" or value):
+        if key not in NOT_ROWS and value not in (None, "", [], (), {}):
             table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
+    if unknown:
+        table.add_row(", ".join(unknown), UNKNOWN)
     Console().print(table)
 
 

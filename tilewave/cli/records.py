@@ -13,7 +13,7 @@ from rich.console import Console
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import seconds_text
 from tilewave.tune.records import NewerRecord, TileRecord, merged
-from tilewave.tune.store import DIRECTORY, FILE, RecordFile, read_lines, search_path, tidy
+from tilewave.tune.store import DIRECTORY, FILE, SHIPPED, RecordFile, read_lines, search_path, tidy
 from tilewave.view.tables import names, numbers, print_table, words
 
 ACTIONS = ("show", "merge", "check")
@@ -23,9 +23,10 @@ def records_command(
     action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
     files: Annotated[list[Path] | None, typer.Argument(help="Files or directories; the search path without.")] = None,
     into: Annotated[Path, typer.Option(help="The directory that merge writes to.")] = Path(DIRECTORY),
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    shipped: Annotated[bool, typer.Option("--shipped", help="Also the records that come with tilewave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show decisions on record, merge files of them, or check that every line is one.
+    """Show your tuning records, merge files of them, or check that every line is one.
 
     [bold]tilewave records show[/bold]
 
@@ -36,7 +37,8 @@ def records_command(
     if action not in ACTIONS:
         raise TilewaveError(f"records: no action is called {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
     given = [path / FILE if path.is_dir() else path for path in files or ()]
-    paths = given or [path / FILE for path in search_path()]
+    own = [path for path in search_path() if shipped or action == "check" or path != SHIPPED]
+    paths = given or [path / FILE for path in own]
     if missing := next((path for path in given if not path.exists()), None):
         raise TilewaveError(f"records: there is no file {missing}")
     if action == "merge":
@@ -45,6 +47,9 @@ def records_command(
         _check(paths, as_json)
     else:
         _show(paths, as_json)
+        if not (given or shipped or as_json):
+            count = len(merged(read_lines(SHIPPED / FILE))[0])
+            print(f"{count:,} records come with tilewave; --shipped shows them")
 
 
 def _show(paths: list[Path], as_json: bool) -> None:

@@ -32,7 +32,7 @@ def compiled_json(c: Compiled) -> dict[str, Any]:
     launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
     chosen = {"chosen": c.choice.text} if c.choice else {}
     facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
-    return {**facts, **c.build.figures, "declined": declined}
+    return {**facts, **c.build.figures, **c.build.assembled_figures, "declined": declined}
 
 
 def reasons_of(c: Compiled) -> Why:

@@ -43,11 +43,13 @@ class Reordering:
 
     formulas: tuple[tuple[int, Expression], ...]
     values: Mapping[Any, Any]
+    loc: Loc
+    """Of the first of them."""
 
     def bind(self, lookup: Callable[[Symbol], Any]) -> Reordering:
         used = dict.fromkeys(s for _, e in self.formulas for s in e.symbols())
         at_call = {s: lookup(s) for s in used if s not in self.values and s not in COORDINATES}
-        return Reordering(self.formulas, {**self.values, **at_call})
+        return replace(self, values={**self.values, **at_call})
 
     def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
         hardware = (number % grid.rows, number // grid.rows % grid.cols, number // grid.plane)
@@ -419,7 +421,7 @@ def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symb
             raise ConstraintError(
                 f"grid dimension {c.workgroup_dim} is reordered twice", loc=formulas[-1].loc, remedy="keep one of them"
             )
-    return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs))
+    return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs), formulas[0].loc)
 
 
 def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Symbol]) -> None:

@@ -150,6 +150,14 @@ class Chip:
         """That a processor can hold, of one workgroup or several."""
         return self.matrix_units.count * self.matrix_units.waves
 
+    def workgroups_together(self, waves: int, registers: int, shared_bytes: int) -> int:
+        """How many workgroups a processor holds at once, by waves, by registers of a lane, and by shared memory."""
+        units, shared = self.matrix_units, self.shared
+        taken = -(-registers // units.register_grain) * units.register_grain * waves
+        by_registers = units.count * units.registers // max(1, taken)
+        by_shared = (shared.bytes + shared.reserved_bytes) // max(1, shared_bytes + shared.reserved_bytes)
+        return min(self.resident_waves // waves, by_registers, by_shared)
+
     @property
     def register_bytes(self) -> int:
         """Of a processor, as much as one workgroup may have."""

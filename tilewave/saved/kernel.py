@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from tilewave.analysis.every_size import EverySize
+from tilewave.analysis.schedule import Correction
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.backend.protocol import Build
 from tilewave.backend.targets import TARGETS
@@ -42,7 +43,7 @@ def write_kernel(path: Path, saved: SavedKernel) -> None:
         "workgroups": saved.kernel.workgroups,
         "parameters": [asdict(p) for p in saved_parameters(saved.kernel)],
         "dynamic_symbols": saved.dynamic_symbols,
-        "remedy": saved.verdicts.remedy,
+        "remedy": saved.verdicts.remedy.text,
         **({"every_size": asdict(saved.verdicts.proof)} if saved.verdicts.proof != EverySize() else {}),
         **({"assumed": [a.record for a in saved.assumed]} if saved.assumed else {}),
     }
@@ -80,7 +81,7 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
     if told != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
         raise contents.misfit(TILES)
     proof = _every_size(contents, kernel)
-    verdicts, assumed = Verdicts(kernel, proof, about.text("remedy")), _assumed(contents, kernel)
+    verdicts, assumed = Verdicts(kernel, proof, Correction(about.text("remedy"))), _assumed(contents, kernel)
     return contents, SavedKernel(kernel, target, symbols, verdicts, build, assumed)
 
 

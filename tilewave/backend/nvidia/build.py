@@ -167,6 +167,18 @@ class NvidiaBuild(Build):
         return figures_of(self.resources)
 
     @property
+    def assembled_figures(self) -> Mapping[str, Any]:
+        """Registers and spills of a lane as ptxas or the driver tells them, and how many workgroups share an SM."""
+        made = self.resources.assembled
+        if made is None:
+            return {"registers": None, "spilled_bytes": None, "workgroups_per_sm": None, "occupancy": None}
+        warps = prod(self.resources.waves)
+        together = self.chip.workgroups_together(warps, made.registers, self.resources.shared_bytes)
+        occupancy = together * warps / self.chip.resident_waves
+        facts = {"registers": made.registers, "spilled_bytes": made.spilled_bytes}
+        return {**facts, "workgroups_per_sm": together, "occupancy": round(occupancy, 4)}
+
+    @property
     def llvm_ir(self) -> str | None:
         return self.program.llvm_ir
 
