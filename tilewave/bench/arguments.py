@@ -10,7 +10,8 @@ import numpy as np
 from tilewave.bench.problem import Array, available_bytes
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError
-from tilewave.interp.tiles import poison_of, touched
+from tilewave.interp.numbers import poison_of
+from tilewave.interp.tiles import touched
 from tilewave.ir.types import DType, dims
 from tilewave.lang.kernel import arguments
 from tilewave.runtime.arrays import Parameter

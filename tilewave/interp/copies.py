@@ -48,7 +48,7 @@ class AsynchronousMeaning:
     """The part of a wave that waits, and asks for what comes later."""
 
     def __init__(self, number: int, state: WorkgroupState) -> None:
-        self.number, self.state = number, state
+        self.number, self.state, self.numbers = number, state, state.launch.numbers
         self.index = state.first + number
         """Its number among all waves of the cluster."""
         self.env: dict[Value, Any] = dict(state.arguments)
@@ -272,7 +272,7 @@ class AsynchronousMeaning:
         def land() -> None:
             tile = boxed(source, window, box)
             target.data[flat] = tile.reshape(-1)
-            signal.land(segment, tile.nbytes)
+            signal.land(segment, tile.size * target.element_bytes)
             self.want_not_overfull(op, signal, name)
 
         self.state.cluster.copies.append(CopyUnderWay(op, segment, land))
@@ -346,14 +346,14 @@ class AsynchronousMeaning:
 
     def take_over(self, op: TakeOver) -> Waiting:
         taken = yield from self.taken(op, self.uniform(op, op.slot))
-        return (self.env[op.tile] + taken,)
+        return (self.numbers.added(self.env[op.tile], taken),)
 
     def take_over_all(self, op: TakeOverAll) -> Waiting:
         first, apart = self.uniform(op, op.slot), self.uniform(op, op.apart)
         found = self.env[op.tile]
         for i in range(op.count):
             taken = yield from self.taken(op, first + i * apart)
-            found = found + taken
+            found = self.numbers.added(found, taken)
         return (found,)
 
     def taken(self, op: TakeOver, slot: int) -> Generator[None, None, Array]:
@@ -388,7 +388,7 @@ class AsynchronousMeaning:
 
         copy = CopyUnderWay(op, segment, land)
         self.state.cluster.copies.append(copy)
-        self.brought.append((copy, len(flat) * target.data.itemsize))
+        self.brought.append((copy, len(flat) * target.element_bytes))
 
     def places(self, op: CopyAsyncChunks, target: LaneMemory) -> Array:
         """The numbers of the elements that stand behind each other from a row's beginning on."""
@@ -433,7 +433,7 @@ class AsynchronousMeaning:
     def begin(self, op: Op, at: tuple[Value, ...], memory: LaneMemory) -> list[int]:
         """Where a box begins in a global memory."""
         found = [self.uniform(op, v) for v in at]
-        if found[-1] * memory.data.itemsize % GRAIN_BYTES:
+        if found[-1] * memory.element_bytes % GRAIN_BYTES:
             where = ", ".join(map(str, found))
             self.fail(
                 op, f"wave {self.number} copies from {memory.name}[{where}] on, off the grain of {GRAIN_BYTES} bytes"

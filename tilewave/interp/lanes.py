@@ -15,6 +15,7 @@ import numpy as np
 from tilewave.errors import CallError, EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, Race
+from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
 from tilewave.interp.positions import RegisterOffsets
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.interp.wave import WITHOUT_END, Running, WaveRun
@@ -31,16 +32,21 @@ Pick = Callable[[list[WaveRun], np.random.Generator], WaveRun]
 def interpret_lanes(
     kernel: Kernel,
     arrays: Sequence[Array],
-    symbols: Mapping[str, int],
+    symbols: Mapping[str, float],
     order: str = "in turn",
     seed: int = 0,
     workgroups: Iterable[int] | None = None,
+    numbers: Numbers = DTYPE_NUMBERS,
 ) -> None:
-    """Run every workgroup, or those given and their clusters; what they write is kept if all is well."""
+    """Run every workgroup, or those given and their clusters; what they write is kept if all is well.
+
+    `arrays` hold what `numbers` holds for their dtypes.
+    """
     if order not in ORDERS:
         raise CallError(f"no order of waves is called {order!r}; the orders are {', '.join(ORDERS)}")
     assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"
-    run = _LaneInterpreter(InterpretedCall(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
+    launch = InterpretedCall(kernel, arrays, symbols, numbers)
+    run = _LaneInterpreter(launch, ORDERS[order], np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         wanted = range(kernel.workgroup_count) if workgroups is None else workgroups
         for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
@@ -77,7 +83,9 @@ class _LaneInterpreter:
         self.waves = prod(self.kernel.waves)
         self.registers: dict[int, RegisterOffsets] = {}
         self.arguments = {
-            value: argument_memory(x, self.waves * self.kernel.cluster) if isinstance(x, TrackedMemory) else x
+            value: argument_memory(x, self.waves * self.kernel.cluster, launch.numbers)
+            if isinstance(x, TrackedMemory)
+            else x
             for value, x in launch.env.items()
         }
 

@@ -16,7 +16,8 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
 from tilewave.interp.lane_order import LaneBits, LaneOrder
-from tilewave.interp.tiles import TrackedMemory, poison_of
+from tilewave.interp.numbers import Numbers
+from tilewave.interp.tiles import TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import CopyAsyncChunks, GroupProduct
 from tilewave.ir.overlays import NONE, meeting
@@ -108,10 +109,13 @@ class LaneMemory:
     `readers` and `copies` the last read of each wave and of its copies.
     """
 
-    def __init__(self, value: Value, data: Array, waves: int, buffer: TrackedMemory | None = None) -> None:
-        self.name, self.buffer = value.name, buffer
+    def __init__(
+        self, value: Value, data: Array, waves: int, numbers: Numbers, buffer: TrackedMemory | None = None
+    ) -> None:
+        self.name, self.buffer, self.numbers = value.name, buffer, numbers
         self.shape: tuple[int, ...] = value.type.shape
-        self.poison = poison_of(value.type.dtype)
+        self.poison = numbers.poison(value.type.dtype)
+        self.element_bytes = value.type.dtype.bytes
         self.data = data.reshape(-1)
         self.bits = self.data.view(f"u{self.data.itemsize}")
         self.waves = waves
@@ -124,16 +128,17 @@ class LaneMemory:
         self._lane_order: LaneOrder | None = None
 
     @staticmethod
-    def shared(value: Value, waves: int) -> LaneMemory:
+    def shared(value: Value, waves: int, numbers: Numbers) -> LaneMemory:
         """A memory of one workgroup, full of poison."""
         kind = value.type
-        memory = LaneMemory(value, np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy), waves)
+        poison = np.full(kind.shape, numbers.poison(kind.dtype), numbers.storage(kind.dtype))
+        memory = LaneMemory(value, poison, waves, numbers)
         memory.table("writer", 1)
         return memory
 
     def overlaid(self, under: Value, value: Value) -> LaneMemory:
         """Another memory in the bytes of this one, which is called `under`."""
-        over, below, above = LaneMemory.shared(value, self.waves), under.type, value.type
+        over, below, above = LaneMemory.shared(value, self.waves, self.numbers), under.type, value.type
         assert isinstance(below, Memory) and isinstance(above, Memory)
         over.overlaps.append((self, meeting(above, below)))
         self.overlaps.append((over, meeting(below, above)))

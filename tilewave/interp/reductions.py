@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tilewave.interp.arithmetic import MEANING, Array
-from tilewave.ir.ops.reduction import COMBINED_BY
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.numbers import Numbers
 
 
-def combined(how: str, a: Any, b: Any) -> Any:
-    """One element of two, in their own dtype."""
-    found = MEANING[COMBINED_BY[how]](a, b)
-    return found if found.dtype == a.dtype else found.astype(a.dtype)
-
-
-def reduced(how: str, x: Array, axis: int) -> Array:
+def reduced(numbers: Numbers, how: str, x: Array, axis: int) -> Array:
     """x without an axis; neighbours first, and whoever has none waits for the next round."""
     x = np.moveaxis(x, axis, -1)
     while (count := x.shape[-1]) > 1:
-        pairs = combined(how, x[..., 0 : count - 1 : 2], x[..., 1:count:2])
+        pairs = numbers.combined(how, x[..., 0 : count - 1 : 2], x[..., 1:count:2])
         x = np.concatenate([pairs, x[..., -1:]], axis=-1) if count % 2 else pairs
     return x[..., 0]
 
 
-def reduced_along(how: str, x: Array, axes: tuple[int, ...]) -> Array:
+def reduced_along(numbers: Numbers, how: str, x: Array, axes: tuple[int, ...]) -> Array:
     """Without several axes, the last of them first."""
     for axis in sorted(axes, reverse=True):
-        x = reduced(how, x, axis)
+        x = reduced(numbers, how, x, axis)
     return x
 
 
-def reduced_by_runs(how: str, x: Array, axis: int, run: int) -> Array:
+def reduced_by_runs(numbers: Numbers, how: str, x: Array, axis: int, run: int) -> Array:
     """One element for each run of so many neighbours."""
     shape = (*x.shape[:axis], x.shape[axis] // run, run, *x.shape[axis + 1 :])
-    return reduced(how, x.reshape(shape), axis + 1)
+    return reduced(numbers, how, x.reshape(shape), axis + 1)
 
 
 def shifted(x: Array, axis: int, by: int) -> Array:

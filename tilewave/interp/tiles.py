@@ -6,7 +6,6 @@ whatever would depend on the order of workgroups is found in any order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -15,8 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
-from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
+from tilewave.interp.arithmetic import Array, unmapped_tile
 from tilewave.interp.exchanges import ExchangeSlots
+from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
 from tilewave.interp.reductions import reduced_along, reduced_by_runs, shifted
 from tilewave.interp.windows import Window
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -64,7 +64,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.parts import steps_of_a_part
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import DType, Memory, Scalar
+from tilewave.ir.types import Memory, Scalar
 
 Env = dict[Value, Any]
 
@@ -74,10 +74,17 @@ MOST_ROUNDS = 1 << 20
 
 
 def interpret(
-    kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float], order: Iterable[int] | None = None
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    symbols: Mapping[str, float],
+    order: Iterable[int] | None = None,
+    numbers: Numbers = DTYPE_NUMBERS,
 ) -> None:
-    """Run every workgroup, in launch order or in the one given; what they write is kept if all is well."""
-    state = _Interpreter(kernel, arrays, symbols)
+    """Run every workgroup, in launch order or in the one given; what they write is kept if all is well.
+
+    `arrays` hold what `numbers` holds for their dtypes.
+    """
+    state = _Interpreter(kernel, arrays, symbols, numbers)
     with np.errstate(all="ignore"):
         for w in range(kernel.workgroup_count) if order is None else order:
             state.run_workgroup(w)
@@ -94,18 +101,24 @@ class TrackedMemory:
     writer: Array | None = None
     reader: Array | None = None
 
-    def lose(self) -> None:
+    def lose(self, poison: Any) -> None:
         """Nobody has written it."""
         assert self.writer is not None
-        self.data[...] = poison_of(self.value.type.dtype)
+        self.data[...] = poison
         self.writer[...] = NOBODY
 
 
 class InterpretedCall:
     """The arguments of a call while a kernel runs, and which workgroup touched which element of what it writes."""
 
-    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float]) -> None:
-        self.kernel = kernel
+    def __init__(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[Array],
+        symbols: Mapping[str, float],
+        numbers: Numbers = DTYPE_NUMBERS,
+    ) -> None:
+        self.kernel, self.numbers = kernel, numbers
         self.workgroup = 0
         self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
         """Kernels launched before may still run."""
@@ -122,7 +135,7 @@ class InterpretedCall:
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:
             if isinstance(value.type, Scalar):
-                self.env[value] = symbols[value.name]
+                self.env[value] = numbers.given(symbols[value.name], value.type.dtype)
 
     def argument(self, value: Value, array: Array, written: bool, read: bool) -> TrackedMemory:
         if not written:
@@ -184,8 +197,10 @@ class InterpretedCall:
 
 
 class _Interpreter(InterpretedCall):
-    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float]) -> None:
-        super().__init__(kernel, arrays, symbols)
+    def __init__(
+        self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float], numbers: Numbers
+    ) -> None:
+        super().__init__(kernel, arrays, symbols, numbers)
         self.packed: dict[Value, TrackedMemory] = {}
         self.on_the_way: list[Arriving] = []
 
@@ -211,10 +226,10 @@ class _Interpreter(InterpretedCall):
     # -- numbers
 
     def elementwise(self, op: Elementwise) -> tuple[Any, ...]:
-        return (elementwise(op, [self.env[v] for v in op.operands]),)
+        return (self.numbers.elementwise(op, [self.env[v] for v in op.operands]),)
 
     def const(self, op: Const) -> tuple[Any, ...]:
-        return (constant(op, op.value),)
+        return (self.numbers.constant(op, op.value),)
 
     def number(self, op: Workgroup) -> tuple[Any, ...]:
         return (self.workgroup,)
@@ -235,15 +250,15 @@ class _Interpreter(InterpretedCall):
 
     def iota(self, op: Iota) -> tuple[Any, ...]:
         kind = op.result.type
-        return (np.arange(kind.shape[0], dtype=kind.dtype.numpy),)
+        return (self.numbers.counted(np.arange(kind.shape[0]), kind.dtype),)
 
     # -- reductions
 
     def reduce(self, op: Reduce) -> tuple[Any, ...]:
         x = self.env[op.x]
         if op.run:
-            return (reduced_by_runs(op.how, x, op.axes[0], op.run),)
-        found = reduced_along(op.how, x, op.axes)
+            return (reduced_by_runs(self.numbers, op.how, x, op.axes[0], op.run),)
+        found = reduced_along(self.numbers, op.how, x, op.axes)
         return (found if found.shape else found[()],)
 
     def shift(self, op: Shift) -> tuple[Any, ...]:
@@ -252,10 +267,10 @@ class _Interpreter(InterpretedCall):
     # -- products
 
     def multiply(self, op: Mma | Accumulate) -> tuple[Any, ...]:
-        return (multiply(self.env[op.a], self.env[op.b], self.env[op.acc]),)
+        return (self.numbers.multiplied(self.env[op.a], self.env[op.b], self.env[op.acc]),)
 
     def zero_accumulator(self, op: ZeroAccumulator) -> tuple[Any, ...]:
-        return (np.zeros(op.result.type.shape, op.result.type.dtype.numpy),)
+        return (np.zeros(op.result.type.shape, self.numbers.storage(op.result.type.dtype)),)
 
     def same_numbers(self, op: Convert | LoadAccumulator | ReadAccumulator) -> tuple[Any, ...]:
         (x,) = op.operands
@@ -279,7 +294,7 @@ class _Interpreter(InterpretedCall):
             sums = tuple(np.zeros_like(v) for v in carried)
             for i in range(first, min(first + each, steps)):
                 sums = self.block(op.body, i, *sums)
-            carried = tuple(a + b for a, b in zip(carried, sums, strict=True))
+            carried = tuple(self.numbers.added(a, b) for a, b in zip(carried, sums, strict=True))
         return carried
 
     def loop_while(self, op: While) -> tuple[Any, ...]:
@@ -318,13 +333,13 @@ class _Interpreter(InterpretedCall):
         slots.want_inside(op, self.workgroup, slot)
         if (slot, 0) not in slots.full:
             self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
-        return tile + slots.take(op, self.workgroup, slot, 0)
+        return self.numbers.added(tile, slots.take(op, self.workgroup, slot, 0))
 
     # -- memory
 
     def allocate(self, op: Allocate) -> tuple[Any, ...]:
         kind = op.result.type
-        poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
+        poison = np.full(kind.shape, self.numbers.poison(kind.dtype), self.numbers.storage(kind.dtype))
         return (TrackedMemory(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
 
     def overlay(self, op: Overlay) -> tuple[Any, ...]:
@@ -344,7 +359,7 @@ class _Interpreter(InterpretedCall):
             *batch, panels, groups, rows, depth = op.result.type.shape
             order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
             transposed = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
-            whole = np.zeros((*batch, panels * rows, groups * depth), op.result.type.dtype.numpy)
+            whole = np.zeros((*batch, panels * rows, groups * depth), self.numbers.storage(op.result.type.dtype))
             whole[..., : transposed.shape[-2], : transposed.shape[-1]] = transposed.astype(whole.dtype)
             split = whole.reshape(*batch, panels, rows, groups, depth)
             self.packed[op.result] = TrackedMemory(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
@@ -374,7 +389,8 @@ class _Interpreter(InterpretedCall):
 
     def write_through(self, op: WriteThrough) -> tuple[Any, ...]:
         self.write(op)
-        self.env[op.shared].lose()
+        shared: TrackedMemory = self.env[op.shared]
+        shared.lose(self.numbers.poison(shared.value.type.dtype))
         return ()
 
     def copy(self, op: Copy) -> tuple[Any, ...]:
@@ -391,12 +407,12 @@ class _Interpreter(InterpretedCall):
         self.note_write(op, target, (*where, ...))
         assert target.writer is not None
         target.writer[where] = LATER
-        target.data[where] = poison_of(target.value.type.dtype)
+        target.data[where] = self.numbers.poison(target.value.type.dtype)
         self.on_the_way.append(Arriving(target, where, tile))
         return ()
 
     def await_async(self, op: AwaitAsync) -> tuple[Any, ...]:
-        while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > op.pending:
+        while self.on_the_way and sum(b.bytes for b in self.on_the_way) > op.pending:
             come = self.on_the_way.pop(0)
             assert come.target.writer is not None
             come.target.writer[come.where] = self.workgroup
@@ -512,6 +528,10 @@ class Arriving:
     where: tuple[int, ...]
     tile: Array
 
+    @property
+    def bytes(self) -> int:
+        return self.tile.size * self.target.value.type.dtype.bytes
+
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
     """The global memories that a kernel writes, and those it reads."""
@@ -529,11 +549,6 @@ def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:
         shape[axis] = extent
     spread: Array = (x.transpose(order) if axes else x).reshape(shape)
     return spread
-
-
-def poison_of(dtype: DType) -> float | int:
-    """What memory nobody wrote holds: a value that shows."""
-    return math.nan if dtype.is_float else (1 << dtype.bits - 1) - 1 if dtype.is_int else 1
 
 
 def first(mask: Array, where: Any) -> tuple[int, ...]:

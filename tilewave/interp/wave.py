@@ -13,12 +13,12 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.interp import tiles as interp
-from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, multiply_in_turn, without_last_bits
+from tilewave.interp.arithmetic import Array
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.lane_order import lane_bits
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
-from tilewave.interp.reductions import combined, reduced_along
+from tilewave.interp.reductions import reduced_along
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
@@ -155,7 +155,7 @@ class WaveRun(AsynchronousMeaning):
     # -- numbers
 
     def const(self, op: Const) -> Any:
-        found = constant(op, op.value)
+        found = self.numbers.constant(op, op.value)
         return found if isinstance(op.result.type, Scalar) else found[None]
 
     def elementwise(self, op: Op) -> Any:
@@ -163,9 +163,9 @@ class WaveRun(AsynchronousMeaning):
         operands = [self.env[v] for v in op.operands]
         if isinstance(op, Select) and kind.shape:
             operands[0] = by_lane(operands[0], len(kind.shape))
-        found = elementwise(op, operands)
-        if isinstance(found, np.ndarray) and found.dtype != kind.dtype.numpy:
-            return found.astype(kind.dtype.numpy)
+        found, storage = self.numbers.elementwise(op, operands), self.numbers.storage(kind.dtype)
+        if isinstance(found, np.ndarray) and found.dtype != storage:
+            return found.astype(storage)
         return found
 
     def broadcast(self, op: Broadcast) -> Array:
@@ -203,18 +203,18 @@ class WaveRun(AsynchronousMeaning):
         return held
 
     def reduce_registers(self, op: ReduceRegisters) -> Array:
-        x = reduced_along(op.how, self.env[op.x], tuple(axis + 1 for axis in op.axes))
+        x = reduced_along(self.numbers, op.how, self.env[op.x], tuple(axis + 1 for axis in op.axes))
         return x.reshape(-1, *op.result.type.shape)
 
     def reduce_lanes(self, op: ReduceLanes) -> Array:
         x, lane = self.every_lane(op.x), np.arange(self.state.lanes)
         for bit in op.bits:
-            x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
+            x = self.numbers.combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
         return x
 
     def reduce_halves(self, op: ReduceHalves) -> Array:
         x, lane, bit = self.every_lane(op.x), np.arange(self.state.lanes), 1 << op.bit
-        both = combined(op.how, x[lane & ~bit], x[lane | bit])
+        both = self.numbers.combined(op.how, x[lane & ~bit], x[lane | bit])
         first, second = np.split(both, 2, op.axis + 1)
         has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
         return np.where(has_bit, second, first)
@@ -231,7 +231,8 @@ class WaveRun(AsynchronousMeaning):
     def ramp(self, op: Ramp) -> Array:
         kind = op.result.type
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
-        return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
+        far = sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64))
+        return self.numbers.counted(far, kind.dtype)[None]
 
     def below(self, op: Below) -> Array:
         shape = op.result.type.shape
@@ -244,7 +245,8 @@ class WaveRun(AsynchronousMeaning):
     def unset(self, op: Unset) -> Array:
         """What shows up where it is looked at."""
         kind = op.result.type
-        return np.full((1, *kind.shape), np.nan if kind.dtype.is_float else 0x5A, kind.dtype.numpy)
+        shows = self.numbers.poison(kind.dtype) if kind.dtype.is_float else 0x5A
+        return np.full((1, *kind.shape), shows, self.numbers.storage(kind.dtype))
 
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
@@ -258,7 +260,8 @@ class WaveRun(AsynchronousMeaning):
     def matrix(self, op: Matrix) -> Array:
         fragment = self.fragment(op)
         a, b, acc = (self.every_lane(v) for v in (op.a, op.b, op.acc))
-        sums = multiply(fragment.matrix(a, 0), fragment.matrix(b, 1), fragment.from_sums(acc, op.transposed))
+        factors = fragment.matrix(a, 0), fragment.matrix(b, 1)
+        sums = self.numbers.multiplied(*factors, fragment.from_sums(acc, op.transposed))
         whole = fragment.to_sums(sums, op.transposed)
         if not op.rows:
             return whole
@@ -321,13 +324,13 @@ class WaveRun(AsynchronousMeaning):
     def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
         """With the rows of `a` that are this wave's own."""
         b = self.take_operand(op, reading, 1, np.arange(op.shape[1]))
-        a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
         fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
-        depth = GROUP_DEPTH_BYTES // b.dtype.itemsize
-        return fragment.to_sums(multiply_in_turn(a, b, fragment.from_sums(acc), depth))
+        (shared, _), sums = op.factor(1), fragment.from_sums(acc)
+        depth = GROUP_DEPTH_BYTES // shared.type.dtype.bytes
+        return fragment.to_sums(self.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
 
     def take_operand(self, op: GroupProduct, reading: WaveAccess, side: int, rows: Array) -> Array:
         """The rows of a factor, each along its depth."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
+from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
 from tilewave.interp.signals import SignalArray
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
@@ -144,7 +145,7 @@ class WorkgroupState:
 
     def allocate(self, value: Value) -> LaneMemory:
         if value not in self.allocations:
-            self.allocations[value] = LaneMemory.shared(value, self.cluster.waves)
+            self.allocations[value] = LaneMemory.shared(value, self.cluster.waves, self.launch.numbers)
         return self.allocations[value]
 
     def overlay(self, under: Value, memory: LaneMemory, value: Value) -> LaneMemory:
@@ -209,10 +210,10 @@ class WorkgroupState:
             self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), over)
 
 
-def argument_memory(buffer: TrackedMemory, waves: int) -> LaneMemory:
+def argument_memory(buffer: TrackedMemory, waves: int, numbers: Numbers = DTYPE_NUMBERS) -> LaneMemory:
     """A global memory; only what the kernel writes is stamped."""
     data = np.ascontiguousarray(buffer.data)
-    memory = LaneMemory(buffer.value, data, waves, buffer)
+    memory = LaneMemory(buffer.value, data, waves, numbers, buffer)
     if buffer.writer is not None:
         assert data is buffer.data, "an output is a copy of its own, in rows"
         memory.table("writer", 1)

@@ -1,0 +1,107 @@
+"""Holds what passes make of a kernel to the kernel before them, bit for bit: floats are elements of a ring.
+
+Passes may add in another order, keep another maximum, and round elsewhere; none of that changes an element. Whatever
+else a pass changes shows in every element that depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewave.errors import EndlessLoop, InterpreterError
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.exact import elements
+from tilewave.interp.exact_numbers import EXACT_NUMBERS
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.interp.tiles import interpret, touched
+from tilewave.ir.core import Kernel
+from tilewave.ir.launch import bind
+from tilewave.ir.types import Memory
+
+
+@dataclass(frozen=True)
+class CheckedPass:
+    """What one pass did to the results of a kernel: nothing, where `fault` is empty."""
+
+    name: str
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.fault or 'the same bits'}"
+
+
+@dataclass(frozen=True)
+class PassCheck:
+    """What was found of the passes that changed a kernel, in their order, up to the first that is wrong."""
+
+    passes: tuple[CheckedPass, ...]
+
+    @property
+    def wrong(self) -> CheckedPass | None:
+        """The first pass that changes a result."""
+        return next((p for p in self.passes if p.fault), None)
+
+    def __bool__(self) -> bool:
+        return self.wrong is None
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.passes)) or "no pass changed the kernel"
+
+
+def check_passes(
+    start: Kernel, made: Iterable[tuple[str, Kernel]], arrays: Mapping[str, Array], values: Mapping[str, Any]
+) -> PassCheck:
+    """Run a kernel, and what each pass made of it, with the numbers of one call, and compare what they write.
+
+    `arrays` are those of the call, by the kernel's names for them; they are not changed.
+    """
+    given = {name: array if array.dtype.kind in "iub" else elements(array) for name, array in arrays.items()}
+    return PassCheck(tuple(_checked(start, made, given, values)))
+
+
+def _checked(
+    before: Kernel, made: Iterable[tuple[str, Kernel]], given: Mapping[str, Array], values: Mapping[str, Any]
+) -> Iterator[CheckedPass]:
+    wanted = results(before, given, values)
+    for name, kernel in made:
+        if kernel == before:
+            continue
+        before = kernel
+        try:
+            found = results(kernel, given, values)
+        except (InterpreterError, EndlessLoop) as error:
+            yield CheckedPass(name, str(error))
+            return
+        fault = next(filter(None, (_difference(array, wanted[array], found[array]) for array in wanted)), "")
+        yield CheckedPass(name, fault)
+        if fault:
+            return
+
+
+def results(kernel: Kernel, given: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Array]:
+    """What a kernel writes, by the names of its arrays; `given` hold elements where they are of floats."""
+    bound = bind(kernel, values)
+    memories = [v for v in bound.body.args if isinstance(v.type, Memory)]
+    arrays = [given[v.name].copy() for v in memories]
+    if bound.level == "lane":
+        interpret_lanes(bound, arrays, values, numbers=EXACT_NUMBERS)
+    else:
+        interpret(bound, arrays, values, numbers=EXACT_NUMBERS)
+    written = {v.name for v in touched(bound)[0]}
+    return {v.name: array for v, array in zip(memories, arrays, strict=True) if v.name in written}
+
+
+def _difference(name: str, wanted: Array, found: Array) -> str:
+    other = np.argwhere(wanted != found)
+    if not len(other):
+        return ""
+    position = ", ".join(map(str, _first(other)))
+    return f"{len(other):,} of {wanted.size:,} elements of {name} differ, the first at [{position}]"
+
+
+def _first(positions: Array) -> Sequence[int]:
+    return [int(p) for p in positions[0]]

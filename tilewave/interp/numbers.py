@@ -1,0 +1,92 @@
+"""What the numbers of an interpreted kernel are: those of its dtypes, or others that stand for them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewave.interp import arithmetic
+from tilewave.interp.arithmetic import MEANING, Array
+from tilewave.ir.core import Op
+from tilewave.ir.ops.reduction import COMBINED_BY
+from tilewave.ir.types import DType
+
+
+class Numbers(Protocol):
+    """How the numbers of each dtype are held, and what is computed with them."""
+
+    def storage(self, dtype: DType) -> np.dtype[Any]:
+        """What numpy holds them as; 0 is all bits 0."""
+
+    def poison(self, dtype: DType) -> Any:
+        """What memory nobody wrote holds: a value that shows."""
+
+    def given(self, x: Any, dtype: DType) -> Any:
+        """A number of a call."""
+
+    def counted(self, x: Array, dtype: DType) -> Array:
+        """Whole numbers, in a dtype."""
+
+    def constant(self, op: Op, value: int | float | bool) -> Any:
+        """A literal, or a tile of it."""
+
+    def elementwise(self, op: Op, operands: list[Any]) -> Any:
+        """An elementwise op on numbers or arrays of them."""
+
+    def combined(self, how: str, a: Array, b: Array) -> Array:
+        """One element of two, as a reduction has it."""
+
+    def added(self, a: Any, b: Any) -> Any:
+        """The sum of two tiles."""
+
+    def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
+        """acc + a · bᵀ."""
+
+    def multiplied_in_turn(self, a: Array, b: Array, acc: Array, depth: int, ignored_bits: int) -> Array:
+        """acc + a · bᵀ by instructions of a depth, which ignore the last bits of what they multiply."""
+
+
+class DTypeNumbers(Numbers):
+    """Those of the dtypes, rounded as the dtypes are."""
+
+    def storage(self, dtype: DType) -> np.dtype[Any]:
+        return dtype.numpy
+
+    def poison(self, dtype: DType) -> float | int:
+        return poison_of(dtype)
+
+    def given(self, x: Any, dtype: DType) -> Any:
+        return x
+
+    def counted(self, x: Array, dtype: DType) -> Array:
+        return x.astype(dtype.numpy)
+
+    def constant(self, op: Op, value: int | float | bool) -> Any:
+        return arithmetic.constant(op, value)
+
+    def elementwise(self, op: Op, operands: list[Any]) -> Any:
+        return arithmetic.elementwise(op, operands)
+
+    def combined(self, how: str, a: Array, b: Array) -> Array:
+        found: Array = MEANING[COMBINED_BY[how]](a, b)
+        return found if found.dtype == a.dtype else found.astype(a.dtype)
+
+    def added(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
+        return arithmetic.multiply(a, b, acc)
+
+    def multiplied_in_turn(self, a: Array, b: Array, acc: Array, depth: int, ignored_bits: int) -> Array:
+        kept = (arithmetic.without_last_bits(x, ignored_bits) for x in (a, b))
+        return arithmetic.multiply_in_turn(*kept, acc, depth)
+
+
+DTYPE_NUMBERS = DTypeNumbers()
+
+
+def poison_of(dtype: DType) -> float | int:
+    """What memory nobody wrote holds: a value that shows."""
+    return math.nan if dtype.is_float else (1 << dtype.bits - 1) - 1 if dtype.is_int else 1
