@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
+    from tilewave.interp.exact_check import PassCheck
     from tilewave.passes.map_workgroups import TileOrder
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import BySize
@@ -302,6 +303,24 @@ class Compiled:
         for launch in self.build.lane_launches(views, sized.values):
             kernel = bind(launch.kernel, launch.values)
             interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
+
+    def check_passes(self, /, *arrays: Any, **named: Any) -> PassCheck:
+        """Whether every pass kept what the kernel computes of these arrays, which are not changed.
+
+        The kernel is interpreted after each pass, with floats as elements of a finite ring: no order of sums shows, and
+        everything else does, bit for bit. What is found is false where a pass is wrong, and prints as a table.
+        """
+        with IMPORTING:
+            from tilewave.interp.exact_check import check_passes  # noqa: PLC0415  few ask for it, and it is large
+
+        if self.by_size is not None:
+            return self.by_size.of(_shapes(arrays)).check_passes(*arrays, **named)
+        given, values = self._bound(arrays, named)
+        sized = self.sizes.of_call(given, values)
+        views = self._checked(given, sized)
+        self._judged(sized)
+        held = {v.name: view.numpy() for v, view in zip(arguments(self.kernel)[0], views, strict=True)}
+        return check_passes(self.traced, [(step.name, step.after) for step in self.steps], held, sized.values)
 
     def prepack(self, array: Any, name: str = "") -> Any:
         """An operand as its launches had best find it, in memory of its own: for weights that many calls take.

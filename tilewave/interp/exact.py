@@ -151,6 +151,11 @@ def _power(x: Array, exponent: int, modulus: int) -> Array:
 
 def reciprocal(x: Array) -> Array:
     """1 / x: infinity where x is 0. A residue that is 0 beside another that is not stays 0."""
+    each, of = np.unique(x, return_inverse=True)  # whole rows are divided by one number
+    return _reciprocal(each)[of].reshape(np.shape(x))
+
+
+def _reciprocal(x: Array) -> Array:
     found = joined(_power(high(x), Q - 2, Q), _power(low(x), P - 2, P)) | x & OPEN
     found = np.where(x == 0, PLUS_INFINITY, np.where(has(x, INFINITE), np.uint64(0), found))
     return np.where(has(x, NAN), NAN, found)
