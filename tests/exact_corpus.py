@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "gallery")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gallery"))
 
 import attention
 import causal_attention
@@ -181,9 +181,7 @@ ATTENTIONS = {
         {B: 1, H_KV: 2, R: 2, K2: 200, U: 3},
         length=72,
     ),
-    "joined parts": Case(
-        lambda: shipped.join_parts_kernel(64, f32, f16, f32), {B: 1, H: 2, sym.M: 3, sym.N: 64, U: 3}
-    ),
+    "joined parts": Case(lambda: shipped.join_parts_kernel(64, f32, f16, f32), {B: 1, H: 2, sym.M: 3, sym.N: 64, U: 3}),
 }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import arithmetic, arrays, cache_files, code_objects, machine_files, saved_files, texts
+from . import arithmetic, arrays, cache_files, code_objects, machine_files, passes, saved_files, texts
 from .kernels import KERNELS
 
 Net = Callable[[int], "str | None"]
 
 NETS: dict[str, Net] = {
     **{name: net.case for name, net in KERNELS.items()},
+    "passes": passes.case,
     "arithmetic": arithmetic.case,
     "arrays": arrays.case,
     "texts": texts.case,

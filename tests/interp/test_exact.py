@@ -4,9 +4,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-
 import numpy as np
-import pytest
 from exact_corpus import attention
 from hypothesis import given
 from hypothesis import strategies as st

@@ -152,7 +152,8 @@ def _power(x: Array, exponent: int, modulus: int) -> Array:
 def reciprocal(x: Array) -> Array:
     """1 / x: infinity where x is 0. A residue that is 0 beside another that is not stays 0."""
     each, of = np.unique(x, return_inverse=True)  # whole rows are divided by one number
-    return _reciprocal(each)[of].reshape(np.shape(x))
+    found: Array = _reciprocal(each)[of].reshape(np.shape(x))
+    return found
 
 
 def _reciprocal(x: Array) -> Array:
@@ -195,10 +196,10 @@ def _product_of_marked(a: Array, b: Array) -> Array:
 @cache
 def _powers() -> Array:
     """G^0, G^1, …, G^(Q - 1) modulo P."""
-    found = np.ones(1, np.uint64)
+    found: Array = np.ones(1, np.uint64)
     while len(found) < Q:
         found = np.concatenate([found, found * np.uint64(pow(G, len(found), P)) % np.uint64(P)])
-    return found[:Q]
+    return np.resize(found, Q)
 
 
 @cache

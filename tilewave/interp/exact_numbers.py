@@ -80,7 +80,8 @@ def _compared(how: Callable[[Array, Array], Array], a: Array, b: Array) -> Array
 
 
 def _is_equal(a: Array, b: Array) -> Array:
-    return (a == b) & ~exact.has(a | b, NAN)
+    found: Array = (a == b) & ~exact.has(a | b, NAN)
+    return found
 
 
 def _square_root(x: Array) -> Array:

@@ -80,8 +80,8 @@ class DTypeNumbers(Numbers):
         return arithmetic.multiply(a, b, acc)
 
     def multiplied_in_turn(self, a: Array, b: Array, acc: Array, depth: int, ignored_bits: int) -> Array:
-        kept = (arithmetic.without_last_bits(x, ignored_bits) for x in (a, b))
-        return arithmetic.multiply_in_turn(*kept, acc, depth)
+        a, b = (arithmetic.without_last_bits(x, ignored_bits) for x in (a, b))
+        return arithmetic.multiply_in_turn(a, b, acc, depth)
 
 
 DTYPE_NUMBERS = DTypeNumbers()

@@ -197,9 +197,7 @@ class InterpretedCall:
 
 
 class _Interpreter(InterpretedCall):
-    def __init__(
-        self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float], numbers: Numbers
-    ) -> None:
+    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float], numbers: Numbers) -> None:
         super().__init__(kernel, arrays, symbols, numbers)
         self.packed: dict[Value, TrackedMemory] = {}
         self.on_the_way: list[Arriving] = []
@@ -333,7 +331,8 @@ class _Interpreter(InterpretedCall):
         slots.want_inside(op, self.workgroup, slot)
         if (slot, 0) not in slots.full:
             self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
-        return self.numbers.added(tile, slots.take(op, self.workgroup, slot, 0))
+        found: Array = self.numbers.added(tile, slots.take(op, self.workgroup, slot, 0))
+        return found
 
     # -- memory
 

@@ -1,0 +1,15 @@
+"""A share of the random kernels in every test run: every pass keeps them, bit for bit."""
+
+import pytest
+
+from .passes import COMPILED, MAKERS, case_on
+
+SEEDS = {"cpu": range(4), "gfx942": range(3), "gfx950": range(3, 6), "sm_90a": range(3)}
+"""Of each kind of kernel."""
+
+
+@pytest.mark.parametrize("target", COMPILED)
+@pytest.mark.parametrize("maker", range(len(MAKERS)))
+def test_passes_keep_random_kernels(maker, target):
+    found = {seed: case_on(maker, seed, target) for seed in SEEDS[target]}
+    assert found == dict.fromkeys(SEEDS[target])
