@@ -6,7 +6,7 @@ else a pass changes shows in every element that depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import Array
-from tilewave.interp.exact import elements
+from tilewave.interp.exact import ELEMENT, NAN, elements
 from tilewave.interp.exact_numbers import EXACT_NUMBERS
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret, touched
@@ -39,6 +39,8 @@ class PassCheck:
     """What was found of the passes that changed a kernel, in their order, up to the first that is wrong."""
 
     passes: tuple[CheckedPass, ...]
+    undecided: int
+    """Elements of the results that are no numbers, of which nothing is known."""
 
     @property
     def wrong(self) -> CheckedPass | None:
@@ -49,7 +51,8 @@ class PassCheck:
         return self.wrong is None
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.passes)) or "no pass changed the kernel"
+        lost = (f"{self.undecided:,} elements of the results are no numbers",) if self.undecided else ()
+        return "\n".join(map(str, (*self.passes, *lost))) or "no pass changed the kernel"
 
 
 def check_passes(
@@ -60,13 +63,18 @@ def check_passes(
     `arrays` are those of the call, by the kernel's names for them; they are not changed.
     """
     given = {name: array if array.dtype.kind in "iub" else elements(array) for name, array in arrays.items()}
-    return PassCheck(tuple(_checked(start, made, given, values)))
+    wanted = results(start, given, values)
+    lost = sum(int((x == NAN).sum()) for x in wanted.values() if x.dtype == ELEMENT)
+    return PassCheck(tuple(_checked(start, wanted, made, given, values)), lost)
 
 
 def _checked(
-    before: Kernel, made: Iterable[tuple[str, Kernel]], given: Mapping[str, Array], values: Mapping[str, Any]
+    before: Kernel,
+    wanted: Mapping[str, Array],
+    made: Iterable[tuple[str, Kernel]],
+    given: Mapping[str, Array],
+    values: Mapping[str, Any],
 ) -> Iterator[CheckedPass]:
-    wanted = results(before, given, values)
     for name, kernel in made:
         if kernel == before:
             continue
@@ -99,9 +107,5 @@ def _difference(name: str, wanted: Array, found: Array) -> str:
     other = np.argwhere(wanted != found)
     if not len(other):
         return ""
-    position = ", ".join(map(str, _first(other)))
+    position = ", ".join(map(str, other[0]))
     return f"{len(other):,} of {wanted.size:,} elements of {name} differ, the first at [{position}]"
-
-
-def _first(positions: Array) -> Sequence[int]:
-    return [int(p) for p in positions[0]]
