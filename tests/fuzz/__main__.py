@@ -10,6 +10,7 @@ from pathlib import Path
 from .judge import TARGETS
 from .nets import NETS
 from .runner import Plan, Runner
+from .surface import DEVICES
 
 
 def main() -> int:
@@ -20,12 +21,14 @@ def main() -> int:
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
     p.add_argument("--net", action="append", choices=sorted(NETS), help="a net; all of them where none is named")
     p.add_argument("--target", action="append", choices=TARGETS, help="a target of random kernels; all of them")
+    p.add_argument("--device", action="append", choices=DEVICES, help="where random calls run; the CPU")
     p.add_argument("--out", type=Path, help="the folder that reproductions are written to")
     p.add_argument("--limit", type=float, default=60.0, help="seconds that one case may take")
     given = p.parse_args()
     nets, targets = tuple(given.net or NETS), tuple(given.target or TARGETS)
     seconds = given.seconds if given.seconds or given.count else 60.0
     plan = Plan(nets, targets, given.seed, given.count, seconds, given.jobs, given.out, given.limit)
+    plan.devices = tuple(given.device or DEVICES[:1])
     tally = Runner(plan, say=lambda text: print(text, flush=True)).run()
     return 1 if tally.findings else 0
 

@@ -13,11 +13,9 @@ from typing import Any
 
 from .judge import Outcome, plain
 from .kernels import KERNELS
+from .nets import CALLS, SHRINKING
 from .process import Child, now
-from .program import Program
-from .reproduction import reproduction
-from .shrink import shrink
-from .text import text_of
+from .surface import DEVICES
 
 SHRINK_SECONDS = 40.0
 MOST_ALIKE = 3
@@ -48,15 +46,19 @@ class Plan:
     out: Path | None = None
     limit: float = 60.0
     shrinks: bool = True
+    devices: tuple[str, ...] = DEVICES[:1]
+
+    def places(self, net: str) -> tuple[str, ...]:
+        """Where the cases of a net run: targets, devices, or in one place that has no name."""
+        return self.targets if net in KERNELS else self.devices if net in CALLS else ("",)
 
     def cases(self) -> Iterator[Case]:
-        """Each net's seeds in turn, on each of its targets."""
+        """Each net's seeds in turn, in each of its places."""
         for seed in count(self.seed):
             if self.count is not None and seed >= self.seed + self.count:
                 return
             for net in self.nets:
-                targets = self.targets if net in KERNELS else ("",)
-                yield from (Case(net, target, seed) for target in targets)
+                yield from (Case(net, place, seed) for place in self.places(net))
 
 
 @dataclass
@@ -135,30 +137,31 @@ class Runner:
 
     def keep(self, child: Child, case: Case, outcome: Outcome) -> None:
         self.say(f"FOUND {case}: {outcome}"[:600])
-        if self.plan.out is None or case.net not in KERNELS:
+        if self.plan.out is None or case.net not in SHRINKING:
             return
-        program = KERNELS[case.net].make(case.seed, case.target)
+        net = SHRINKING[case.net]
+        made = net.make(case.seed, case.target)
         if self.plan.shrinks and outcome.kind != "takes too long":
-            program, outcome = self.smaller(child, program, case, outcome)
+            made, outcome = self.smaller(child, made, case, outcome)
         self.plan.out.mkdir(parents=True, exist_ok=True)
         stem = f"{case.net}_{case.target}_{case.seed}"
-        (self.plan.out / f"{stem}.py").write_text(reproduction(program, case.target, outcome))
+        (self.plan.out / f"{stem}.py").write_text(net.reproduction(made, case.target, outcome))
 
-    def smaller(self, child: Child, program: Program, case: Case, first: Outcome) -> tuple[Program, Outcome]:
-        until, last = now() + SHRINK_SECONDS, [first]
+    def smaller(self, child: Child, made: Any, case: Case, first: Outcome) -> tuple[Any, Outcome]:
+        net, until, last = SHRINKING[case.net], now() + SHRINK_SECONDS, [first]
         only = "" if first.way == case.target else first.way
 
-        def still_wrong(candidate: Program) -> bool:
+        def still_wrong(candidate: Any) -> bool:
             if now() > until:
                 return False
-            asked = {"program": text_of(candidate), "target": case.target, "only": only}
+            asked = {"net": case.net, "case": net.text(candidate), "target": case.target, "only": only}
             found = Outcome(**child.ask(asked, min(self.plan.limit, 20.0)))
             if found.alike != first.alike:
                 return False
             last.append(found)
             return True
 
-        return shrink(program, still_wrong), last[-1]
+        return net.shrunk(made, still_wrong), last[-1]
 
     # -- what is said
 

@@ -1,6 +1,6 @@
 """A process that runs cases, one line in, one line out; whoever started it decides how long one may take.
 
-A line holds a net and a seed, and a target where the net has targets; or a program to be judged.
+A line holds a net and a seed, and a target or a device where the net has some; or the text of a case to be judged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,13 @@ def answer(asked: dict) -> dict:
 
 
 def run(asked: dict) -> dict:
-    from .kernels import KERNELS
-    from .nets import NETS
+    from .nets import NETS, SHRINKING
 
-    if "program" in asked:
-        from .judge import judge
-        from .text import program_of
-
-        return vars(judge(program_of(asked["program"]), asked["target"], asked.get("only", "")))
-    if asked["net"] in KERNELS:
-        return vars(KERNELS[asked["net"]].case_on(asked["seed"], asked["target"]))
+    net = SHRINKING.get(asked["net"])
+    if net is not None and "case" in asked:
+        return vars(net.judged(net.of_text(asked["case"]), asked["target"], asked.get("only", "")))
+    if net is not None:
+        return vars(net.case_on(asked["seed"], asked["target"]))
     found = NETS[asked["net"]](asked["seed"])
     kind = "agrees" if found is None else found.strip().split("\n")[0]
     return {"kind": kind, "way": asked["net"], "text": found or ""}

@@ -1,0 +1,2 @@
+def case(seed):
+    return None
