@@ -112,7 +112,7 @@ def _alias(alias: Alias, of: Buffered) -> Buffered:
     first, item = _address(of.view) - _address(of.memory), of.view.itemsize
     end = of.memory.nbytes - item
     for at in (first + alias.shift * item, first, -low):
-        if 0 <= at + low and at + high <= end and 0 not in alias.shape:
+        if at + low >= 0 and at + high <= end and 0 not in alias.shape:
             view: np.ndarray = np.ndarray(alias.shape, of.view.dtype, of.memory, at, strides)
             return Buffered(view, of.memory, of.before)
     return of

@@ -42,7 +42,9 @@ def judge_call(call: Call, device: str = "cpu") -> Outcome:
     held.bring_back()
     foreign = [w for w in warned if not issubclass(w.category, SlowCodeWarning)]
     if foreign:
-        return Outcome(f"warned {foreign[0].category.__name__}: {_short(foreign[0].message)}", way, str(foreign[0].message))
+        return Outcome(
+            f"warned {foreign[0].category.__name__}: {_short(foreign[0].message)}", way, str(foreign[0].message)
+        )
     if error is not None:
         return _of_error(error, want, arrays, way)
     if want.unfit:

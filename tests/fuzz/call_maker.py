@@ -49,7 +49,9 @@ class Theme:
         self.activation = r.choice(ACTIVATIONS)
         self.by_columns = {name: r.random() < 0.35 for name in ("a", "b", "weight")}
         self.ranks = (r.choice([0, 0, 1, 2]), r.choice([1, 2, 3, 4, 5]))
-        self.scale, self.window, self.cap = (r.choice(v) for v in (["0.5", "0.125", "1"], ["1", "3", "7"], ["2.0", "16"]))
+        self.scale, self.window, self.cap = (
+            r.choice(v) for v in (["0.5", "0.125", "1"], ["1", "3", "7"], ["2.0", "16"])
+        )
         self.asks = {name: r.random() < 0.3 for name in ("causal", "window", "scale", "soft_cap", "eps")}
         self.whole = r.choice(("i8", "i32", "i64", "bool"))
         self.is_whole = r.random() < 0.4
@@ -91,7 +93,9 @@ class CallMaker:
         steps = [r.choice([1, 1, 1, 1, 2, 3] + [-1, -2] * (self.library == "numpy")) for _ in range(rank)]
         if r.random() < 0.5:
             steps = [1] * rank
-        pads = [[r.choice([0, 0, 0, 1, 2, 5]) for _ in range(rank)] if r.random() < 0.5 else [0] * rank for _ in range(2)]
+        pads = [
+            [r.choice([0, 0, 0, 1, 2, 5]) for _ in range(rank)] if r.random() < 0.5 else [0] * rank for _ in range(2)
+        ]
         return Layout(tuple(order), tuple(steps), tuple(pads[0]), tuple(pads[1]))
 
     def array(self, shape: tuple[int, ...], dtype: str, content: str = "normal", turned: bool | None = False) -> Laid:
@@ -191,7 +195,9 @@ class CallMaker:
     def column(self, shape: tuple[int, ...]) -> Laid | None:
         return self.array(shape[-1:], self.t.second) if self.t.optional["weight"] else None
 
-    def rows(self, dtype: str, result: str, content: str = "normal", each: bool = True, **more: Argument | None) -> Call:
+    def rows(
+        self, dtype: str, result: str, content: str = "normal", each: bool = True, **more: Argument | None
+    ) -> Call:
         """Of x[M, N]; y has a number for each of x, or one for each row."""
         shape = (self.size(self.t.high), self.size(self.t.wide))
         y = self.result(shape if each else shape[:1], result)
@@ -275,7 +281,15 @@ class CallMaker:
     def damaged(self, call: Call) -> Call:
         """The call with one thing in another way than it should be, or perhaps should be."""
         return self.rng.choice(
-            [self.flawed, self.aliased, self.aliased, self.odd_parameter, self.odd_array, self.other_shape, self.other_dtype]
+            [
+                self.flawed,
+                self.aliased,
+                self.aliased,
+                self.odd_parameter,
+                self.odd_array,
+                self.other_shape,
+                self.other_dtype,
+            ]
         )(call)
 
     def _arrays(self, call: Call) -> list[tuple[str, Laid]]:
@@ -289,7 +303,9 @@ class CallMaker:
         flaw = self.rng.choice(flaws)
         if flaw == "swapped" and (a.dtype.startswith(("f8", "bf")) or a.dtype in ("i8", "bool")):
             flaw = "read-only"
-        return call.having(**{name: replace(a, flaw=flaw, layout=a.layout if flaw in ("read-only", "swapped") else None)})
+        return call.having(
+            **{name: replace(a, flaw=flaw, layout=a.layout if flaw in ("read-only", "swapped") else None)}
+        )
 
     def aliased(self, call: Call) -> Call:
         """A result in the memory of an input."""
@@ -372,7 +388,9 @@ def make_call(seed: int, device: str) -> Call:
     if rng.random() < 0.3:
         call = maker.damaged(call)
     names = [n for n, a in call.arguments if isinstance(a, Laid)]
-    mixed = device == "cpu" and rng.random() < 0.02 and not any(isinstance(a, Laid) and a.flaw for _, a in call.arguments)
+    mixed = (
+        device == "cpu" and rng.random() < 0.02 and not any(isinstance(a, Laid) and a.flaw for _, a in call.arguments)
+    )
     other = rng.choice(names) if mixed and names else ""
     if other and any(isinstance(a, Alias) for _, a in call.arguments):
         other = ""

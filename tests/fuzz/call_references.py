@@ -49,12 +49,13 @@ def written(x: np.ndarray, err: np.ndarray, dtype: str, of: str = "f32") -> Resu
     if dtype not in FLOATS:
         return _whole(x, err, dtype)
     info = ml_dtypes.finfo(NUMPY[dtype])
-    if dtype != of and not (dtype == "f64"):
+    if dtype not in (of, "f64"):
         err = err + (np.abs(x) + err) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2
     sure = np.isfinite(x) & (np.abs(x) + err < float(info.max))
-    has_all = np.isfinite(NUMPY[dtype](np.inf).astype(np.float64)) if dtype.startswith("f8") else False
-    special = np.isnan(x) | (np.isinf(x) & ~np.bool_(has_all or dtype.endswith(("fn", "fnuz"))))
-    return Result(x.astype(np.float64), np.where(sure, np.nan_to_num(err, nan=np.inf), np.where(special, 0, np.inf)), dtype)
+    special = np.isnan(x) | (np.isinf(x) & (not dtype.endswith(("fn", "fnuz"))))  # which have no infinity
+    return Result(
+        x.astype(np.float64), np.where(sure, np.nan_to_num(err, nan=np.inf), np.where(special, 0, np.inf)), dtype
+    )
 
 
 def _whole(x: np.ndarray, err: np.ndarray, dtype: str) -> Result:
@@ -63,7 +64,9 @@ def _whole(x: np.ndarray, err: np.ndarray, dtype: str) -> Result:
         wrapped = ((x.astype(object) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)) if x.size else x
         return Result(np.asarray(wrapped, np.int64).reshape(x.shape), np.zeros(x.shape), dtype)
     within = np.isfinite(x) & (np.abs(x) + err < 2.0 ** (BITS[dtype] - 1) - 2)
-    return Result(np.where(within, np.trunc(np.where(within, x, 0)), 0).astype(np.int64), np.where(within, err + 1, np.inf), dtype)
+    return Result(
+        np.where(within, np.trunc(np.where(within, x, 0)), 0).astype(np.int64), np.where(within, err + 1, np.inf), dtype
+    )
 
 
 def unsure(magnitude: np.ndarray, err: np.ndarray, of: str) -> np.ndarray:
@@ -96,7 +99,9 @@ def activated(name: str | None, s: np.ndarray, err: np.ndarray, of: str, narrow:
         return 0.5 * s * (1 + erf(s / math.sqrt(2))), 1.2 * err + off + approximate
     if name == "gelu_tanh":
         inner = math.sqrt(2 / math.pi) * (s + 0.044715 * s**3)
-        spread = MORE * UNITS[of] * np.abs(s) * np.minimum(np.abs(inner), 20) / np.cosh(np.minimum(np.abs(inner), 300)) ** 2
+        spread = (
+            MORE * UNITS[of] * np.abs(s) * np.minimum(np.abs(inner), 20) / np.cosh(np.minimum(np.abs(inner), 300)) ** 2
+        )
         return 0.5 * s * (1 + np.tanh(inner)), 1.2 * err + off + spread
     e = np.exp(-np.clip(s, -700, 700))
     return s / (1 + e), 1.2 * err + off * (1 + np.minimum(np.abs(s), 100))
@@ -129,7 +134,9 @@ def log_softmax(x: np.ndarray, of: str) -> tuple[np.ndarray, np.ndarray]:
     less, e, total, relative = powers(x, of)
     whole = (e * relative).sum(axis=-1, keepdims=True) / total + gamma(x.shape[-1] + MORE, of)
     y = less - np.log(total)
-    return y, np.nan_to_num(whole + 4 * UNITS[of] * (np.abs(np.where(np.isfinite(less), less, 0)) + np.log(total)), nan=0.0)
+    return y, np.nan_to_num(
+        whole + 4 * UNITS[of] * (np.abs(np.where(np.isfinite(less), less, 0)) + np.log(total)), nan=0.0
+    )
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float, of: str) -> tuple[np.ndarray, np.ndarray]:

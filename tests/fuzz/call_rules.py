@@ -305,6 +305,7 @@ def _kernel_softmax(compute: Callable[..., Any]) -> Callable[[Asked], dict[str, 
         x, dtype = _rows(asked, "y")
         floats("softmax", x, asked.array("y"))
         asked.check_written("y", x.shape)
+        asked.may_refuse |= not x.shape[1]  # of none there is no largest
         of = arithmetic(x.dtype, dtype)
         return {"y": written(*compute(x.x, of), dtype, of)}
 
@@ -463,7 +464,9 @@ def expected(call: Call, arrays: dict[str, Buffered], device: str) -> Expected:
     for name, argument in call.arguments:
         if isinstance(argument, Laid) and argument.flaw in ("swapped", "misaligned"):
             asked.may_refuse = True
-        asked.may_refuse |= name == call.other or (isinstance(argument, Laid) and argument.dtype == "i64" and device != "cpu")
+        asked.may_refuse |= name == call.other or (
+            isinstance(argument, Laid) and argument.dtype == "i64" and device != "cpu"
+        )
     asked.may_refuse |= device != "cpu" or (call.library == "torch" and call.function.startswith("kernels."))
     try:
         with np.errstate(all="ignore"):

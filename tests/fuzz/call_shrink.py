@@ -47,7 +47,9 @@ def _without_front_axis(call: Call) -> Iterator[Call]:
     ranks = [len(a.shape) for _, a in call.arguments if isinstance(a, (Laid, Alias))]
     for axis in range(max(ranks, default=0) - 1):
         changed = {
-            name: replace(a, shape=a.shape[:axis] + a.shape[axis + 1 :], **({} if isinstance(a, Alias) else _cut(a, axis)))
+            name: replace(
+                a, shape=a.shape[:axis] + a.shape[axis + 1 :], **({} if isinstance(a, Alias) else _cut(a, axis))
+            )
             for name, a in call.arguments
             if isinstance(a, (Laid, Alias)) and len(a.shape) == max(ranks)
         }

@@ -53,7 +53,8 @@ def check_untouched(buffers, before, written):
 def check_numbers(name, found, wanted, bound):
     found = np.asarray(found).astype(wanted.dtype)
     same = (found == wanted) | ((found != found) & (wanted != wanted)) | (bound == np.inf)
-    assert found.shape == wanted.shape and (same | (abs(found - wanted) <= bound)).all(), f"{name} is {found}, not {wanted}"
+    assert found.shape == wanted.shape, f"{name} is {found.shape}, not {wanted.shape}"
+    assert (same | (abs(found - wanted) <= bound)).all(), f"{name} is {found}, not {wanted}"
 '''.strip()
 AS_TORCH = '''
 def tensor(array, buffer):
@@ -131,7 +132,11 @@ def _checks(call: Call, arrays: dict[str, Buffered], held: dict[str, str], want:
             found = name
         elif call.library == "torch":
             found = f"{found}.double().cpu()"
-        x = result.x.astype(np.float64) if np.dtype(NUMPY[result.dtype]).kind not in "iub" else result.x.astype(np.int64)
+        x = (
+            result.x.astype(np.float64)
+            if np.dtype(NUMPY[result.dtype]).kind not in "iub"
+            else result.x.astype(np.int64)
+        )
         bound = np.asarray(result.err, np.float64)
         lines.append(f'check_numbers("{name}", {found}, {_literal(x)}, {_literal(bound)})')
     return lines

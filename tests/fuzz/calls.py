@@ -75,7 +75,8 @@ class Call:
         return replace(self, arguments=tuple((n, a) for n, a in every.items() if a is not None))
 
 
-NUMBERS = "0 1 -1 2 3 7 16 100 0.0 0.5 1e-5 1e-3 0.125 -0.25 1e-12 1e30 1e300 -1e30".split()
+INTEGERS = ("0", "1", "-1", "2", "3", "7", "16", "100")
+NUMBERS = (*INTEGERS, "0.0", "0.5", "1e-5", "1e-3", "0.125", "-0.25", "1e-12", "1e30", "1e300", "-1e30")
 HUGE = {"10**400": 10**400, "-(10**400)": -(10**400), "2**63": 2**63, "2**31": 2**31, "-(2**63)": -(2**63)}
 SCALARS = {
     "np.float32(0.5)": np.float32(0.5),
@@ -114,7 +115,7 @@ ODD = {
 }
 WORDS = {repr(word): word for word in ("gelu", "gelu_tanh", "relu", "silu", "RELU", "tanh")}
 VALUES: dict[str, Any] = {
-    **{text: float(text) if "." in text or "e" in text else int(text) for text in NUMBERS},
+    **{text: int(text) if text in INTEGERS else float(text) for text in NUMBERS},
     **HUGE,
     **SCALARS,
     **ODD,
