@@ -13,6 +13,14 @@ from .runner import Plan, Runner
 from .surface import DEVICES
 
 
+def _has_cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     p.add_argument("--seconds", type=float, help="stop after this time")
@@ -25,6 +33,8 @@ def main() -> int:
     p.add_argument("--out", type=Path, help="the folder that reproductions are written to")
     p.add_argument("--limit", type=float, default=60.0, help="seconds that one case may take")
     given = p.parse_args()
+    if "cuda" in (given.device or ()) and not _has_cuda():
+        p.error("--device cuda needs torch and a GPU that it can use")
     nets, targets = tuple(given.net or NETS), tuple(given.target or TARGETS)
     seconds = given.seconds if given.seconds or given.count else 60.0
     plan = Plan(nets, targets, given.seed, given.count, seconds, given.jobs, given.out, given.limit)

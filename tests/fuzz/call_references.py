@@ -15,9 +15,10 @@ import numpy as np
 from .exact import NUMPY
 from .program import BITS, FLOATS
 
-UNITS = {"f32": 2.0**-24, "f64": 2.0**-52}
-"""Half a unit in the last place; of f64 twice that, as the reference rounds as well."""
-LARGEST = {"f32": 1e37, "f64": 1e300}
+UNITS = {"f32": 2.0**-24, "f64": 2.0**-52, "f8": 2.0**-13}
+"""Half a unit in the last place; of f64 twice that, as the reference rounds as well. "f8" are sums of 8-bit products on
+a GPU: Hopper keeps 13 bits after the leading one of the largest."""
+LARGEST = {"f32": 1e37, "f64": 1e300, "f8": 1e37}
 """Beyond this, sums may overflow on their way."""
 MORE = 24
 """Roundings of functions and of few numbers, beside those of sums."""

@@ -47,8 +47,8 @@ class Given:
 class Asked:
     """A call as its rule reads it: arrays and other arguments by name, and doubts on the way."""
 
-    def __init__(self, call: Call, arrays: dict[str, Buffered]) -> None:
-        self.call, self.arrays, self.may_refuse = call, arrays, False
+    def __init__(self, call: Call, arrays: dict[str, Buffered], device: str = "cpu") -> None:
+        self.call, self.arrays, self.device, self.may_refuse = call, arrays, device, False
 
     def array(self, name: str) -> Given:
         found = self.maybe(name)
@@ -117,6 +117,11 @@ class Asked:
             raise Unfit(f"{name} is an array")
         return bool(value)
 
+    def products_in(self, *dtypes: str) -> str:
+        """What products of these are added up in."""
+        of_bytes = self.device == "cuda" and any(dtype.startswith("f8") for dtype in dtypes)
+        return "f8" if of_bytes else arithmetic(*dtypes)
+
     # -- results
 
     def out_dtype(self, name: str, default: str) -> str:
@@ -166,7 +171,7 @@ def _product_dtype(a: Given, b: Given) -> str:
 def matmul(asked: Asked) -> dict[str, Result]:
     a, b = asked.array("a"), asked.array("b")
     default = _product_dtype(a, b)
-    of = arithmetic(a.dtype)
+    of = asked.products_in(a.dtype)
     try:
         x, err = ref.product(a.x, b.x, of)
     except ValueError:
@@ -185,7 +190,7 @@ def linear(asked: Asked) -> dict[str, Result]:
         raise Unfit("the shapes of x and weight do not go together")
     if bias is not None:
         same_shape("bias", bias, weight.shape[:1])
-    of = arithmetic(x.dtype)
+    of = asked.products_in(x.dtype)
     s, err = ref.product(x.x, weight.x.T, of)
     dtype = asked.out_dtype("out", default)
     if default == "i32":
@@ -413,7 +418,8 @@ def _attention(
         raise Unfit("no score is within such a soft cap")
     q4, k4, v4 = (_four_axes(a.x) for a in (q, k, v))
     _check_heads(q4, k4, v4)
-    of = arithmetic(q.dtype, k.dtype, v.dtype, dtype, *([bias.dtype] if bias else []), *([lse] if lse else []))
+    others = [v.dtype, dtype, *([bias.dtype] if bias else []), *([lse] if lse else [])]
+    of = asked.products_in(q.dtype, v.dtype) if "f64" not in others else "f64"
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     seen = ref.seen_keys(q4.shape[-2], k4.shape[-2], causal, window)
     added = None if bias is None else _four_axes(bias.x)
@@ -460,7 +466,7 @@ RULES: dict[str, Callable[[Asked], dict[str, Result]]] = {
 
 def expected(call: Call, arrays: dict[str, Buffered], device: str) -> Expected:
     """What the call should come to."""
-    asked = Asked(call, arrays)
+    asked = Asked(call, arrays, device)
     for name, argument in call.arguments:
         if isinstance(argument, Laid) and argument.flaw in ("swapped", "misaligned"):
             asked.may_refuse = True

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from . import arithmetic, arrays, cache_files, code_objects, commands, machine_files, passes, saved_files, texts
+from . import (
+    arithmetic,
+    arrays,
+    cache_files,
+    code_objects,
+    commands,
+    machine_files,
+    passes,
+    saved_files,
+    texts,
+    torch_calls,
+)
 from .judge import Outcome
 from .kernels import KERNELS
 from .surface import PublicCalls
@@ -48,4 +59,5 @@ NETS: dict[str, Net] = {
     "machine_files": machine_files.case,
     "code_objects": code_objects.case,
     "commands": commands.case,
+    "torch_calls": torch_calls.case,
 }

@@ -209,6 +209,20 @@ def test_torch_holds_the_same_memory(dtype):
     assert not arrays["x"].view.astype(np.float64).any() and not changed_outside(arrays, {"x"})
 
 
+def test_calls_for_a_gpu_are_made_and_judged_with_copies():
+    """By another name of this machine's memory: everything but the GPU itself."""
+    pytest.importorskip("torch")
+    softmaxes = range(FUNCTIONS.index("kernels.softmax") * RUN, FUNCTIONS.index("kernels.softmax") * RUN + 8)
+    outcomes = [judge_call(make_call(seed, "cuda"), "cpu:0") for seed in softmaxes]
+    assert {outcome.kind for outcome in outcomes} <= {"agrees", "refused"} and outcomes[0].way.endswith("cpu:0")
+    arrays = buffered(SOFTMAX)
+    held = HeldArrays(arrays, {"x": "torch", "out": "torch"}, "cpu:0")
+    held.buffers = {key: (memory, buffer.clone()) for key, (memory, buffer) in held.buffers.items()}
+    held.buffers[id(arrays["out"].memory)][1].zero_()
+    held.bring_back()
+    assert not arrays["out"].memory.any() and arrays["x"].memory.tobytes() == arrays["x"].before
+
+
 # -- references ------------------------------------------------------------------------------------------------------
 
 
