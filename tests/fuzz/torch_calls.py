@@ -59,6 +59,15 @@ def near(name: str, found: Any, want: Any, roundings: int) -> str | None:
     return None if off <= bound else f"wrong numbers in {name}\noff by {off:.3g}, more than {bound:.3g}"
 
 
+def refused(function: Callable[..., Any], given: Any) -> str | None:
+    """What is wrong where a function takes what it cannot use."""
+    try:
+        function(given)
+    except TilewaveError:
+        return None
+    return f"{function.__name__} took {given!r}"
+
+
 def size_of(r: random.Random, bucket: tuple[int, ...]) -> int:
     return 0 if r.random() < 0.03 else r.choice(bucket)
 
@@ -232,6 +241,8 @@ def patched(theme: random.Random, r: random.Random) -> str | None:
 
     import tilewave.torch as door
 
+    if r.random() < 0.05:
+        return refused(r.choice([door.patch, door.unpatch]), r.choice([*VALUES.values()]))
     model, width = _model(theme)
     x = viewed(r, (r.choice([0, 1, 3, 7, 8]), width), torch.float32)
     exact, before = copy.deepcopy(model).double()(x.double()).detach(), model(x).detach()
@@ -293,7 +304,7 @@ def scaled_sum() -> Any:
 
 
 ODD_OPTIONS: dict[str, list[Any]] = {
-    "results": ["c", ["nosuch"], ["a"], 3, ["c", "c"], [None], ""],
+    "results": ["c", ["nosuch"], ["a"], 3, ["c", "c"], [None], "", [["c"]]],
     "backward": [3, "x", [None], lambda nosuch: {}],
     "subs": [3, {"M": 4}, {M: "x"}, {M: -1}, [], "M"],
     "name": [3, "", "a b", "1x", "x" * 500, "a::b", "é"],
@@ -306,6 +317,8 @@ def operators(theme: random.Random, r: random.Random) -> str | None:
 
     import tilewave.torch as door
 
+    if r.random() < 0.03:
+        return refused(door.op, r.choice([*VALUES.values()]))
     options = {name: r.choice(odd) for name, odd in ODD_OPTIONS.items() if r.random() < 0.06}
     try:
         operator = door.op(scaled_sum(), **options)

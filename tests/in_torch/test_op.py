@@ -239,3 +239,49 @@ def test_what_does_not_fit_is_refused_with_the_author_s_line(call, error, what):
     with pytest.raises(error, match=what) as raised:
         call()
     assert raised.value.loc.file == __file__
+
+
+# -- what is no kernel, name or tensor -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"results": 3}, "results is 3, no list of different names"),
+        ({"results": "y"}, "results is 'y', no list of different names"),
+        ({"results": ["y", "y"]}, "no list of different names"),
+        ({"results": [["y"]]}, "no list of different names"),
+        ({"backward": 3}, "backward is 3, of int, which computes no gradients"),
+        ({"backward": [None]}, "backward is None, of NoneType"),
+        ({"name": "a b"}, "an operator cannot be called 'a b'"),
+        ({"name": "1x"}, "an operator cannot be called '1x'"),
+        ({"name": 3}, "an operator cannot be called 3"),
+        ({"name": ""}, "an operator cannot be called ''"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(options, message):
+    with pytest.raises(TraceError) as found:
+        tilewave.torch.op(square, **options)
+    assert message in str(found.value) and found.value.remedy and found.value.loc.file == __file__
+
+
+def test_the_advice_on_names_can_be_followed():
+    assert tilewave.torch.op(square, results=["y"], name="square").signature.results == ("y",)
+
+
+@pytest.mark.parametrize("given", [None, 3, "x", square.function if hasattr(square, "function") else print])
+def test_what_is_no_kernel_is_refused(given):
+    with pytest.raises(TraceError, match="is no kernel"):
+        tilewave.torch.op(given)
+
+
+@pytest.mark.parametrize("given", [None, 3.0, "x", [1.0], {}])
+@pytest.mark.parametrize("asks", [False, True], ids=["plain", "differentiated"])
+def test_what_is_no_tensor_is_refused(given, asks):
+    multiply = tilewave.torch.op(gemm)
+    b = torch.ones(4, 5, dtype=torch.float64, requires_grad=asks)
+    with pytest.raises(CallError, match=r"a is of .*, and no tensor of torch's") as found:
+        multiply(given, b, 1.0)
+    assert found.value.remedy == "pass torch.as_tensor(a)"
+    rows = [[1.0] * 5]
+    assert multiply(torch.as_tensor(rows, dtype=torch.float64), b, 1.0).tolist() == [[5.0] * 4]

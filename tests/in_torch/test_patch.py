@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import tilewave
-from tilewave.errors import SlowCodeWarning
+from tilewave.errors import CallError, SlowCodeWarning
 
 torch = pytest.importorskip("torch", reason="the models are torch's; it is not installed")
 nn = torch.nn
@@ -153,3 +153,9 @@ def test_where_there_is_no_code_of_ours_torch_s_is_taken_and_it_is_said_once(mod
     layers.has_target.cache_clear()
     unpatch(model)
     torch.testing.assert_close(found, model(x))
+
+
+@pytest.mark.parametrize("function", [patch, unpatch])
+def test_what_is_no_model_is_refused(function):
+    with pytest.raises(CallError, match="this is of int, and no model of torch's"):
+        function(3)

@@ -380,7 +380,19 @@ REFUSED = [
     (lambda y: shipped.attention(Q, Q, Q, y, bias=Q), CallError, "K2 is 3 by k"),
     (lambda y: shipped.attention_decode(np.zeros((1, 1, 17, 16), np.float32), Q, Q, y), CallError, "17 queries"),
     (lambda y: shipped.attention_decode(Q, Q, Q, y[:, :, :2]), CallError, "M is 3 by means, but 2 by y"),
+    (lambda y: shipped.attention_decode(Q[:, :, :0], Q, Q, y), CallError, "M is 0 by q, but 3 by y"),
+    (lambda y: shipped.attention(None, Q, Q, y), CallError, "attention: q is None, not an array"),
+    (lambda y: shipped.attention(Q, None, Q, y), CallError, "attention: k is None, not an array"),
+    (lambda y: shipped.attention(Q, Q, None, y), CallError, "attention: v is None, not an array"),
+    (lambda y: shipped.attention(Q, Q, Q, None), CallError, "attention: y is None, not an array"),
+    (lambda y: shipped.attention_decode(None, Q, Q, y), CallError, "attention_decode: q is None, not an array"),
+    (lambda y: shipped.attention_decode(Q, Q, Q, None), CallError, "attention_decode: y is None, not an array"),
 ]
+
+
+def test_no_queries_are_decoded():
+    y, lse = np.empty((1, 4, 0, 16), np.float32), np.empty((1, 4, 0), np.float32)
+    shipped.attention_decode(Q[:, :, :0], Q, Q, y, lse=lse)
 
 
 @pytest.mark.parametrize("call, error, message", REFUSED, ids=[message for *_, message in REFUSED])

@@ -78,7 +78,7 @@ def attention_for(
     lse: Any = None,
 ) -> WaveKernel:
     """The kernel of such a call."""
-    views = looked_at_all("attention", q=q, k=k, v=v, y=y, bias=bias, lse=lse)
+    views = looked_at_all("attention", {"q": q, "k": k, "v": v, "y": y}, bias=bias, lse=lse)
     heads = Heads.of("attention", views)
     target = target_on("attention", views["q"].device).name
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
@@ -263,9 +263,10 @@ def keys_held(heads: Heads, scores: Scores, bias: DType | None) -> int:
     return max(16, min(MOST_KEYS_COPIED, found // 32 * 32))
 
 
-def looked_at_all(kernel: str, **arrays: Any) -> dict[str, ArrayView]:
-    """Those that are given."""
-    return {name: looked_at(kernel, name, array) for name, array in arrays.items() if array is not None}
+def looked_at_all(kernel: str, needed: Mapping[str, Any], **others: Any) -> dict[str, ArrayView]:
+    """The memory of the arrays that a kernel needs, and of others that a call gives: None stands for none."""
+    every = {**needed, **{name: array for name, array in others.items() if array is not None}}
+    return {name: looked_at(kernel, name, array) for name, array in every.items()}
 
 
 # the kernel ---------------------------------------------------------------------------------------------------------

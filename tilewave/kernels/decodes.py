@@ -32,6 +32,7 @@ from tilewave.kernels.attentions import (
     Scores,
     Shapes,
     Weighted,
+    attention,
     attention_tile_for,
     looked_at_all,
     lowest,
@@ -80,11 +81,14 @@ def attention_decode(
     lse: Any = None,
 ) -> None:
     """What `attention` gives, for at most 16 queries of each head: the keys are split among workgroups."""
-    views = looked_at_all("attention_decode", q=q, k=k, v=v, y=y, lse=lse)
+    views = looked_at_all("attention_decode", {"q": q, "k": k, "v": v, "y": y}, lse=lse)
     heads, (batch, of_q, queries, _) = Heads.of("attention_decode", views), views["q"].shape
     if queries > MOST_QUERIES:
         what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
         raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
+    if not queries:  # no rows, of which a tile could be made
+        attention(q, k, v, y, causal, window, scale, soft_cap, lse=lse)
+        return
     dtypes = {name: found.dtype for name, found in views.items()}
     of = arithmetic_of("attention_decode", **dtypes)
     scores = Scores.of("attention_decode", heads, scale, causal, window, soft_cap).want_held("attention_decode", of)

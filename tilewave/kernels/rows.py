@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from tilewave.backend.targets import target_named, target_on
@@ -116,11 +117,20 @@ def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKern
     if key in _KERNELS:
         return _KERNELS[key]
     name = make.__name__.removesuffix("_kernel")
-    views = {of: None if array is None else looked_at(name, of, array) for of, array in arrays.items()}
-    made = _made(name, make, choose, views)
+    made = _made(name, make, choose, _views(name, make, arrays))
     if key is not None and len(_KERNELS) < KEPT_KERNELS:
         _KERNELS[key] = made
     return made
+
+
+def _views(name: str, make: Make, arrays: dict[str, Any]) -> dict[str, ArrayView | None]:
+    """The memory of each array; None only for one that the kernel can do without: its dtype has a default."""
+    _, *dtypes = signature(make).parameters.values()
+    can_miss = [parameter.default is None for parameter in dtypes]
+    return {
+        of: None if array is None and missing else looked_at(name, of, array)
+        for (of, array), missing in zip(arrays.items(), can_miss, strict=False)
+    }
 
 
 def _made(name: str, make: Make, choose: Choose, views: dict[str, ArrayView | None]) -> WaveKernel:

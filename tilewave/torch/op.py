@@ -51,6 +51,7 @@ class TorchOperator:
         """The results; arguments stand in the kernel's order, without those that are allocated, or are named."""
         if named or len(args) != len(self.arguments):
             args = self._bound(args, named)
+        self.signature.want_tensors(args)
         if self.signature.mutated:
             self._want_no_gradient([x for x in args if isinstance(x, Tensor)])
             return self.operator(*args)
@@ -125,6 +126,10 @@ def _kind(value: object) -> str:
     return "a tensor" if isinstance(value, Tensor) else repr(value)
 
 
+def described(value: object) -> str:
+    return f"{value!r}, of {type(value).__name__}"
+
+
 def _given_back(results: list[Any]) -> Any:
     return tuple(results) if len(results) > 1 else results[0] if results else None
 
@@ -145,6 +150,9 @@ class _Gradients:
 def _gradients(forward: OperatorSignature, backward: Any) -> _Gradients:
     """Of a kernel, an operator or a function; it finds by their names what it gets, and says so what it gives."""
     made = op(backward) if isinstance(backward, WaveKernel) else backward
+    if not callable(made):
+        what = f"op: backward is {described(made)}, which computes no gradients"
+        raise TraceError(what, loc=here(), remedy="pass a kernel, an operator or a function, or several of them")
     known = {*forward.arguments, *forward.results, *(f"grad_{name}" for name in forward.results)}
     if not isinstance(made, TorchOperator):
         wanted = tuple(inspect.signature(made).parameters)
@@ -175,6 +183,28 @@ def _want_known(forward: OperatorSignature, name: str, wanted: Sequence[str], kn
 
 # op -----------------------------------------------------------------------------------------------------------------
 
+
+def _want_kernel(kernel: object) -> None:
+    if not isinstance(kernel, WaveKernel):
+        what = f"op: {described(kernel)} is no kernel"
+        raise TraceError(what, loc=here(), remedy="pass a function that @wave([…]) decorates")
+
+
+def _want_names(kernel: WaveKernel, results: object, name: object) -> None:
+    """An error where results are no list of names, or the operator's own name is none that torch can register."""
+    if results is not None and not _are_names(results):
+        what = f"op: results is {results!r}, no list of different names"
+        raise TraceError(what, loc=here(), remedy=f'name arrays that {kernel.name} writes: results=["y"]')
+    if name is not None and not (isinstance(name, str) and name.isascii() and name.isidentifier()):
+        what = f"op: an operator cannot be called {name!r}"
+        raise TraceError(what, loc=here(), remedy=f"write letters, digits and _: name={kernel.name!r}")
+
+
+def _are_names(results: object) -> bool:
+    listed = isinstance(results, (list, tuple)) and all(isinstance(one, str) for one in results)
+    return listed and len({*results}) == len(results)  # type: ignore[misc, arg-type]
+
+
 _MADE: dict[Any, TorchOperator] = {}
 
 
@@ -193,6 +223,8 @@ def op(
     them: each gets the arguments, results and gradients of results (`grad_c`) that its parameters are named after, and
     a kernel writes the gradients of arguments (`grad_a`); a function gives them back as {"a": …}.
     """
+    _want_kernel(kernel)
+    _want_names(kernel, results, name)
     parts = tuple(backward) if isinstance(backward, (tuple, list)) else (backward,)
     fixed = given_subs(subs or {})
     key = kernel, None if results is None else tuple(results), parts, tuple(fixed.items()), name

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tilewave.errors import TilewaveError
+from tilewave.errors import CallError, TilewaveError, here
 from tilewave.ops.arrays import target_of
 from tilewave.ops.digits import instruction_for
 from tilewave.torch.attention_calls import NAME as ATTENTION
@@ -62,6 +62,7 @@ def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
     Modules whose `forward` names `scaled_dot_product_attention` get ours for it. With inputs for the model, each other
     layer is measured as they use it, and stays torch's where that is faster.
     """
+    _want_model("patch", model)
     found = {name: _considered(name, module) for name, module in _layers(model)}
     for name, module in _layers(model):
         if found[name].is_ours:
@@ -83,6 +84,7 @@ def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
 
 def unpatch(model: nn.Module) -> None:
     """Turn a patched model's layers back into torch's."""
+    _want_model("unpatch", model)
     for module in list(model.modules()):
         _turn_back(module)
         if isinstance(module.__dict__.get("forward"), WithOurAttention):
@@ -91,6 +93,12 @@ def unpatch(model: nn.Module) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(child, Passed):
                 setattr(parent, name, child.activation)
+
+
+def _want_model(caller: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        what = f"{caller}: this is of {type(model).__name__}, and no model of torch's"
+        raise CallError(what, loc=here(), remedy="pass a torch.nn.Module")
 
 
 def _turn_back(module: nn.Module) -> None:

@@ -96,6 +96,14 @@ class OperatorSignature:
 
     # -- of a call
 
+    def want_tensors(self, args: Sequence[Any]) -> None:
+        """An error where something else stands for an array."""
+        for at in self._order[0]:
+            if not isinstance(args[at], Tensor):
+                name = self.arguments[at]
+                what = f"{self.kernel}: {name} is of {type(args[at]).__name__}, and no tensor of torch's"
+                raise CallError(what, loc=here(), remedy=f"pass torch.as_tensor({name})")
+
     def check(self, args: Sequence[Any]) -> None:
         """An error where a tensor is of another dtype or has other axes than the kernel takes."""
         for name, value in zip(self.given, args, strict=False):
