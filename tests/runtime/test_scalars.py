@@ -125,6 +125,12 @@ def test_other_numbers_are_refused_with_what_to_write(given, dtype, what, remedy
     assert refused(given, dtype) == (what, remedy)
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_integers_that_no_float_and_no_word_has_are_refused(digits):
+    assert refused(10**digits, F32)[1] == f"the largest f32 is {largest(F32)}"
+    assert refused(10**digits, I32)[1] == "i32 goes from -2147483648 to 2147483647, or declare x: i64"
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_largest_number_of_a_dtype_is_taken_and_the_next_is_not(dtype):
     most = float(largest(dtype))

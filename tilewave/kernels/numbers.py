@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewave.errors import CallError, here
 from tilewave.ir.launch import MOST_OPEN
+from tilewave.runtime.remedies import brief
 
 
 def checked_eps(caller: str, eps: Any) -> float:
@@ -44,7 +45,7 @@ def checked_causal(caller: str, causal: Any) -> bool:
         return causal
     if isinstance(causal, int | np.bool_) and causal in (0, 1):
         return bool(causal)
-    raise CallError(f"{caller}: causal is {_shown(causal)}", loc=here(), remedy="pass causal=True or causal=False")
+    raise CallError(f"{caller}: causal is {brief(causal)}", loc=here(), remedy="pass causal=True or causal=False")
 
 
 def checked_window(caller: str, window: Any) -> int | None:
@@ -81,7 +82,7 @@ def _whole(caller: str, name: str, value: Any, remedy: str) -> int:
     """An integer of Python's or numpy's; True is none."""
     value = _of_array(value)
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise CallError(f"{caller}: {name} is {_shown(value)}, not an integer", loc=here(), remedy=remedy)
+        raise CallError(f"{caller}: {name} is {brief(value)}, not an integer", loc=here(), remedy=remedy)
     return int(value)
 
 
@@ -89,29 +90,16 @@ def _finite(caller: str, name: str, value: Any, remedy: str) -> float:
     """A number of Python's or numpy's that is neither infinite nor NaN; True is none."""
     value = _of_array(value)
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise CallError(f"{caller}: {name} is {_shown(value)}, not a number", loc=here(), remedy=remedy)
+        raise CallError(f"{caller}: {name} is {brief(value)}, not a number", loc=here(), remedy=remedy)
     try:
         found = float(value)
     except OverflowError:
         found = inf
     if not -inf < found < inf:
-        raise CallError(f"{caller}: {name} is {_shown(value)}, not a finite number", loc=here(), remedy=remedy)
+        raise CallError(f"{caller}: {name} is {brief(value)}, not a finite number", loc=here(), remedy=remedy)
     return found
 
 
 def _of_array(value: Any) -> Any:
     """The number in an array of numpy's that has no axes; anything else as it is."""
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
-
-
-def _shown(value: Any) -> str:
-    """The value as its author wrote it, cut where that is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python prints no integers of more than 4300 digits
-        return "an integer of thousands of digits"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
-
-
-LONGEST_SHOWN = 40
-"""Characters of a value in a message."""

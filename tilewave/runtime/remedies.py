@@ -32,6 +32,19 @@ def described(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+LONGEST_SHOWN = 40
+"""Characters of a value in a message."""
+
+
+def brief(value: object) -> str:
+    """A value as its author wrote it, cut where that is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integers of more than 4300 digits
+        return "an integer of thousands of digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
 def as_array(value: object) -> str:
     """How to make an array of what is none."""
     if hasattr(value, "to_numpy"):  # pandas, polars, arrow

@@ -16,7 +16,7 @@ import numpy as np
 from tilewave.ir.casts import cast
 from tilewave.ir.types import BOOL, DTYPES, F32, F64, I8, I32, I64, DType
 from tilewave.runtime.dlpack import Refused
-from tilewave.runtime.remedies import described
+from tilewave.runtime.remedies import brief, described
 
 _FLOATS = {dtype.numpy for dtype in DTYPES.values() if dtype.is_float}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -84,12 +84,16 @@ def _whole(name: str, given: int, dtype: DType) -> int:
     end = 1 << dtype.bits - 1
     if not -end <= given < end:
         larger = "" if dtype.bits == 64 else f", or declare {name}: i64"
-        raise Refused(f"{name} is {given}, which is no {dtype}", f"{dtype} goes from {-end} to {end - 1}{larger}")
+        raise Refused(
+            f"{name} is {brief(given)}, which is no {dtype}", f"{dtype} goes from {-end} to {end - 1}{larger}"
+        )
     return given
 
 
 def _shown(given: object) -> str:
-    if isinstance(given, (bool, int, float, np.generic)):
+    if isinstance(given, int):
+        return f"{brief(given)} ({type(given).__name__})"
+    if isinstance(given, (float, np.generic)):
         return f"{given} ({type(given).__name__})"
     if isinstance(given, np.ndarray):
         return f"an array of {given.dtype.name}"
