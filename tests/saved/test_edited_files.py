@@ -1,6 +1,7 @@
 """A saved file whose `kernel.json` was edited is refused, or runs and is right; nothing else comes of any edit."""
 
 import json
+import random
 import zipfile
 
 import numpy as np
@@ -84,6 +85,10 @@ CALLS = {
 }
 
 
+TRIED = {"cpu": 120, "open": 120, "gfx942": 60}
+"""Edits: emulating takes longer."""
+
+
 @pytest.mark.parametrize("kind", CALLS)
 def test_every_edit_is_refused_or_does_no_harm(kind, tmp_path):
     make, call = CALLS[kind]
@@ -91,13 +96,11 @@ def test_every_edit_is_refused_or_does_no_harm(kind, tmp_path):
     head = head_of(file)
     assert not run(edited(file, head), call)
     refusals = 0
-    draw = np.random.default_rng(1)
-    for path in leaves(head):
-        # Code that emulates takes longer, so that only some of its edits are tried.
-        for other in draw.permutation(len(ODD))[: 4 if kind == "gfx942" else 18]:
-            if not {*path} & {*SIZES}:
-                refusals += run(edited(file, with_other(head, path, ODD[other])), call)
-    assert refusals > 50
+    places = [path for path in leaves(head) if not {*path} & {*SIZES}]
+    draw = random.Random(kind)
+    for _ in range(TRIED[kind]):
+        refusals += run(edited(file, with_other(head, draw.choice(places), draw.choice(ODD))), call)
+    assert refusals > TRIED[kind] // 2
 
 
 EDITS = (

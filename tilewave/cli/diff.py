@@ -211,6 +211,8 @@ class _FileOfKernels:
 def _found_in(file: Path, sizes: dict[Symbol, Any], asked: Sequence[str]) -> _FileOfKernels:
     if file.is_dir():
         raise TilewaveError(f"{file} is a directory", remedy="name a Python file in it that defines kernels")
+    if file.exists() and not file.is_file():  # a pipe would keep us waiting
+        raise TilewaveError(f"{file} is not a plain file", remedy="name a Python file that defines kernels")
     names = runpy.run_path(str(file), run_name="tilewave_diff")
     compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
     if compiled and (sizes or asked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -20,6 +22,7 @@ from rich.table import Table
 from tilewave.cli.asked import refuse_given
 from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
 from tilewave.emulator.chips import CHIP_NAMES
+from tilewave.emulator.emulator import read_machine_code
 from tilewave.emulator.findings import Check
 from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.launch import Given
@@ -28,6 +31,7 @@ from tilewave.emulator.numbers import Array
 from tilewave.emulator.run import Order
 from tilewave.emulator.statistics import module_statistics
 from tilewave.errors import TilewaveError, text_error
+from tilewave.files import open_plain
 
 NUMBERS: dict[str, Callable[[Any], np.generic]] = {
     "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32,
@@ -146,7 +150,7 @@ def _read(file: Path) -> Emulator:
         make = f"tilewave compile {file} --target {CHIP_NAMES[0]} --out build"
         what = f"{file} is a Python file, and machine code is emulated"
         raise TilewaveError(what, remedy=f"write that first, {make}, and name build/KERNEL.s")
-    content = file.read_bytes()
+    content = read_machine_code(file)
     is_object = content[:4] == b"\x7fELF"
     return Emulator.from_code_object(content) if is_object else Emulator.from_assembly(content.decode(errors="replace"))
 
@@ -181,8 +185,14 @@ def _load(text: str, name: str) -> Array:
         remedy = "numpy.save writes such files"
         raise TilewaveError(text_error(f"--arg: there is no file {name}", text, start, len(text), remedy))
     try:
-        return np.ascontiguousarray(np.load(name, allow_pickle=False))
-    except (EOFError, MemoryError, OSError, ValueError) as error:
+        with os.fdopen(open_plain(name), "rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > MOST_RESULT_BYTES:
+                raise ValueError(f"it has {size:,} bytes, and at most {MOST_RESULT_BYTES:,} are emulated")
+            found = np.load(file, allow_pickle=False)
+            if not isinstance(found, np.ndarray):
+                raise ValueError("it is an archive of several")
+            return np.ascontiguousarray(found)
+    except (EOFError, MemoryError, OSError, RecursionError, SyntaxError, ValueError, BadZipFile) as error:
         raise TilewaveError(
             f"--arg: {name} is no array: {str(error)[:200]}", remedy="numpy.save writes such files"
         ) from None

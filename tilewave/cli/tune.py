@@ -20,6 +20,7 @@ from tilewave.cli.progress import progress
 from tilewave.cli.tune_report import page_of, print_tuned
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask
 from tilewave.errors import TilewaveError
+from tilewave.files import read_text
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.machine.chips import CHIPS
@@ -29,6 +30,9 @@ from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
 from tilewave.view.save import save
 from tilewave.view.tuning_page import tuning_page
+
+MOST_FILE_BYTES = 1 << 24
+"""Of a kernel file."""
 
 
 def tune_command(
@@ -76,7 +80,7 @@ def tune_command(
     with ExitStack() as stack:
         spreading = _spreading(stack, workers, ray, target)
         for one in jobs:
-            task = TuneTask(str(file), file.read_text(), one.number, one.sizes, target, rounds, within)
+            task = TuneTask(str(file), _text_of(file), one.number, one.sizes, target, rounds, within)
             with progress(one.text, runs if strength == STRENGTHS[1] else 0) as advance:
                 how |= {"advance": advance, "spread": spreading(task) if spreading else IN_TURN}
                 found.append(tune(one.kernel, one.subs, target, strength, **how))
@@ -100,6 +104,15 @@ class _Job:
     @property
     def text(self) -> str:
         return f"{self.kernel.name} {self.sizes}"
+
+
+def _text_of(file: Path) -> str:
+    """Of a kernel file, as workers get it."""
+    try:
+        return read_text(file, MOST_FILE_BYTES)
+    except OSError as error:
+        what = f"{file} cannot be read: {error.strerror or error}"
+        raise TilewaveError(what, remedy="save it as a plain file in UTF-8") from None
 
 
 def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:

@@ -25,6 +25,7 @@ from tilewave.emulator.program import DecodedProgram
 from tilewave.emulator.races import Races
 from tilewave.emulator.run import EmulatedWaves, Order
 from tilewave.errors import CallError
+from tilewave.files import read_plain
 
 WAVES_AT_A_TIME = 128
 """More do not make numpy's calls cheaper per lane, and leave the caches."""
@@ -55,6 +56,21 @@ class EmulationReport:
     findings: tuple[Finding, ...]
 
 
+MOST_CODE_BYTES = 1 << 28
+"""Of a file of machine code; the largest libraries of kernels take some 100 MB."""
+
+
+def read_machine_code(path: str | Path) -> bytes:
+    """What a file of assembly or a code object holds."""
+    try:
+        return read_plain(path, MOST_CODE_BYTES)
+    except OSError as error:
+        remedy = (
+            f"name LLVM's assembly (.s) or a code object (.hsaco), a plain file of at most {MOST_CODE_BYTES:,} bytes"
+        )
+        raise CallError(f"{path} cannot be read: {error.strerror or error}", remedy=remedy) from None
+
+
 class Emulator:
     """Machine code of one chip, ready to be launched any number of times."""
 
@@ -70,7 +86,7 @@ class Emulator:
     @staticmethod
     def from_code_object(source: str | Path | bytes) -> Emulator:
         """From a code object of any compiler, a path or its bytes; llvm-objdump decodes it."""
-        return Emulator(read_code_object(source if isinstance(source, bytes) else Path(source).read_bytes()))
+        return Emulator(read_code_object(source if isinstance(source, bytes) else read_machine_code(source)))
 
     @property
     def chip(self) -> ChipName:
