@@ -86,7 +86,8 @@ def test_loops_give_what_unrolled_code_gives(monkeypatch, tile):
     q, x, v = (choose.integers(-2, 3, shape).astype(np.float16) for shape in shapes)  # exact, also where f16 holds sums
     wanted = (q.astype(np.float64) @ x.T).astype(np.float16).astype(np.float64) @ v.T
     for limit in (0, 10**9):
-        monkeypatch.setattr("tilewave.lower.cpu.kernel.LONGEST_UNROLLED", limit)
+        for bound in ("LONGEST_UNROLLED", "LONGEST_BLOCK"):
+            monkeypatch.setattr(f"tilewave.lower.cpu.kernel.{bound}", limit)
         o = np.full((64, 64), np.nan, np.float32)
         compiled(chain(*tile))(q, x, v, o)
         assert np.array_equal(o, wanted)

@@ -36,11 +36,14 @@ from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
 LARGEST_REGISTER_TILE = 1024
 """Elements; tiles beyond it are kept in memory."""
-LONGEST_UNROLLED = 5_000
-"""Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. What is unrolled is one
-block of code, and the time that LLVM takes to prepare and order it grows with its square: 31,000 lines took 23 s of
-processor time for ARM, 14,700 took 5, 8,100 took 2, 4,600 take half a second (`benchmarks/compile_cliffs.py`). A GEMM
-has 1,000 to 1,800. Products in loops over registers were tried: they run hardly faster than those in memory."""
+LONGEST_UNROLLED = 16_000
+"""Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. 31,000 lines took 23 s
+of processor time for ARM, 14,700 took 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were tried:
+they run hardly faster than those in memory."""
+LONGEST_BLOCK = 1_500
+"""Lines of LLVM IR between two labels: the time that LLVM takes to prepare and order a block grows with its square. For
+ARM 3,300 lines took 2.2 s of processor time, 1,900 took 1.2. Beyond it loops in memory run faster too: a softmax of
+tiles of 3x33 in 0.96 ms in place of 1.54, running sums of 333 in 2.1 in place of 5.2. A GEMM has blocks of 600."""
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
 LINE_DETAIL = "DebugDirectivesOnly"
@@ -69,6 +72,8 @@ class Lowered:
     llvm_ir: str
     code_lines: int
     """Of LLVM IR, without notes of where they come from."""
+    longest_block: int
+    """Lines of the longest stretch of code without a label."""
     slots: ArgumentSlots
     packed: tuple[PackedOperand, ...]
     scratch_bytes: int
@@ -92,7 +97,7 @@ def _lower(kernel: Kernel, target: CpuTarget, lines: Callable[[], Lines | None])
     with telling("the CPU's lowering", kernel):
         if fits_registers(kernel):
             unrolled = _lowered(kernel, target, Room.REGISTERS, lines())
-            if unrolled.code_lines <= LONGEST_UNROLLED:
+            if unrolled.code_lines <= LONGEST_UNROLLED and unrolled.longest_block <= LONGEST_BLOCK:
                 return unrolled
         return _lowered(kernel, target, Room.MEMORY, lines())
 
@@ -108,7 +113,17 @@ def _lowered(kernel: Kernel, target: CpuTarget, room: Room, lines: Lines | None)
     module.functions += [body.write(), _run(module, packed, kernel.workgroups, slots)]
     code = str(module)
     notes = f"!llvm.module.flags = !{{!1}}\n!1 = {lines.flag}\n{lines.metadata()}" if lines else ""
-    return Lowered(code + notes, code.count("\n"), slots, tuple(packed), body.scratch_bytes, opening(kernel))
+    lines_of = code.count("\n"), longest_block(code)
+    return Lowered(code + notes, *lines_of, slots, tuple(packed), body.scratch_bytes, opening(kernel))
+
+
+def longest_block(llvm_ir: str) -> int:
+    """The most instructions, one a line, that no label interrupts."""
+    longest = count = 0
+    for line in llvm_ir.splitlines():
+        count = count + 1 if line.startswith("  ") else 0
+        longest = max(longest, count)
+    return longest
 
 
 def _task(module: Module, name: str, lines: Lines | None) -> LlvmFunction:

@@ -3,13 +3,14 @@
 fused        what one op alone uses, element by element, in the block that makes it: computed where it is used
 finished     sums of a product that one op alone uses so, or writes: it takes them from registers
 accumulated  sums that a loop carries and that are used for the next sums alone: these are put in their place
-operands     what is read for products alone, from a memory that nobody writes: taken where it lies
+operands     what is read from a memory that nobody writes for products alone, or in one block to be used element by
+             element: taken where it lies
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewave.ir.core import Block, Op, Value
@@ -35,7 +36,7 @@ def tile_uses(body: Block) -> TileUses:
     makers = {v: op for op in walk(body) for v in op.results}
     loops = [op for op in walk(body) if isinstance(op, Loop)]
     accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, makers, uses, fused)}
-    return TileUses(fused, finished, accumulated, _operands(body, uses))
+    return TileUses(fused, finished, accumulated, _operands(body, blocks, uses))
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -84,8 +85,12 @@ def _behind(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> It
             yield from _behind(operand, makers, fused)
 
 
-def _operands(body: Block, uses: Mapping[Value, int]) -> frozenset[Value]:
+def _operands(body: Block, blocks: Sequence[Block], uses: Mapping[Value, int]) -> frozenset[Value]:
     written = {v for op in walk(body) if op.has_effect and not isinstance(op, Yield) for v in op.operands}
-    reads = {op.result for op in walk(body) if isinstance(op, Read) and op.memory not in written}
     multiplied = Counter(v for op in walk(body) if isinstance(op, Mma) for v in (op.a, op.b))
-    return frozenset(v for v in reads if uses[v] == multiplied[v])
+    found: set[Value] = set()
+    for block in blocks:
+        reads = {op.result for op in block.ops if isinstance(op, Read) and op.memory not in written}
+        by_element = Counter(v for op in block.ops if isinstance(op, (Elementwise, Write)) for v in op.operands)
+        found |= {v for v in reads if uses[v] in (multiplied[v], by_element[v])}
+    return frozenset(found)
