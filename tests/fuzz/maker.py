@@ -200,7 +200,10 @@ class Maker:
         if kind == "over":
             last = (dim.tiles - 1) * dim.tile
             first_tile = min(dim.tile or dim.size, dim.size)
-            return d, Place(d, 1, r.randint(-(first_tile - 1), dim.size - last - 1))
+            least, most = -(first_tile - 1), dim.size - last - 1
+            by = r.randint(least, most)  # so far, some of each tile lies inside; one further, all of one outside
+            further = {least: -1 - dim.size % 3, most: 1 + dim.size % 5}.get(by, 0)
+            return d, Place(d, 1, by + further)
         return d, Place(d)
 
     def write_mapping(self, dims) -> Mapping | None:

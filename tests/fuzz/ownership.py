@@ -1,4 +1,4 @@
-"""What the language forbids and whole arrays do not show: workgroups that meet in one place, tiles that lie outside."""
+"""What the language forbids and whole arrays do not show: workgroups that meet in one place, tiles written outside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ownership:
             self.writer[name], self.reader[name] = np.full(shape, NOBODY), np.full(shape, NOBODY)
 
     def check_inside(self, tile, starts, inside: np.ndarray) -> None:
-        """Every workgroup's tile has an element inside its memory."""
+        """Every workgroup's tile that is written has an element inside its memory."""
         blocks = inside
         for axis, (d, first) in enumerate(zip(tile, starts, strict=True)):
             dim = self.program.dim(d)

@@ -155,7 +155,8 @@ class Run:
         held.err[at] = v.err.transpose(axes)[inside]
 
     def note(self, held: Held, tile, where, inside: np.ndarray, writes: bool) -> None:
-        self.owners.check_inside(tile, [self.window(d)[0] for d in tile], inside)
+        if writes:  # what is read outside is 0
+            self.owners.check_inside(tile, [self.window(d)[0] for d in tile], inside)
         who = self.owners.workgroups(tile, inside.shape)
         self.owners.note(held.array.name, who[inside], tuple(p[inside] for p in where), writes)
 
