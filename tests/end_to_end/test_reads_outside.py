@@ -108,6 +108,24 @@ def test_steps_of_a_loop_may_lie_outside(further, is_open, target):
             np.testing.assert_array_equal(d, np.repeat((x + 1).sum(1)[:, None], n, axis=1))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("further", [0, 1])
+@pytest.mark.parametrize("way", ["window", "formula"])
+def test_an_empty_array_is_read_as_zeros(way, further, target):
+    """Nothing of it lies inside, as whole dims of no elements show, and reads of one element of such a dim."""
+    there = {"window": {N: further, M: i}, "formula": {N: further, M: M - 1 - i}}[way]
+
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def one(a: Memory[M, N, G, f32], c: Memory[M, G, f32]):
+        write(read(a, mapping=IndexMapping(1, inputs=there, outputs={M: i})) + 1.0, c)
+
+    for kernel in (compiled(one, target=target), compiled(one, target=target, subs={M: 20, N: 0})):
+        for run in ways(kernel):
+            c = poisoned(20, f32)
+            run(np.zeros((20, 0), np.float32), c)
+            assert (c == 1).all()
+
+
 def test_what_is_written_outside_is_still_refused():
     @wave(BY_SIXTEEN)
     def past(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):

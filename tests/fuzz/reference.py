@@ -139,9 +139,10 @@ class Run:
     def read(self, held: Held, mapping: Mapping | None) -> Value:
         tile, where, inside = self.places(held.array, mapping)
         self.note(held, tile, where, inside, writes=False)
-        at = tuple(np.clip(p, 0, n - 1) for p, n in zip(where, held.x.shape, strict=True))
-        zero = np.zeros((), held.x.dtype)
-        return Value(np.where(inside, held.x[at], zero), np.where(inside, held.err[at], 0.0), tile, held.array.dtype)
+        at = tuple(p[inside] for p in where)
+        found, error = np.zeros(inside.shape, held.x.dtype), np.zeros(inside.shape)
+        found[inside], error[inside] = held.x[at], held.err[at]  # nothing of an empty memory
+        return Value(found, error, tile, held.array.dtype)
 
     def write(self, v: Value, held: Held, mapping: Mapping | None) -> None:
         tile, where, inside = self.places(held.array, mapping)

@@ -443,8 +443,11 @@ class _Interpreter(InterpretedCall):
     def gather(self, op: Gather) -> tuple[Any, ...]:
         buffer: TrackedMemory = self.env[op.memory]
         where, inside = self.positions(op, buffer, op.result.type.shape)
-        self.note_read(op, buffer, tuple(p[inside] for p in where))
-        return (np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype)),)
+        kept = tuple(p[inside] for p in where)
+        self.note_read(op, buffer, kept)
+        tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+        tile[inside] = buffer.data[kept]  # nothing of an empty memory
+        return (tile,)
 
     def scatter(self, op: Scatter) -> tuple[Any, ...]:
         buffer, tile = self.env[op.memory], self.env[op.tile]
