@@ -114,7 +114,9 @@ def bench_command(
     saved: JsonFile = None,
     svg: SvgFile = None,
 ) -> None:
-    """Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
+    """Benchmark a GEMM or your own kernels.
+
+    Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
 
     A file's kernels are measured on the CPU, or on the GPU with --target, those
     that take the same arguments beside each other; sizes come from --sizes or

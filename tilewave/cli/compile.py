@@ -39,7 +39,9 @@ def compile_command(
     stats: Annotated[bool, typer.Option("--stats", help=f"Count what stands in the K loop ({COUNTED}).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Compile the kernels of a Python file, for this machine or for a chip that is not here.
+    """Compile the kernels of a file, for this machine or a chip.
+
+    Compile the kernels of a Python file, for this machine or for a chip that is not here.
 
     Sizes of arrays that neither --set nor the file's own function `subs(m, n, k)` says stay open.
 

@@ -51,7 +51,7 @@ def diff_command(
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Show what each pass did to the kernels of a Python file.
+    """Show what each pass did to the kernels of a file.
 
     The file is run. Kernels that it compiles itself are shown as they are; the others are compiled with the sizes
     given by --set, or by the file's own function `subs(m, n, k)` for 512 x 512 x 512, and prefetch for a GPU.

@@ -50,7 +50,10 @@ class Diagnosis:
 
 
 def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
-    """Say what this machine has, which versions are here, what they are for, and what is missing for what."""
+    """Report the environment.
+
+    Say what this machine has, which versions are here, what they are for, and what is missing for what.
+    """
     findings = [*_machine(), *_devices(), *_cache(), *_tools()]
     packages = [_package(name, purpose) for name, purpose in PACKAGES.items()]
     if as_json:

@@ -87,7 +87,9 @@ def emulate_command(
     stats: Stats = False,
     as_json: Json = False,
 ) -> None:
-    """Run AMD machine code here, without the card, and find missing waits, barriers and nops, races, wild accesses.
+    """Run AMD machine code here without the card, and check it.
+
+    Run AMD machine code here, without the card, and find missing waits, barriers and nops, races, wild accesses.
 
     A finding names the instruction, the wave and the author's line, and makes the exit code 1 (strict: 2).
 

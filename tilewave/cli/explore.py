@@ -63,7 +63,9 @@ def explore_command(
     browser: OpenBrowser = False,
     html: HtmlFile = None,
 ) -> None:
-    """Serve a page on this machine: the grid as it plays, traffic, time, passes and assembly of what is chosen there.
+    """Explore a kernel on a page: tiles, traffic, passes, assembly.
+
+    Serve a page on this machine: the grid as it plays, traffic, time, passes and assembly of what is chosen there.
 
     Nobody else can reach it. What is chosen stands in its address, to be passed on. Ctrl-C ends it.
 

@@ -17,7 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything for machine
 
 
 def machines_command(machine: Name = None, as_json: Json = False) -> None:
-    """List the machines that tilewave knows; of one, every number with its source.
+    """List the machines that tilewave knows, with sources.
+
+    List the machines that tilewave knows; of one, every number with its source.
 
     Examples:
 

@@ -57,7 +57,9 @@ def map_command(
     xcd: Xcd = 0,
     as_json: Json = False,
 ) -> None:
-    """Draw which workgroup computes which tile, count what each XCD reads, and verify that no tile is lost.
+    """Draw, measure and verify an order of tiles.
+
+    Draw which workgroup computes which tile, count what each XCD reads, and verify that no tile is lost.
 
     Examples:
 

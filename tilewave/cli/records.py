@@ -26,7 +26,7 @@ def records_command(
     shipped: Annotated[bool, typer.Option("--shipped", help="Also the records that come with tilewave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show your tuning records, merge files of them, or check that every line is one.
+    """Show, merge or check tuning records.
 
     [bold]tilewave records show[/bold]
 

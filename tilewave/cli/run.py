@@ -89,7 +89,7 @@ def run_command(
     against: Against = "numpy",
     as_json: Json = False,
 ) -> None:
-    """Run a kernel on this machine: is it right, and how fast is it?
+    """Run a kernel here: is it right, and how fast is it?
 
     KERNEL is gemm, which comes with tilewave, or a Python file of your own.
 

@@ -85,7 +85,9 @@ def sim_command(
     html: HtmlFile = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a GEMM or a kernel on a machine: bytes per cache, hit rates, time, and what limits.
+    """Simulate a GEMM or a kernel: traffic, time, bottleneck.
+
+    Simulate a GEMM or a kernel on a machine: bytes per cache, hit rates, time, and what limits.
 
     Examples:
 

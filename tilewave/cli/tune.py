@@ -64,7 +64,7 @@ def tune_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Decide the tiles of a file's kernels, say why, and put it on record.
+    """Autotune tile sizes; explain and save.
 
     A search that was ended goes on where it stopped.
 
