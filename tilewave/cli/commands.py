@@ -56,7 +56,7 @@ class OnDemand(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called, with its options; its file is imported here."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and _whole(command.name), rest
+        return name, None if command is None or name is None else _whole(name), rest
 
 
 def _whole(name: str) -> Any:

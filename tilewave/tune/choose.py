@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewave.errors import NOWHERE, Loc, SymbolError
 from tilewave.ir.reasons import Declined, Reason
@@ -102,7 +102,8 @@ class TileChoice:
     @property
     def alone(self) -> Tune:
         """What makes another compilation of the kernel choose the same."""
-        return Tune(**{s.name: n for s, n in self.point.items()})
+        values: dict[str, Any] = {s.name: n for s, n in self.point.items()}
+        return Tune(**values)
 
     @property
     def buffers(self) -> int | None:
