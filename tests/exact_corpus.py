@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gallery"))
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "gallery"))
 
 import attention
 import causal_attention
@@ -124,7 +124,6 @@ ROW_KERNELS = {
     "layer_norm": on_rows(lambda rows: shipped.layer_norm_kernel(rows, f16, f16, f16, f16), numbers={"eps": 1e-5}),
     "rms_norm": on_rows(lambda rows: shipped.rms_norm_kernel(rows, f16, f16, f16), numbers={"eps": 1e-5}),
     "sum": on_rows(lambda rows: shipped.sum_kernel(rows, f16, f32)),
-    "cumsum": on_rows(lambda rows: shipped.cumsum_kernel(rows, f32, f32)),
     "argmax": on_rows(lambda rows: shipped.argmax_kernel(rows, f32, i32)),
     "softmax backward": on_rows(lambda rows: gradients.softmax_backward_kernel(rows, f32, f32, f32)),
     "rms_norm backward": on_rows(
@@ -136,6 +135,7 @@ ROW_KERNELS = {
 }
 BY_ROWS = {f"{name}, {how}": case for name, both in ROW_KERNELS.items() for how, case in both.items()}
 BY_COLUMNS = {
+    "cumsum": Case(lambda: shipped.cumsum_kernel(Rows(2, 16), f32, f32), {M: 5, N: 37}),
     "activation backward": Case(lambda: gradients.activation_backward_kernel("silu", f32, f32, f32), {M: 5, N: 37}),
     "column sums": Case(lambda: gradients.column_sums_kernel(f32, f32), {M: 37, N: 20}),
     "rms_norm weights": Case(lambda: gradients.rms_norm_weights_kernel(f32, f32, f32, f32), {M: 37, N: 20}),
@@ -197,7 +197,8 @@ PRODUCTS = {
     "bf16, nn": multiplying(bf16, layout="nn"),
     "f16, tn": multiplying(f16, layout="tn", shape=(72, 136, 70)),
     "f16, tt": multiplying(f16, layout="tt"),
-    "f32": multiplying(f32),
+    "f32": multiplying(f32, targets=TARGETS[:3]),
+    "tf32": multiplying(f32, mma_type=MMAType.F32_64xNx8_TF32, targets=("sm_90a",)),
     "i8": multiplying(i8, shape=(70, 144, 80)),
     "f8": multiplying(f8e4m3fn, shape=(70, 144, 80), tile=(64, 64, 64), targets=("cpu", "gfx950", "sm_90a")),
     "odd": multiplying(f16, shape=(33, 47, 29)),

@@ -157,7 +157,7 @@ def reciprocal(x: Array) -> Array:
 
 
 def _reciprocal(x: Array) -> Array:
-    found = joined(_power(high(x), Q - 2, Q), _power(low(x), P - 2, P)) | x & OPEN
+    found: Array = joined(_power(high(x), Q - 2, Q), _power(low(x), P - 2, P)) | x & OPEN
     found = np.where(x == 0, PLUS_INFINITY, np.where(has(x, INFINITE), np.uint64(0), found))
     return np.where(has(x, NAN), NAN, found)
 
@@ -211,7 +211,7 @@ def _logarithms() -> tuple[Array, Array]:
 
 def power_of_two(x: Array) -> Array:
     """exp2: 0 of -infinity."""
-    found = np.uint64(1 << 32) | _powers()[high(x).astype(np.int64)]
+    found: Array = np.uint64(1 << 32) | _powers()[high(x).astype(np.int64)]
     found = np.where(has(x, INFINITE), np.where(has(x, NEGATIVE), np.uint64(0), PLUS_INFINITY), found)
     return np.where(has(x, NAN), NAN, found)
 

@@ -379,12 +379,18 @@ class _Interpreter(InterpretedCall):
     def write(self, op: Write | WriteThrough) -> tuple[Any, ...]:
         buffer, tile = self.env[op.memory], self.env[op.tile]
         within = op.within if isinstance(op, Write) else ()
+        if isinstance(op, Write) and self.lies_behind(op, buffer):
+            return ()
         window = self.window(op, buffer, within or op.tile.type.shape)
         if window is None:
             self.outside(op, buffer, [self.env[v] for v in op.at])
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
         return ()
+
+    def lies_behind(self, op: Write, buffer: TrackedMemory) -> bool:
+        """Whether a tile lies behind its memory, where a pass said that it may."""
+        return any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
 
     def write_through(self, op: WriteThrough) -> tuple[Any, ...]:
         self.write(op)

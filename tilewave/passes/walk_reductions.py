@@ -462,9 +462,10 @@ class _Part:
                 self.reduce(op)
                 return
             case Read():
-                op = replace(op, at=self.moved(op, op.result), ahead=self.next_rows(op))
+                at, guard = self.moved(op, op.result), self.guard(op, op.result)
+                op = replace(op, at=at, ahead=self.next_rows(op), guard=guard)
             case Write():
-                op = replace(op, at=self.moved(op, op.tile))
+                op = replace(op, at=self.moved(op, op.tile), guard=self.guard(op, op.tile))
             case Iota() if self.plan.is_along(op.result):
                 self.new[op.result] = self.count(op)
                 return
@@ -476,6 +477,11 @@ class _Part:
         self.builder.ops.append(rename(op, self.new))
         for v in op.results:
             self.keep(v)
+
+    def guard(self, op: Read | Write, tile: Value) -> tuple[int, ...]:
+        """Of a boundary tile, parts may lie behind the end of the memory as a whole."""
+        axis = self.plan.axis(tile)
+        return op.guard if axis is None else tuple(sorted({*op.guard, op.axes[axis]}))
 
     def region(self, block: Block) -> Block:
         self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in block.args})
