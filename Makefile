@@ -48,7 +48,7 @@ $(TORCH): $(READY)
 test-gpu: $(READY)
 	$(BIN)/pytest -n 0 -m gpu tests/gpu
 
-# Random kernels and damaged inputs, until FUZZ_SECONDS are over; what is found is written below build/fuzz.
+# Random kernels, calls, commands and damaged inputs, until FUZZ_SECONDS are over; what is found is written below build/fuzz.
 FUZZ_SECONDS ?= 3600
 FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(READY)

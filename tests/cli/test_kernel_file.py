@@ -126,6 +126,11 @@ def test_json_has_everything(command, call, tmp_path):
     assert len(report["modes"][0]["rounds"]) == 3
 
 
+def test_a_record_that_cannot_be_saved_is_told_before_anything_is_measured(call):
+    code, out, err = call("bench", "k.py", *SIZES, "--rounds", "2", "--save", "nowhere/record.json", k=SCALE)
+    assert (code, out) == (2, "") and err.startswith("error: there is no directory nowhere")
+
+
 def test_what_json_prints_can_be_saved(call, tmp_path):
     code, out, _ = call("bench", "k.py", *SIZES, "--rounds", "2", "--save", "record.json", k=SCALE)
     assert code == 0 and "Test 2" in out

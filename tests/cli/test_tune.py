@@ -98,6 +98,15 @@ def test_a_page_shows_every_point(call, tmp_path):
     assert text.count('<tr class="') > 2 and text.count('<tr class="untimed') > 0 and "(chosen)" in text
 
 
+@pytest.mark.parametrize(
+    "place, told", [("nowhere/page.html", "there is no directory nowhere"), (".", ". is a direct")]
+)
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_decided(call, tmp_path, place, told):
+    code, out, err = call("tune", "k.py", "--sizes", SIZES, "--strength", "model", "--html", place, k=PRODUCT)
+    assert (code, out) == (2, "") and err.startswith(f"error: {told}")
+    assert not (tmp_path / RECORDS).exists()
+
+
 ROWS = """
 from tilewave import *
 M, N, ROWS, G = sym.M, sym.N, sym.ROWS, GLOBAL_ADDRESS_SPACE
@@ -187,6 +196,9 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
         ],
     )
     assert (tmp_path / "both" / "tiles.jsonl").read_text().splitlines() == [*lines, "damaged"]
+    code, out, _ = call("records", "merge", "theirs.jsonl", "--into", "again", "--json")
+    assert code == 0 and json.loads(out)["file"] == "again/tiles.jsonl" and json.loads(out)["records"] == 2
+    assert json.loads(out)["kept_as_is"][0] == {"file": "theirs.jsonl", "line": 2, "why": "this is no JSON"}
     code, out, _ = call("records", "check", "both")
     assert (code, out.splitlines()) == (
         1,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .call_rules import ACTIVATIONS, RULES
-from .calls import FLAWS, HUGE, NUMBERS, ODD, SCALARS, VALUES, Alias, Argument, Call, Laid, Said
+from .calls import FLAWS, HUGE, NUMBERS, ODD, SCALARS, SHARED, VALUES, Alias, Argument, Call, Laid, Said
 from .program import FLOATS, Layout
 
 RUN = 64
@@ -48,7 +48,7 @@ class Theme:
         self.optional = {name: r.random() < 0.5 for name in ("weight", "bias", "residual", "lse", "activation")}
         self.activation = r.choice(ACTIVATIONS)
         self.by_columns = {name: r.random() < 0.35 for name in ("a", "b", "weight")}
-        self.ranks = (r.choice([0, 0, 1, 2]), r.choice([1, 2, 3, 4, 5]))
+        self.ranks = (r.choice([0, 0, 1, 2]), r.choice([1, 2, 3, 4, 4, 5, 5]))
         self.scale, self.window, self.cap = (
             r.choice(v) for v in (["0.5", "0.125", "1"], ["1", "3", "7"], ["2.0", "16"])
         )
@@ -106,8 +106,9 @@ class CallMaker:
         return self.array(shape, dtype, content, self.t.by_columns[name])
 
     def result(self, shape: tuple[int, ...], dtype: str) -> Laid:
-        """An array to be written: any layout in which it could be."""
-        return Laid(shape, dtype, "poison", self.layout(len(shape), None if self.rng.random() < 0.4 else False))
+        """An array to be written: any layout in which it could be, and some in which it cannot."""
+        laid = Laid(shape, dtype, "poison", self.layout(len(shape), None if self.rng.random() < 0.4 else False))
+        return self.with_flaw(laid) if self.rng.random() < 0.1 else laid
 
     def content(self) -> str:
         return self.rng.choice(["normal"] * 5 + ["small", "special"])
@@ -299,13 +300,13 @@ class CallMaker:
         named = self._arrays(call)
         results = [(n, a) for n, a in named if n in RESULTS[call.function]]
         name, a = self.rng.choice(results if results and self.rng.random() < 0.6 else named)
-        flaws = FLAWS if self.library == "numpy" else ("repeated", "sliding")
-        flaw = self.rng.choice(flaws)
+        return call.having(**{name: self.with_flaw(a)})
+
+    def with_flaw(self, a: Laid) -> Laid:
+        flaw = self.rng.choice(FLAWS if self.library == "numpy" else SHARED)
         if flaw == "swapped" and (a.dtype.startswith(("f8", "bf")) or a.dtype in ("i8", "bool")):
             flaw = "read-only"
-        return call.having(
-            **{name: replace(a, flaw=flaw, layout=a.layout if flaw in ("read-only", "swapped") else None)}
-        )
+        return replace(a, flaw=flaw, layout=a.layout if flaw in ("read-only", "swapped") else None)
 
     def aliased(self, call: Call) -> Call:
         """A result in the memory of an input."""
@@ -326,7 +327,7 @@ class CallMaker:
 
     def odd_array(self, call: Call) -> Call:
         name, _ = self.rng.choice(self._arrays(call))
-        return call.having(**{name: Said(self.rng.choice([*ODD, *ODD, *SCALARS]))})
+        return call.having(**{name: Said(self.rng.choice([t for t in (*ODD, *SCALARS) if "array" not in t]))})
 
     def other_shape(self, call: Call) -> Call:
         name, a = self.rng.choice(self._arrays(call))

@@ -212,7 +212,7 @@ def attention(q, k, v, bias, seen: np.ndarray, scale: float, cap: float | None, 
     none = total == 0
     y = np.matmul(p, v) / np.where(none, 1, total)
     info = ml_dtypes.finfo(NUMPY[v_dtype])
-    rounded = float(info.eps) if v_dtype not in ("f32", "f64") else 0.0
+    rounded = float(info.eps) if v_dtype not in (of, "f64") else 0.0  # weights have the dtype of v
     relative = 2 * np.expm1(np.minimum(2 * off, 50)) + rounded + gamma(keys + MORE, of)
     lost = (float(info.smallest_subnormal) if rounded else 0.0) + 2.0**-100
     err = np.matmul(p, np.abs(v)) / np.where(none, 1, total) * relative + lost * np.abs(v).sum(axis=-2, keepdims=True)

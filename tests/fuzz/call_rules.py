@@ -142,6 +142,8 @@ class Asked:
             raise Unfit(f"{name} is read-only")
         if b.shares_addresses:
             raise Unfit(f"elements of {name} share an address")
+        if self.call.function.startswith("ops.") and self.dtype(name) not in FLOATS:
+            self.may_refuse = True  # floats need not become whole numbers on their way
         if isinstance(argument, Alias) or (isinstance(argument, Laid) and (argument.flaw or argument.layout)):
             self.may_refuse = True  # what cannot be written in place is refused
 

@@ -37,7 +37,7 @@ from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
 from tilewave.mapping import as_mapping
 from tilewave.view.bench_plot import bench_plot
-from tilewave.view.save import save
+from tilewave.view.save import check_place, save
 
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "seeds": (
@@ -168,6 +168,8 @@ def bench_command(
 
 
 def _measure_gemm(settings: Settings, as_json: bool, saved: Path | None, svg: Path | None) -> None:
+    for path in (saved, svg):
+        check_place(path)
     with progress("measuring", settings.pieces) as advance:
         report = measure_gemm(settings, advance)
     told = json.dumps(report.to_json(), indent=2, allow_nan=False)

@@ -24,7 +24,7 @@ from tilewave.cli.progress import progress
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.view.placement import counted
-from tilewave.view.save import save
+from tilewave.view.save import check_place, save
 
 KERNELS = ("gemm",)
 ITS_OWN = "the kernel's own file says it; leave it out"
@@ -76,6 +76,7 @@ def is_file(what: str) -> bool:
 
 def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
     """Measure the kernels of a file, and print what was found; whether all results are right."""
+    check_place(saved)
     groups = grouped(_kernels(asked), _others(asked))
     settings = replace(asked.settings, numbers=_scalars(asked.scalars, groups))
     console = Console(highlight=False)

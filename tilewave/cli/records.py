@@ -42,7 +42,7 @@ def records_command(
     if missing := next((path for path in given if not path.exists()), None):
         raise TilewaveError(f"records: there is no file {missing}")
     if action == "merge":
-        _merge(paths, into)
+        _merge(paths, into, as_json)
     elif action == "check":
         _check(paths, as_json)
     else:
@@ -76,11 +76,16 @@ def _print_records(path: Path, records: list[TileRecord]) -> None:
     print_table(Console(highlight=False), columns, rows, str(path), SQUARE)
 
 
-def _merge(paths: list[Path], into: Path) -> None:
+def _merge(paths: list[Path], into: Path, as_json: bool) -> None:
     bad = tidy(into, paths)
+    count = len(merged(read_lines(into / FILE))[0])
+    if as_json:
+        kept = [{"file": str(path), "line": number, "why": str(why)} for path, number, why in bad]
+        print(json.dumps({"file": str(into / FILE), "records": count, "kept_as_is": kept}, indent=2))
+        return
     for path, number, why in bad:
         print(f"{path}:{number}: kept as it is: {why}")
-    print(f"{len(merged(read_lines(into / FILE))[0])} decisions in {into / FILE}")
+    print(f"{count} decisions in {into / FILE}")
 
 
 def _check(paths: list[Path], as_json: bool) -> None:

@@ -28,7 +28,7 @@ from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, RUNS, Spread, Tuned
 from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
-from tilewave.view.save import save
+from tilewave.view.save import check_place, save
 from tilewave.view.tuning_page import tuning_page
 
 MOST_FILE_BYTES = 1 << 24
@@ -72,6 +72,7 @@ def tune_command(
 
     [bold]tilewave tune kernel.py --sizes M=64,N=8192,K=8192 --target CHIP --strength model[/bold]
     """
+    check_place(html)
     within = _within(values, mapping)
     want_cost_model(target_named(target))
     found: list[Tuned] = []

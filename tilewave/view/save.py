@@ -14,8 +14,10 @@ class SaveError(TilewaveError):
     """A file could not be written; what stood there before still does."""
 
 
-def save(path: str | Path, text: str) -> None:
-    """Write `text` beside its place and move it there in one step, so that nobody ever reads half a file."""
+def check_place(path: str | Path | None) -> None:
+    """An error where a file cannot be saved there, told before the work that would be lost; None is no file."""
+    if path is None:
+        return
     target = Path(path)
     if target.is_dir():
         raise SaveError(f"{target} is a directory", remedy="give the name of a file in it")
@@ -23,6 +25,12 @@ def save(path: str | Path, text: str) -> None:
         raise SaveError(f"there is no directory {target.parent}", remedy="make it first")
     if target.exists() and not target.is_file():
         raise SaveError(f"{target} is not a plain file")
+
+
+def save(path: str | Path, text: str) -> None:
+    """Write `text` beside its place and move it there in one step, so that nobody ever reads half a file."""
+    check_place(path)
+    target = Path(path)
     try:
         _replace(Path(os.path.realpath(target)), text)
     except OSError as error:
