@@ -22,7 +22,7 @@ from .calls import Alias, Call, Laid, Said, call_of_text, text_of_call
 from .judge import Outcome
 from .program import Layout
 
-SHARE = 12
+SHARE = 10
 """Of each run of seeds, one run for each function."""
 SPACED = Layout((1, 0), (2, 1), (1, 0), (0, 3))
 X, OUT = Laid((3, 5), "f32", "small"), Laid((3, 5), "f32", "poison", SPACED)
@@ -282,13 +282,13 @@ def _has_spaced_out(call: Call) -> bool:
     return isinstance(out, Laid) and out.layout is not None
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_a_reproduction_runs_alone_and_fails_where_the_call_is_wrong(library, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("library", "device"), [("numpy", "cpu"), ("torch", "cpu"), ("torch", "cpu:0")])
+def test_a_reproduction_runs_alone_and_fails_where_the_call_is_wrong(library, device, tmp_path):
     if library == "torch":
         pytest.importorskip("torch")
     call = Call("kernels.softmax", (("x", X), ("y", replace(OUT, layout=None))), library)
     path = tmp_path / "found.py"
-    path.write_text(call_source(call, "cpu", Outcome("wrong numbers in y", "kernels.softmax", "so and so")))
+    path.write_text(call_source(call, device, Outcome("wrong numbers in y", "kernels.softmax", "so and so")))
     runpy.run_path(str(path))["check"]()
     wrong = path.read_text().replace("kernels.softmax(x=", "kernels.log_softmax(x=")
     path.write_text(wrong)
@@ -296,7 +296,7 @@ def test_a_reproduction_runs_alone_and_fails_where_the_call_is_wrong(library, tm
         runpy.run_path(str(path))["check"]()
 
 
-def test_a_reproduction_of_what_must_be_refused_fails_where_it_is_taken(tmp_path, monkeypatch):
+def test_a_reproduction_of_what_must_be_refused_fails_where_it_is_taken(tmp_path):
     call = SOFTMAX.having(out=replace(OUT, flaw="read-only"))
     path = tmp_path / "found.py"
     path.write_text(call_source(call, "cpu", Outcome("taken, though out is read-only", "ops.softmax")))
