@@ -108,7 +108,7 @@ class CallMaker:
     def result(self, shape: tuple[int, ...], dtype: str) -> Laid:
         """An array to be written: any layout in which it could be, and some in which it cannot."""
         laid = Laid(shape, dtype, "poison", self.layout(len(shape), None if self.rng.random() < 0.4 else False))
-        return self.with_flaw(laid) if self.rng.random() < 0.1 else laid
+        return self.with_flaw(laid) if self.rng.random() < 0.15 else laid
 
     def content(self) -> str:
         return self.rng.choice(["normal"] * 5 + ["small", "special"])
@@ -303,7 +303,7 @@ class CallMaker:
         return call.having(**{name: self.with_flaw(a)})
 
     def with_flaw(self, a: Laid) -> Laid:
-        flaw = self.rng.choice(FLAWS if self.library == "numpy" else SHARED)
+        flaw = self.rng.choice([*FLAWS, *SHARED] if self.library == "numpy" else SHARED)
         if flaw == "swapped" and (a.dtype.startswith(("f8", "bf")) or a.dtype in ("i8", "bool")):
             flaw = "read-only"
         return replace(a, flaw=flaw, layout=a.layout if flaw in ("read-only", "swapped") else None)

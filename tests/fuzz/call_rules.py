@@ -136,7 +136,7 @@ class Asked:
             raise Unfit(f"{name} has another shape than the result")
         argument = self.call.get(name)
         if not b.view.size:
-            self.may_refuse |= isinstance(argument, Laid) and bool(argument.flaw)
+            self.may_refuse |= isinstance(argument, Laid) and bool(argument.flaw or argument.layout)
             return
         if not b.view.flags.writeable:
             raise Unfit(f"{name} is read-only")
