@@ -14,7 +14,7 @@ from . import commands
 from .command_words import NO_TARGETS, CommandLine, command_line, kernel_file
 from .commands import Ended, judged
 
-SHARE = range(40)
+SHARE = range(24)
 
 
 def test_random_commands_succeed_or_say_why_not():
