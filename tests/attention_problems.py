@@ -23,7 +23,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.kernels import Heads, Scores
 from tilewave.kernels.attentions import attention_tile_for
-from tilewave.kernels.decodes import DecodeWay, rows_tile_for
+from tilewave.kernels.key_splits import DecodeWay, rows_tile_for
 
 TANH_ULPS, LOG2_ULPS = (
     max(column[name] for column in bounds().values() if name in column) for name in ("tanh", "log2")
@@ -153,25 +153,30 @@ class Problem:
         target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
         of_k, rows, parts = self.heads[1], self.sharing * self.queries, -(-self.keys // length)
         tile = rows_tile_for(target, heads, self.dtype, rows)
-        find = shipped.attention_parts_kernel(tile, heads, self.scores, self.queries, f32, *[self.dtype] * 3)
+        find = shipped.attention_parts_kernel(tile, heads, self.scores, self.queries, f32, *[self.dtype] * 3, self.bias)
         join = shipped.join_parts_kernel(self.size_v, f32, self.out, f32)
         means, sums = (poisoned((parts, self.batch, of_k, rows, *more), f32) for more in ((self.size_v,), ()))
-        q = self.q.reshape(self.batch, of_k, rows, self.size)
-        execute(way, find.compile(target=target), q, self.k, self.v, means, sums, length)
+        q, added = self.in_rows(self.q), [] if self.added is None else [self.in_rows(self.added)]
+        execute(way, find.compile(target=target), q, self.k, self.v, *added, means, sums, length)
         found = means.reshape(parts, *self.y.shape), sums.reshape(parts, *self.lse.shape)
         execute(way, join.compile(target=target), *found, self.y, self.lse)
         self.check(self.y, self.lse, -(-self.keys // tile.keys) + 2 * parts)
+
+    def in_rows(self, x):
+        """Heads that share keys as rows of one."""
+        shape = self.batch, self.heads[1], self.sharing * self.queries
+        return None if x is None else x.reshape(*shape, x.shape[-1])
 
     def run_in_rows(self, way):
         """Decode where each head's keys are one part."""
         target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
         of_k, rows = self.heads[1], self.sharing * self.queries
         chosen = DecodeWay.alone(target, heads, self.scores, self.dtype, rows)
-        dtypes = *[self.dtype] * 3, self.out, f32
-        kernel = shipped.attention_rows_kernel(chosen.tile, heads, self.scores, self.queries, f32, *dtypes)
-        q, y = (x.reshape(self.batch, of_k, rows, x.shape[-1]) for x in (self.q, self.y))
-        lse = self.lse.reshape(self.batch, of_k, rows)
-        execute(way, kernel.compile(target=target, buffers=chosen.steps_ahead), q, self.k, self.v, y, lse)
+        dtypes = *[self.dtype] * 3, self.out, self.bias
+        kernel = shipped.attention_rows_kernel(chosen.tile, heads, self.scores, self.queries, f32, *dtypes, f32)
+        q, y, added = (self.in_rows(x) for x in (self.q, self.y, self.added))
+        lse, added = self.lse.reshape(self.batch, of_k, rows), [] if added is None else [added]
+        execute(way, kernel.compile(target=target, buffers=chosen.steps_ahead), q, self.k, self.v, *added, y, lse)
         self.check(self.y, self.lse, -(-self.keys // chosen.tile.keys))
 
 

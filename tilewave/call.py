@@ -43,7 +43,7 @@ def compile_kernel(
     kernel: WaveKernel, target: str | None, subs: Mapping[Symbol, Any], options: Mapping[str, Any]
 ) -> Compiled:
     """What `kernel.compile(…)` gives."""
-    return wave_compile(WaveCompileOptions(subs=subs, target=target, **options), kernel)
+    return wave_compile(WaveCompileOptions(subs=subs, target=target, **{**kernel.options, **options}), kernel)
 
 
 def compiled_for(
@@ -57,7 +57,8 @@ def compiled_for(
 
     `sizes` are those of the call that it is compiled for.
     """
-    return compile_near(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel, sizes)
+    options = WaveCompileOptions(subs=subs, target=target, longest=longest, **kernel.options)
+    return compile_near(options, kernel, sizes)
 
 
 LEAST_WHOLE, LONG = 16, 2048

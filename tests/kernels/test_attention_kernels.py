@@ -13,7 +13,8 @@ from tilewave.errors import CallError, DTypeError
 from tilewave.ir.ops import Allocate, Select
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, decodes
-from tilewave.kernels.decodes import DecodeWay, is_sooner_whole, part_length, rows_tile_for
+from tilewave.kernels.attentions import attention_tile_for
+from tilewave.kernels.key_splits import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
 from tilewave.machine.chips import CHIPS
 
 pytestmark = pytest.mark.share(4)
@@ -187,12 +188,45 @@ def test_parts_keep_all_processors_busy_to_the_end():
 
 def test_heads_that_keep_memory_busy_are_not_cut():
     """On 132 processors, where parts would run two to a processor: half as many heads do."""
-    head = 4096 * 512
-    assert is_sooner_whole(132, 264, 16 * 8, head, 2) and is_sooner_whole(132, 264, 16 * 8, 8 * head, 2)
-    assert is_sooner_whole(132, 264, 8 * 8, head, 4) and is_sooner_whole(132, 264, 32 * 8, head, 1)
-    assert is_sooner_whole(132, 264, 8, head // 16, 2)  # which are read before parts are joined
-    assert not is_sooner_whole(132, 264, 8, head, 16) and not is_sooner_whole(132, 264, 4 * 8, head, 8)
-    assert not is_sooner_whole(132, 264, 17 * 8, head, 5)  # four heads of a second round
+
+    def is_whole(batch, keys=4096):
+        return KeySplit.of(few(batch, keys)).is_whole
+
+    assert is_whole(16) and is_whole(16, 32768) and is_whole(8) and is_whole(32)
+    assert is_whole(1, 256)  # which are read before parts are joined
+    assert not is_whole(1) and not is_whole(4)
+    assert not is_whole(8, 8192)  # half of the processors read at 0.9 of a copy's speed
+    assert not is_whole(17)  # four heads of a second round
+
+
+def few(batch, keys, heads=32, of_k=8, queries=1, size=128, dtype=bf16, **asked):
+    """A call on Hopper."""
+    scores = shipped.Scores(size**-0.5, **asked).of_queries(queries)
+    shared = shipped.Heads(size, size, heads // of_k)
+    return AttentionSizes("sm_90a", shared, scores, dtype, batch, of_k, queries, keys)
+
+
+def test_few_queries_are_rows_of_the_heads_that_share_keys():
+    """One query of a head fills little of a tile of queries, and few heads little of the machine."""
+    assert split_for(few(64, 4096)).is_whole
+    assert split_for(few(8, 8192)).parts == 4
+    assert split_for(few(1, 65536, heads=128)).parts == 32
+    for queries in (2, 4, 16):  # as speculative decoding has them
+        assert split_for(few(8, 8192, queries=queries, causal=True)) is not None
+    assert split_for(few(1, 65536, heads=8, queries=64)).parts > 8
+
+
+def test_queries_that_fill_tiles_are_tiles():
+    assert split_for(few(4, 4096, heads=32, of_k=32, queries=77, size=64)) is None
+    assert split_for(few(4, 4096, queries=4096, causal=True)) is None
+    assert split_for(few(512, 128, heads=12, of_k=12, queries=128, size=64)) is None
+    assert split_for(few(8, 8192, queries=17, causal=True)) is None  # a kernel is made for each number of queries
+
+
+@pytest.mark.parametrize("queries, rows", [(1, 128), (77, 128), (128, 128), (192, 192), (256, 128), (4096, 192)])
+def test_three_groups_of_waves_take_queries_that_fill_them(queries, rows):
+    heads = shipped.Heads(64, 64)
+    assert attention_tile_for("sm_90a", heads, shipped.Scores(1.0), f16, None, queries, 4096).queries == rows
 
 
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
@@ -203,8 +237,8 @@ def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size, window):
     heads = shipped.Heads(size, size, 4)
     scores = shipped.Scores(1.0, window=window)
     way = DecodeWay.alone("sm_90a", heads, scores, f16, 4)
-    kernel = shipped.attention_rows_kernel(way.tile, heads, scores, 1, f32, *[f16] * 4, f32)
-    made = way.prepared(kernel, "sm_90a")
+    kernel = shipped.attention_rows_kernel(way.tile, heads, scores, 1, f32, *[f16] * 4, None, f32)
+    made = way.prepared(kernel).compile("sm_90a")
     left = CHIPS["sm_90a"].shared.bytes - made.build.program.code_for(Variant()).shared_bytes
     assert 0 <= left < way.tile.keys * 2 * size * 2, "there is room for another step"
     assert made.resources.assembled.spilled_bytes == 0 and made.resources.assembled.serialized == ()

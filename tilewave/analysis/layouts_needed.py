@@ -56,7 +56,7 @@ class LayoutsNeeded:
 
     def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
-        self.lanes = kernel.lanes * prod(kernel.waves)
+        self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
         self.needed: dict[Value, list[TileLayouts]] = {}
         self.misfits: dict[Value, list[Op]] = {}
         self._had: dict[tuple[Value, TileLayouts], bool] = {}
@@ -92,7 +92,7 @@ class LayoutsNeeded:
         order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
         near = order[::-1]
         lanes = self.lanes // waves
-        width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), lanes, waves)
+        width = chunk_width(shape, near[0], max(1, self.vector_bytes // element_bytes), lanes, waves)
         return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
 
     def _is_met(self, v: Value) -> bool:
@@ -199,7 +199,7 @@ class LayoutsNeeded:
         return self._reading.fragment().with_neighbours(op.per_lane)
 
     def _plain(self, shape: tuple[int, ...], element_bytes: int) -> TileLayouts:
-        width = max(1, WIDEST_BYTES // element_bytes)
+        width = max(1, self.vector_bytes // element_bytes)
         while shape[-1] % width or (width > 1 and prod(shape) // width < self.lanes):
             width //= 2
         return linear(shape, width, self.lanes)

@@ -300,6 +300,9 @@ class Kernel:
     """Neighbouring workgroups that run side by side and see each other's shared memory."""
     resident: int = 1
     """Workgroups that a processor is to hold at once, so that a lane has no more registers than that leaves."""
+    vector_bytes: int = 16
+    """The most bytes of neighbours that one load or store of a lane moves, where it is not staged: at multiples of it
+    rows begin and end."""
     limits: tuple[tuple[str, int, int], ...] = ()
     """The least and the most that sizes which stay open may be, where it is not for all of them."""
     sums: str = ""

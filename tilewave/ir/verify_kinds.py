@@ -93,7 +93,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     """What a kernel says of itself."""
     counted = "str" if isinstance(kernel.workgroups, str) else "int"
     attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str"}
-    attributes |= {"cluster": "int", "resident": "int"}
+    attributes |= {"cluster": "int", "resident": "int", "vector_bytes": "int"}
     for name, kind in attributes.items():
         fits, told = KINDS[kind]
         want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
@@ -103,6 +103,8 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
     want(kernel.sums in ("", ONE_ORDER), f"sums are free, or in {ONE_ORDER}, not {kernel.sums!r}")
     want(kernel.resident >= 1, f"a processor holds one workgroup or more, not {kernel.resident}")
+    vectors = kernel.vector_bytes in (1, 2, 4, 8, 16)
+    want(vectors, f"a lane's loads move 1, 2, 4, 8 or 16 bytes at once, not {kernel.vector_bytes}")
     if isinstance(n, int):
         want(n >= 1, f"{n} workgroups compute nothing")
         want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")

@@ -53,6 +53,8 @@ class WaveKernel:
     """What symbols are worth where neither the options nor a call say it."""
     tune: Any = None
     """Which tiles may be chosen, where none are given: a `Tune`, which the compiler reads."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `buffers`."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls left for later ones."""
 
@@ -90,6 +92,10 @@ class WaveKernel:
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
         order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
         return replace(self, constraints=(*others, order), kept={})
+
+    def with_options(self, **options: Any) -> WaveKernel:
+        """The same kernel, whose calls are compiled with these fields of `WaveCompileOptions`."""
+        return replace(self, options={**self.options, **options}, kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""

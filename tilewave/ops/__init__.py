@@ -172,8 +172,8 @@ def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Arr
 
 
 def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
-    _, (q, k, v, *_) = _library(attend.arguments, q, k, v)
-    return attention_kernel_of(q, k, v, AttentionAsked(checked_causal("attention", causal)))
+    lib, (q, k, v, *_) = _library(attend.arguments, q, k, v)
+    return attention_kernel_of(lib, q, k, v, AttentionAsked(checked_causal("attention", causal)))
 
 
 attention = Operation("attention", _attention, _attention_kernel)

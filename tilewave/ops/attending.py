@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
-from tilewave.kernels.attentions import AttentionAsked, attention_for
+from tilewave.kernels.attentions import AttentionAsked
+from tilewave.kernels.decodes import attention_calls
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops.arrays import Array, ArrayLibrary, broadcast, folded, spelled
+from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast, folded, spelled
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.results import prepared, written
 
@@ -35,9 +37,19 @@ def _attention(
     to, behind = written(lib, _with_heads(results["out"]), 3)
     lse = results["lse"].reshape(to.shape[:-1]) if keeps else None
     queries, keys, values, biases = (None if x is None else _stacked(x) for x in (q, k, v, added))
-    kernel = attention_for(queries, keys, values, to, *asked, biases, lse)
-    arrays = given_only(q=queries, k=keys, v=values, bias=biases, out=to, lse=lse)
-    return CallWork(results, KernelLaunch(kernel, arrays), behind)
+    arrays = given_only(q=queries, k=keys, v=values, bias=biases, y=to, lse=lse)
+    scratch: dict[str, Array] = {}
+
+    def make(name: str, dtype: DType, shape: Shape) -> Array:
+        scratch[name] = lib.empty(shape, dtype, q)
+        return scratch[name]
+
+    first, *more = [_launch(*call) for call in attention_calls(arrays, make, *asked)]
+    return CallWork(results, first, tuple(more), scratch, behind)
+
+
+def _launch(kernel: WaveKernel, arrays: Mapping[str, Array], numbers: tuple[int, ...]) -> KernelLaunch:
+    return KernelLaunch(kernel, {"out" if name == "y" else name: array for name, array in arrays.items()}, numbers)
 
 
 attention = Operated("attention", ("q", "k", "v", "bias?", "out?"), _attention)
@@ -45,11 +57,11 @@ attention = Operated("attention", ("q", "k", "v", "bias?", "out?"), _attention)
 back as well."""
 
 
-def attention_kernel_of(q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
-    """The kernel of such a call, without a bias."""
+def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
+    """The kernel of such a call, without a bias; the first of two where one joins what the other found."""
     _check_axes(q, k, v)
-    queries, keys, values = (_stacked(x) for x in (q, k, v))
-    return attention_for(queries, keys, values, queries, *asked)
+    arrays = {"q": _stacked(q), "k": _stacked(k), "v": _stacked(v), "y": _stacked(q)}
+    return attention_calls(arrays, lambda _, dtype, shape: lib.empty(shape, dtype, q), *asked)[0].kernel
 
 
 def sums_dtype(dtype: DType) -> DType:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tilewave.backend.protocol import CallAgain
@@ -54,57 +55,79 @@ class CallWork(NamedTuple):
     """By name; new ones, or one that the call was given."""
     launch: KernelLaunch | None = None
     """None where there is nothing to compute."""
+    more: tuple[KernelLaunch, ...] = ()
+    """Launches that follow it, in this order."""
+    scratch: Mapping[str, Array] = MappingProxyType({})
+    """Arrays by name that launches hand to later ones and the caller never sees; each call has its own."""
     behind: Callable[[], None] | None = None
     """What is left to be done then, if anything."""
 
+    @property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """All launches of the call, in order."""
+        return () if self.launch is None else (self.launch, *self.more)
+
     def run(self) -> None:
-        if self.launch is not None:
-            self.launch()
+        for launch in self.launches:
+            launch()
         if self.behind is not None:
             self.behind()
+
+
+class PlannedLaunch(NamedTuple):
+    """One launch of a plan, for other arrays that lie as those of the call that it was made of."""
+
+    picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    """Of what is given and what is new, whatever the kernel takes."""
+    call: CallAgain
+    words: Callable[[Sequence[Any]], tuple[int, ...]]
+    """Of numbers that the kernel takes."""
 
 
 class Plan(NamedTuple):
     """What is done again with other arrays."""
 
     allocations: Sequence[Callable[[], Array]]
-    """Of results that are new."""
-    picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
-    """Of what is given and what is new, whatever the kernel takes."""
-    call: CallAgain
-    words: Callable[[Sequence[Any]], tuple[int, ...]]
-    """Of numbers that the kernel takes."""
+    """Of results and scratch arrays that are new."""
+    launches: tuple[PlannedLaunch, ...]
     results: Callable[[tuple[Array, ...]], Any]
-    """The same of what is given back: one array, or several."""
+    """Of what is given and what is new, what is given back: one array, or several."""
 
     def __call__(self, arrays: tuple[Array, ...], numbers: Sequence[Any] = ()) -> Any:
-        """The results, with the kernel's own numbers or others; `NOT_MADE` where arrays must be looked at closely."""
+        """The results, with the kernels' own numbers or others; `NOT_MADE` where arrays must be looked at closely."""
         every = (*arrays, *[allocate() for allocate in self.allocations])
-        if numbers:
-            said = self.call(self.picked(every), self.words(numbers))
-        else:
-            said = self.call(self.picked(every))
-        return NOT_MADE if said else self.results(every)
+        for picked, call, words in self.launches:
+            said = call(picked(every), words(numbers)) if numbers else call(picked(every))
+            if said:
+                return NOT_MADE
+        return self.results(every)
 
     @staticmethod
     def of(lib: ArrayLibrary, given: Mapping[str, Array], work: CallWork) -> Plan | None:
         """Of work that has been done; None where it cannot be done again so."""
-        launch = work.launch
-        if launch is None or work.behind is not None:
+        if work.launch is None or work.behind is not None:
             return None
-        new = [name for name in work.results if given.get(name) is None]
-        sources = {**given, **work.results}
+        new = [*(name for name in work.results if given.get(name) is None), *work.scratch]
+        sources = {**given, **work.results, **work.scratch}
         at = {name: i for i, name in enumerate((*given, *new))}  # what is new stands behind, under a name given or not
-        if any(lib.address(view) != lib.address(sources[name]) for name, view in launch.arrays.items()):
-            return None  # a copy was made
-        fresh = [i for i, name in enumerate(launch.arrays) if name in new]
-        call = launch.kernel.again(launch.arguments, fresh)
-        if call is None:
+        launches = [_planned(lib, launch, sources, new, at) for launch in work.launches]
+        if None in launches:
             return None
         allocations = [lib.allocation(sources[name]) for name in new]
-        picked = picked_of([at[name] for name in launch.arrays])
         results = itemgetter(*[at[name] for name in work.results]) if work.results else _nothing
-        return Plan(allocations, picked, call, launch.kernel.words, results)
+        return Plan(allocations, tuple(found for found in launches if found), results)
+
+
+def _planned(
+    lib: ArrayLibrary, launch: KernelLaunch, sources: Mapping[str, Array], new: Sequence[str], at: Mapping[str, int]
+) -> PlannedLaunch | None:
+    """A launch that has been made, for arrays at these places; None where it cannot be made again so."""
+    if any(lib.address(view) != lib.address(sources[name]) for name, view in launch.arrays.items()):
+        return None  # a copy was made
+    fresh = [i for i, name in enumerate(launch.arrays) if name in new]
+    call = launch.kernel.again(launch.arguments, fresh)
+    picked = picked_of([at[name] for name in launch.arrays])
+    return None if call is None else PlannedLaunch(picked, call, launch.kernel.words)
 
 
 def _nothing(every: tuple[Array, ...]) -> None:

@@ -122,7 +122,7 @@ def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) ->
     """More batches than a grid has axes: one stack of copies."""
     c, behind = written(lib, to.c, 2)
     of_copies = Operands(folded(to.a, 2), folded(to.b, 2), c)
-    return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), behind)
+    return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), behind=behind)
 
 
 def _launch(
@@ -185,7 +185,7 @@ def _linear(
     if not prod(results["out"].shape):
         return CallWork(results)
     to, behind = written(lib, results["out"])
-    return CallWork(results, _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums")), behind)
+    return CallWork(results, _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums")), behind=behind)
 
 
 linear = Operated("linear", ("x", "weight", "bias?", "residual?", "out?"), _linear)

@@ -27,7 +27,7 @@ def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
         return CallWork({"out": found})
     rows, (to, behind) = folded(x), written(lib, found)
     kernel = kernel_for(softmax_kernel, x=rows, y=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), behind=behind)
 
 
 softmax = Operated("softmax", ("x", "out?"), _softmax)
@@ -42,7 +42,7 @@ def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | No
     rows, (to, behind) = folded(x), written(lib, found)
     kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=None, total=None)
     arrays = given_only(x=rows, weight=weight, out=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
 
 
 rms_norm = Operated("rms_norm", ("x", "weight?", "out?"), _rms_norm)
@@ -65,7 +65,7 @@ def _add_rms_norm(
     rows, added, sums = (folded(array) for array in (x, residual, total))
     kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=added, total=sums)
     arrays = given_only(x=rows, residual=added, weight=weight, total=sums, out=to)
-    return CallWork(results, KernelLaunch(kernel, arrays, (eps,)), behind)
+    return CallWork(results, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
 
 
 add_rms_norm = Operated("rms_norm", ("x", "residual", "weight?", "out?"), _add_rms_norm)
@@ -82,7 +82,7 @@ def _layer_norm(
     rows, (to, behind) = folded(x), written(lib, found)
     kernel = layer_norm_for(rows, to, weight, bias)
     arrays = given_only(x=rows, weight=weight, bias=bias, out=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
 
 
 layer_norm = Operated("layer_norm", ("x", "weight?", "bias?", "out?"), _layer_norm)

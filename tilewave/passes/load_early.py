@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.held_registers import held_bytes
+from tilewave.analysis.held_registers import loaded_bytes
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Load, Matrix, MatrixShared, Reduction
 from tilewave.ir.placements import lies_in
@@ -36,13 +36,13 @@ class LoadEarly:
 
         def early(block: Block) -> Block:
             inner = replace(block, ops=tuple(map_blocks(op, early) for op in block.ops))
-            return self.block(inner, written)
+            return self.block(inner, written, kernel.vector_bytes)
 
         return replace(kernel, body=early(kernel.body))
 
-    def block(self, block: Block, written: set[Value]) -> Block:
+    def block(self, block: Block, written: set[Value], vector_bytes: int) -> Block:
         loads = [op for op in block.ops if isinstance(op, Load) and lies_in(op.memory, "global")]
-        if len(loads) < 2 or sum(held_bytes(op.result) for op in loads) > self.most_bytes:
+        if len(loads) < 2 or sum(loaded_bytes(op.result, vector_bytes) for op in loads) > self.most_bytes:
             return block
         first = next(i for i, op in enumerate(block.ops) if op is loads[0])
         later = {v for op in block.ops[first:] for v in op.results}

@@ -26,6 +26,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
+from tilewave.passes.limit_vectors import LimitVectors
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
@@ -149,9 +150,15 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
     )
 
 
-def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
-    """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
+def hopper_plain(
+    machine: Chip, places: Places, pipelining: Sequence[Pass], vector_bytes: int | None = None
+) -> tuple[Pass, ...]:
+    """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it.
+
+    Rows begin and end at multiples of `vector_bytes`, or, unsaid, of what the widest load moves.
+    """
     return (
+        LimitVectors(vector_bytes or machine.widest_load_bytes),  # first: whoever asks how tiles are held must know it
         TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
         ShareParts(machine.processors),
         add_up_parts,  # behind: what workgroups cannot share

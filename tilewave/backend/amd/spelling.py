@@ -130,8 +130,10 @@ class Amdgcn:
         # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
+    def load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
         raise NotImplementedError(f"{self.chip.name} reaches arrays through windows, which say what is inside")
+
+    load_if_in_order = load_if
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Lanes are told apart by the byte at which each would lie in a row of words."""

@@ -90,6 +90,9 @@ class NvidiaBuild(Build):
     """Whether arrays that the copy engine cannot take may be copied to where it can."""
     copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
     """What a file brought for that."""
+    in_vectors: Callable[[int], NvidiaBuild] | None = None
+    """How it is built for open rows that begin and end at multiples of so many bytes, fewer than the widest load has;
+    None where rows are known, or something is multiplied."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -132,7 +135,9 @@ class NvidiaBuild(Build):
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
         sharing = (lambda: self.sharing.lanes) if self.off_lines else None
-        kernels = lambda: self.lanes, make, plain, sharing
+        in_vectors = self.in_vectors
+        narrower = (lambda most_bytes: in_vectors(most_bytes).lanes) if in_vectors else None
+        kernels = lambda: self.lanes, make, plain, sharing, narrower
         return NvidiaProgram(self.tiles, self.chip, *kernels, self.repacks, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
@@ -241,16 +246,22 @@ def build_nvidia(
 
     sharing = off_lines if is_open(tiles) else None
 
+    def in_vectors(most_bytes: int) -> NvidiaBuild:
+        return build_plain(tiles, chip, places, (), vector_bytes=most_bytes)
+
+    multiplies = any(isinstance(op, Mma) for op in walk(tiles.body))
+    narrower = in_vectors if is_open(tiles) and not multiplies else None
+
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
         if _copies(built):
             return replace(built, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
-        return replace(_tried(built, plain()), key=key)
+        return replace(_tried(built, plain()), key=key, in_vectors=narrower)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
-    whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code})
+    whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code}, in_vectors=narrower)
     return replace(whole, otherwise=plain, off_lines=sharing, repacks=repacks) if code.maps else whole
 
 
@@ -330,9 +341,16 @@ def _brings_little(tiles: Kernel) -> bool:
     return any(isinstance(op, Mma) for op in ops) and sum(prod(x.shape) * x.dtype.bytes for x in read) <= AHEAD_BYTES
 
 
-def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
-    """The kernel whose lanes load its tiles, from arrays of any strides."""
-    return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining), key)
+def build_plain(
+    tiles: Kernel,
+    chip: Chip,
+    places: Places,
+    pipelining: Sequence[Pass],
+    key: str = "",
+    vector_bytes: int | None = None,
+) -> NvidiaBuild:
+    """The kernel whose lanes load its tiles, from arrays of any strides, at most so many neighbouring bytes at once."""
+    return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining, vector_bytes), key)
 
 
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:

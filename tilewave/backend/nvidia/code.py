@@ -25,10 +25,15 @@ class Variant:
     """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
     off_lines: bool = False
     """Rows that are open do not begin on cache lines, and neighbours share copies."""
+    vector_bytes: int = 0
+    """Lanes hold rows in parts of so many bytes, at whose multiples those of the narrow arrays begin and end; 0: of as
+    many as the widest load moves."""
 
     @property
     def arrays(self) -> str:
         """What it is for, in words."""
+        if self.vector_bytes:
+            return f"rows on {self.vector_bytes} bytes"
         if self.narrow or (self.is_plain and self.any_strides):
             return "any arrays"
         if self.is_plain:

@@ -18,16 +18,18 @@ from tilewave.machine.chips import Chip
 def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = {v.name: v.type.dtype.bytes for v in memories}
-    alignments |= dict.fromkeys(moved_in_chunks(kernel), chip.widest_load_bytes) | dict(variant.narrow)
+    if not variant.vector_bytes:  # others that chunks are moved of are named there
+        alignments |= dict.fromkeys(moved_in_chunks(kernel), chip.widest_load_bytes)
+    alignments |= dict(variant.narrow)
     return lower_lanes(
         kernel, Nvptx(chip), frozenset(variant.any_strides), alignments, loads_whole_rows(kernel, variant)
     )
 
 
 def loads_whole_rows(kernel: Kernel, variant: Variant) -> bool:
-    """Whether its open rows are as long as multiples of the widest load: others have code of their own."""
+    """Whether its open rows are as long as multiples of what a lane moves at once: others have code of their own."""
     copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
-    return not copies and not variant.any_strides and not variant.narrow
+    return not copies and not variant.any_strides and (not variant.narrow or variant.vector_bytes > 0)
 
 
 def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:

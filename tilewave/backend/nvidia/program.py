@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any, NamedTuple
 
 from tilewave.analysis.loads import moved_in_chunks
@@ -111,6 +112,8 @@ class NvidiaProgram:
     otherwise: Callable[[], Kernel] | None = None
     off_lines: Callable[[], Kernel] | None = None
     """For open rows that do not begin on cache lines."""
+    in_vectors: Callable[[int], Kernel] | None = None
+    """For open rows that begin and end at multiples of so many bytes, fewer than the widest load has."""
     repacks: bool = False
     """Whether arrays that its copies cannot take may be copied to where they can."""
     known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
@@ -361,11 +364,18 @@ class NvidiaProgram:
         if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
             return self.for_any
         if not self.copied and (anywhere or self._has_odd_rows({x: v for x, v in named.items() if x in self.chunked})):
-            return self.for_any
+            return self.for_any if fitting.any_strides or not self.in_vectors else self._narrower(named)
         brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
         rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
         return Variant(any_strides=anywhere, off_lines=self.off_lines is not None and not on_lines)
+
+    def _narrower(self, named: Mapping[str, ArrayView]) -> Variant:
+        """For rows that begin and end at multiples of fewer bytes than the widest load has."""
+        chunked = {name: v for name, v in named.items() if name in self.chunked}
+        rows = [v.shape[-1] * v.dtype.bytes for v in chunked.values() if v.shape]
+        grain = gcd(*(alignment(v, self.chip.widest_load_bytes) for v in chunked.values()), *rows)
+        return Variant(narrow=tuple((x, max(grain, v.dtype.bytes)) for x, v in chunked.items()), vector_bytes=grain)
 
     def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
         """Whether rows end within a load: where lanes load all, code is made for open rows that do not."""
@@ -446,6 +456,8 @@ class NvidiaProgram:
         return tuple(v.name for v in self.memories if v.name not in copied) if copied else ()
 
     def kernel_of(self, variant: Variant) -> Kernel:
+        if variant.vector_bytes and self.in_vectors:
+            return self.in_vectors(variant.vector_bytes)
         if variant.off_lines and self.off_lines:
             return self.off_lines()
         return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()

@@ -104,13 +104,29 @@ class Nvptx:
 
     # -- memory
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
-        """Lanes that load from elsewhere instead, to throw it away, are slower by far: all ask for one line."""
-        registers = ", ".join(f"${i}" for i in range(words))
-        load = f"ld.global.v{words}.b32 {{{registers}}}, [${2 * words}];"
+    def load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
+        return self._load_if(f, condition, raw, pointer, "ld.global.nc")
+
+    def load_if_in_order(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
+        return self._load_if(f, condition, raw, pointer, "ld.global")
+
+    def _load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str, instruction: str) -> str:
+        """By a predicate: lanes that load from elsewhere instead, to throw it away, are slower by far, as all ask for
+        one line; and in a branch LLVM would convert what was loaded, so that each load waited for the one before."""
+        words, _, element = raw.strip("<>").rpartition(" x ")
+        count, kind = int(words or 1), "i16" if element == "i8" else element  # no register has 8 bits
+        registers = ", ".join(f"${i}" for i in range(count))
+        to, vector_of = (f"{{{registers}}}", f".v{count}") if count > 1 else (registers, "")
+        load = f"{instruction}{vector_of}.b{element[1:]} {to}, [${2 * count}];"
         truth = f.value(f"zext i1 {condition} to i32")
         operands = [(self.global_pointer, pointer), ("i32", truth)]
-        return asm_on(f, when(2 * words + 1, load), [("i32", "0")] * words, operands)
+        found = asm_on(f, when(2 * count + 1, load), [(kind, "0")] * count, operands)
+        if count == 1:
+            return found[0] if kind == element else f.value(f"trunc {kind} {found[0]} to {element}")
+        whole = "poison"
+        for i, word in enumerate(found):
+            whole = f.value(f"insertelement {raw} {whole}, {kind} {word}, i32 {i}")
+        return whole
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""

@@ -39,6 +39,10 @@ class Pointers:
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
         f, condition, where = self.f, self.condition(at), self.pointer(at)
+        if condition and self.place.whole_rows and self.place.alignment < self.m.target.widest_bytes:
+            target = self.m.target
+            load = target.load_if_in_order if self.place.is_written else target.load_if
+            return load(f, condition, raw, where)
         if condition and self.place.is_written:
             return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
         if condition:  # the array's first element is always there to be loaded, and thrown away

@@ -119,9 +119,13 @@ class LaneTarget(Protocol):
 
     def wave(self, f: LlvmFunction) -> str: ...
 
-    def load_if(self, f: LlvmFunction, condition: str, words: int, pointer: str) -> list[str]:
-        """So many words of 32 bits from an address that is a multiple of them; zeros where the condition does not hold,
-        and nothing is looked at."""
+    def load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
+        """What one access moves, from an address that is a multiple of its bytes; zeros where the condition does not
+        hold, and nothing is looked at. The kernel writes nothing there, so it may be loaded later."""
+        ...
+
+    def load_if_in_order(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
+        """The same of what the kernel may write."""
         ...
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:

@@ -144,8 +144,9 @@ class _Chunk:
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
-            return self.p.m.target.load_if(f, condition, WORDS, where)
-        block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
+            block = self.p.m.target.load_if_in_order(f, condition, BLOCK, where)
+        else:
+            block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
         return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 
     def _shifted(self, words: list[str], begin: str) -> list[str]:
