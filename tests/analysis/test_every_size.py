@@ -77,6 +77,25 @@ def batched(a: Memory[B, M, N, G, f32], c: Memory[B, N, M, G, f32]):
     write(read(a), c)
 
 
+H, U = sym.H, sym.U
+
+
+@wave([WorkgroupConstraint(M, 16, 0), *(WorkgroupConstraint(dim, 1, at) for dim, at in ((H, 2), (B, 3), (U, 4)))])
+def in_heads(a: Memory[B, H, M, G, f32], c: Memory[U, B, H, M, G, f32]):
+    write(broadcast(read(a), (U, B, H, M)), c)
+
+
+@wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(U, 1, 2), TilingConstraint(K, 4)])
+def in_parts(a: Memory[M, K, G, f32], c: Memory[U, M, G, f32], length: index):
+    start = first_index(U) * length
+
+    @iterate(K, init_args=[Register[M, f32](0.0)], start=start, stop=start + length)
+    def total(acc):
+        return acc + read(a).sum(dim=K)
+
+    write(broadcast(total, (U, M)), c)
+
+
 PROVED = {
     "linear": lambda: compiled(gemm()),
     "named": lambda: compiled(gemm(WorkgroupMapping("xcd_contiguous(8) >> grouped(3)"))),
@@ -86,6 +105,8 @@ PROVED = {
     "step by step": lambda: compiled(step_by_step),
     "in place": lambda: compiled(in_place),
     "batched": lambda: compiled(batched),
+    "in heads": lambda: compiled(in_heads),
+    "in parts": lambda: compiled(in_parts),
 }
 
 
@@ -103,10 +124,15 @@ def test_what_the_language_deals_and_cuts_is_right_for_every_size(name):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*PROVED]), st.fixed_dictionaries({s: st.integers(0, 70) for s in "MNKB"}))
+@given(
+    st.sampled_from([*PROVED]),
+    st.fixed_dictionaries(
+        {s: st.integers(0, 70) for s in "MNKB"} | {s: st.integers(0, 5) for s in ("H", "U", "length")}
+    ),
+)
 def test_what_is_proved_is_what_looking_at_every_tile_finds(name, sizes):
     kernel = proved(name)
-    values = {size: sizes[size] for size in kernel.open_sizes}
+    values = {size: sizes[size] for size in (*kernel.open_sizes, *(v.name for v in kernel.numbers))}
     judged_schedule(bind(kernel.kernel, values), values)
 
 
@@ -334,10 +360,35 @@ READ_ELSEWHERE = {
     "a step too many": (ROWS, "%three = const() {value = 3}", "%three = const() {value = 4}"),
 }
 """What reads lies elsewhere, and outside for some sizes: zeros."""
+HEADS, PARTS = (str(compiled(kernel).ir("trace")) for kernel in (in_heads, in_parts))
+WRONG |= {
+    "heads counted as batches": (HEADS, "mod(%tile_b, %H_tiles)", "mod(%tile_b, %B_tiles)"),
+    "batches of as many heads as there are batches": (
+        HEADS,
+        "floor_div(%tile_b, %H_tiles)",
+        "floor_div(%tile_b, %B_tiles)",
+    ),
+    "parts behind the last": (HEADS, "mod(%floor_div_3, %U_tiles)", "add(%floor_div_3, %U_tiles)"),
+    "parts of one head": (HEADS, "floor_div(%tile_b, %mul)", "floor_div(%tile_b, %H_tiles)"),
+    "heads for batches": (HEADS, "%c, [%mul_7, %mul_6, %mul_5, %mul_4]", "%c, [%mul_7, %mul_5, %mul_6, %mul_4]"),
+    "one batch for all": (HEADS, "%c, [%mul_7, %mul_6, %mul_5, %mul_4]", "%c, [%mul_7, %mul_5, %mul_5, %mul_4]"),
+}
+READ_ELSEWHERE |= {
+    "a part before the begin": (PARTS, "%max = max(%start, %c0_1)", "%max = min(%start, %c0_1)"),
+    "a part past the end": (PARTS, "min(%floor_div_3, %K_steps)", "max(%floor_div_3, %K_steps)"),
+    "another part's steps": (PARTS, "add(%k_step, %floor_div_2)", "add(%k_step, %floor_div_3)"),
+    "as many steps as before its end": (PARTS, "sub(%min, %floor_div_2)", "sub(%min, %c0_1)"),
+    "a part with a step too many": (
+        PARTS,
+        "%c3_at_launch = const() {value = 3}",
+        "%c3_at_launch = const() {value = 4}",
+    ),
+}
 
 
 def test_the_kernels_below_are_right_before_they_are_spoiled():
     assert known(PLAIN).holds and known(PERSISTENT).holds and known(ROWS).holds
+    assert known(HEADS).holds and known(PARTS).holds
     assert not known(PLAIN, "the order is doubtful").holds
 
 

@@ -7,6 +7,9 @@ order that is right on every grid gives each tile to one workgroup. Along each a
     k · 32         in a loop that goes round (K + 31) // 32 times, along an axis of length K, or
     0              if the window is as long as the axis, or as the axis may be.
 
+One number of a tile may stand for several places, as b for those of heads and batches: b % H and b // H are two numbers
+then, from 0 to H - 1 and from 0 to B - 1, since there are H · B of them.
+
 Windows written so lie side by side and reach the end: each element is written once if every axis of the grid, and every
 loop around the write, is the place along one axis. What is read may lie anywhere, unless it is written too. Whatever
 does not look like this may be right as well: it is looked at tile by tile, once for each new set of sizes.
@@ -18,12 +21,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.forms import Form, Forms, add, number, number_of
+from tilewave.analysis.forms import Form, Forms, add, divided, number, number_of
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number
 from tilewave.ir.launch import MOST_OPEN, limits_of
-from tilewave.ir.ops import Gather, Launch, Loop, Read, Scatter, TileOf, While, Workgroup, Write, Yield
+from tilewave.ir.ops import (
+    Gather,
+    Launch,
+    Loop,
+    Mod,
+    Read,
+    Scatter,
+    TileOf,
+    While,
+    Workgroup,
+    Write,
+    Yield,
+)
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
@@ -112,6 +127,8 @@ class _Counter:
 
     at: Form
     count: Form
+    divided: tuple[Form, Form] | None = None
+    """The number and the divisor whose quotient it is, where it is one."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +226,9 @@ class _Look:
                 self.reads.setdefault(op.memory, []).append((None, op))
             case Write() if op.memory in self.kernel.body.args:
                 self.write(op, scope)
+            case Mod():
+                self.other(op)
+                return self.digits(op, scope)
             case _:
                 self.other(op)
         return scope
@@ -238,6 +258,24 @@ class _Look:
             self.doubt("it is not the language that deals its tiles to workgroups", op)
         grid = tuple(_Counter(self.of(v), side) for v, side in zip(op.results, sides, strict=True))
         return _Scope(grid)
+
+    def digits(self, op: Mod, scope: _Scope) -> _Scope:
+        """With two coordinates of the grid instead of one that is divided: what is left over, and how often."""
+        if scope.grid is None or op.result.type != INDEX_SCALAR:
+            return scope
+        which, by = (self.of(v) for v in op.operands)
+        grid: list[_Counter] = []
+        for counter in scope.grid:
+            rest = divided(counter.count, by) if counter.at == which and number_of(by) != 1 else None
+            grid += [counter] if rest is None else self.two_of(counter, self.of(op.result), by, rest)
+        return replace(scope, grid=tuple(grid))
+
+    def two_of(self, counter: _Counter, left_over: Form, by: Form, rest: Form) -> list[_Counter]:
+        """A counter as what is left over by a divisor, and the quotient, of which there are `rest`, if not one."""
+        whole, divisor = counter.divided or (counter.at, number(1))
+        divisor = self.forms.mul(divisor, by)
+        quotient = _Counter(self.forms.floor_div(whole, divisor), rest, (whole, divisor))
+        return [_Counter(left_over, by), *([] if number_of(rest) == 1 else [quotient])]
 
     def is_dealt(self, dealt: Form, sides: list[Form], workgroups: Form, scope: _Scope) -> bool:
         """Whether each workgroup takes every workgroups-th tile: one, or round by round."""

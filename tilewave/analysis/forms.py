@@ -47,6 +47,19 @@ def add(a: Form, b: Form, times: int = 1) -> Form:
     return _without_zeros(found)
 
 
+def divided(form: Form, by: Form) -> Form | None:
+    """The form that times `by` is this one, if both are one product and there is such a form."""
+    if len(form) != 1 or len(by) != 1:
+        return None
+    ((product, times),), ((other, n),) = form, by
+    names = dict(product)
+    for name, often in other:
+        names[name] = names.get(name, 0) - often
+    if times % n or min(names.values(), default=0) < 0:
+        return None
+    return frozenset({(frozenset((name, often) for name, often in names.items() if often), times // n)})
+
+
 def _without_zeros(found: Mapping[Product, int]) -> Form:
     return frozenset((product, n) for product, n in found.items() if n)
 
