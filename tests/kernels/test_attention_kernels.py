@@ -437,3 +437,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(call, error, messag
     assert message in str(found.value)
     assert found.value.loc.file == __file__ and found.value.remedy
     assert (y == 5).all()
+
+
+@pytest.mark.parametrize("size_v", [128, 136, 192, 256])
+def test_parts_of_wide_values_are_joined_on_the_cpu(size_v):
+    """The loop over parts gives their largest score and its sum to what is not as wide."""
+    Problem(1, (4, 1), 1, 5000, 32, size_v, dtype=f32).call(shipped.attention_decode)

@@ -205,8 +205,11 @@ def split_for(sizes: AttentionSizes) -> KeySplit | None:
         return None
     split = KeySplit.of(sizes)
     workgroups = sizes.batch * sizes.heads_kv * sizes.heads.sharing
-    tiles = _cost(sizes, DecodeWay(tile, _processors(sizes.target)), workgroups, sizes.keys)
-    return split if split.cost < tiles else None
+    cost = _cost(sizes, DecodeWay(tile, _processors(sizes.target)), workgroups, sizes.keys)
+    # Of two ways that are done at the same time, the one that computes less leaves more to others.
+    groups = sizes.batch * sizes.heads_kv * -(-sizes.rows // split.way.tile.queries)
+    computed, in_tiles = groups * split.way.tile.queries, workgroups * tile.queries
+    return split if (split.cost, computed) < (cost, in_tiles) else None
 
 
 def tiles_for(sizes: AttentionSizes) -> AttentionTile:

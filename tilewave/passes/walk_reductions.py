@@ -194,6 +194,7 @@ class _Plan:
                         want(self.is_once_along(v), ALONG_ITSELF, inner.loc, tile=v.name)
             (self.walked if along else self.apart).append((phase, op))
             self.phase.update(dict.fromkeys(op.results, phase + self.is_reduced(op)))
+        self.check_loops()
         self.check_order()
 
     def after_parts(self, op: Op) -> int:
@@ -201,6 +202,13 @@ class _Plan:
         memories = {memory for inner in _with_inner(op) for memory in (*inner.read, *inner.written)}
         writing = [phase for phase, other in self.walked if any(memories & {*o.written} for o in _with_inner(other))]
         return max(writing, default=-1) + 1
+
+    def check_loops(self) -> None:
+        """A loop that is repeated for each part gives what does not lie along the axis to nobody but the parts."""
+        loops = [op for _, op in self.walked if isinstance(op, (Loop, While))]
+        given = {v for op in loops for v in op.results if not self.is_along(v)}
+        for op in (*(op for _, op in self.apart), *(op for op in self.of.ops if isinstance(op, Yield))):
+            want(given.isdisjoint(_taken(op)), FROM_OUTSIDE, op.loc)
 
     def can_be_walked(self, op: Op) -> bool:
         """Loops carry parts of tiles as long as nothing is combined along the axis."""
