@@ -22,6 +22,7 @@ from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
+from tilewave.passes.limit_vectors import LimitVectors
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
@@ -86,6 +87,7 @@ PASSES = {
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
+    "limit_vectors": lambda text: LimitVectors(int(text)),
     "load_early": lambda text: LoadEarly(int(text)),
     "load_in_parts": lambda text: LoadInParts(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
