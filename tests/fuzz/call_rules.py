@@ -410,8 +410,9 @@ def _attention(
     floats("attention", q, k, v, bias)
     if dtype not in FLOATS or (lse is not None and lse not in FLOATS):
         raise Unfit("results are floats")
-    if q.dtype != k.dtype:
+    if q.dtype != k.dtype and not (q.dtype.startswith("f8") and k.dtype.startswith("f8")):
         raise Unfit("q and k have two dtypes")
+    asked.may_refuse |= q.dtype != k.dtype  # instructions multiply several kinds of f8
     causal, window = asked.truth("causal"), asked.integer("window", None)
     scale, cap = asked.number("scale", None), asked.number("soft_cap", None)
     if window is not None and window < 1:
