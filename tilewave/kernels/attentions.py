@@ -33,7 +33,7 @@ from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, exp2, fma, mma, read, scalar, select, self_index, tanh, write
 from tilewave.lang.ops import log2 as log2_of
-from tilewave.lang.symbols import Symbol, sym
+from tilewave.lang.symbols import Expression, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.chips import CHIPS
 from tilewave.runtime.arrays import ArrayView
@@ -382,7 +382,7 @@ def lowest(of: DType) -> float:
 def shared_heads(heads: Heads, rows: Symbol, columns: Symbol) -> IndexMapping:
     """From k or v, the head that the workgroup's head of queries shares with others."""
     b, h, row, column = (IndexMapping.iterator(n) for n in range(4))
-    places = {B: b, H_KV: h, rows: row, columns: column}
+    places: dict[Expression, Expression] = {B: b, H_KV: h, rows: row, columns: column}
     return IndexMapping(4, inputs={**places, H_KV: h // heads.sharing}, outputs=places)
 
 

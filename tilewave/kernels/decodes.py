@@ -31,6 +31,7 @@ from tilewave.kernels.attentions import (
     Scores,
     Shapes,
     Weighted,
+    attention,
     attention_for,
     looked_at_all,
     lowest,

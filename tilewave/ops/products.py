@@ -185,7 +185,8 @@ def _linear(
     if not prod(results["out"].shape):
         return CallWork(results)
     to, behind = written(lib, results["out"])
-    return CallWork(results, _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums")), behind=behind)
+    layer = _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums"))
+    return CallWork(results, layer, behind=behind)
 
 
 linear = Operated("linear", ("x", "weight", "bias?", "residual?", "out?"), _linear)
