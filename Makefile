@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The tests of one file run in one process, which compiles and simulates once for all of them.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
-.PHONY: setup demo docs test test-slow test-torch test-gpu fuzz check format bench validate clean
+.PHONY: setup demo docs test test-slow test-torch test-gpu fuzz mutants check format bench validate clean
 
 setup: $(READY)
 
@@ -53,6 +53,14 @@ FUZZ_SECONDS ?= 3600
 FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) --out build/fuzz
+
+# Changed lines, broken one operator at a time; a mutant that no test notices is listed. FILES='tilewave/ops/*' narrows it.
+BASE ?=
+COUNT ?= 60
+SEED ?= 1
+FILES ?= *
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants --base "$(BASE)" --count $(COUNT) --seed $(SEED) --files "$(FILES)"
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,69 @@
+"""Which tests a module of the package is held by, those that name it first."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+# `tests/` mirrors the package; these are the modules and folders whose tests are elsewhere.
+TESTS_OF = {
+    "tilewave/api.py": ("tests/lang",),
+    "tilewave/call.py": ("tests/lang", "tests/runtime"),
+    "tilewave/compile.py": ("tests/lang", "tests/saved"),
+    "tilewave/errors.py": ("tests/lang",),
+    "tilewave/files.py": ("tests/tune", "tests/saved"),
+    "tilewave/lower/gpu": ("tests/backend",),
+    "tilewave/lower": ("tests/lower", "tests/end_to_end"),
+    "tilewave/mypy_plugin.py": ("tests/lang",),
+    "tilewave/pipeline": ("tests/passes",),
+    "tilewave/torch": ("tests/in_torch",),
+    "tilewave/trace.py": ("tests/lang",),
+}
+CHECKED_AS_TEXT = "tilewave/passes"
+
+
+def module_tests(root: Path, module: str) -> tuple[str, ...]:
+    """Return the test files of a module: those that import it, are named after it, name it, and the rest."""
+    files = {path for folder in folders_of(root, module) for path in _test_files(root / folder)}
+    files |= set(_named_checks(root, module))
+    ranked = sorted((_rank(path, module), path.relative_to(root).as_posix()) for path in files)
+    return tuple(path for _, path in ranked)
+
+
+def folders_of(root: Path, module: str) -> tuple[str, ...]:
+    """Return the folders, or the one file, whose tests hold a module; none where there are none."""
+    place = PurePosixPath(module)
+    for above in (place, *place.parents):
+        if str(above) in TESTS_OF:
+            return TESTS_OF[str(above)]
+    inner = place.parent.parts[1:]
+    depths = range(len(inner), 0, -1)
+    mirrored = [PurePosixPath("tests", *inner[:depth]) for depth in depths] or [
+        PurePosixPath(f"tests/test_{place.name}")
+    ]
+    return tuple(str(folder) for folder in mirrored if (root / folder).exists())[:1]
+
+
+def _test_files(place: Path) -> list[Path]:
+    return [place] if place.is_file() else list(place.rglob("test_*.py"))
+
+
+def _named_checks(root: Path, module: str) -> list[Path]:
+    """Return the check tests whose first line runs the pass that the module defines."""
+    if not module.startswith(f"{CHECKED_AS_TEXT}/"):
+        return []
+    word = re.compile(rf"\b{re.escape(PurePosixPath(module).stem)}\b")
+    return [p for p in (root / "tests/check").glob("*.ir") if word.search(p.read_text().partition("\n")[0])]
+
+
+def _rank(test: Path, module: str) -> int:
+    """Return how near a test file is to a module: the smaller, the sooner its tests kill a mutant."""
+    place = PurePosixPath(module).with_suffix("")
+    package, stem = ".".join(place.parts[:-1]), place.name
+    text = test.read_text()
+    names = rf"\b{re.escape(package)}\.{re.escape(stem)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(stem)}\b"
+    if re.search(names, text) or test.suffix == ".ir":
+        return 0
+    if stem in test.stem:
+        return 1
+    return 2 if re.search(rf"\b{re.escape(stem)}\b", text) else 3
