@@ -83,9 +83,8 @@ class Session:
         """Run the tests of every mutated module without a mutant; return how long each module's may take with one."""
         tests = {module: module_tests(self.plan.root, module) for module in sorted({m.path for m in mutants})}
         rooms = sorted({tuple(sorted(files)) for files in tests.values()})
-        ran = self._map(lambda copy, files: copy.run(files), rooms, progress("tests without a mutant", len(rooms)))
-        for outcome in ran.values():
-            _refuse_red(outcome)
+        advance = progress("tests without a mutant", len(rooms))
+        ran = self._map(lambda copy, files: _green(copy.run(files)), rooms, advance)
         return {module: limits_after(ran[tuple(sorted(files))].cpu_seconds) for module, files in tests.items()}
 
     def tried(self, mutants: Sequence[Mutant], limits: dict[str, Limits], progress: Progress) -> list[Tried]:
@@ -126,9 +125,10 @@ class Session:
                 raise
 
 
-def _refuse_red(ran: Ran) -> None:
+def _green(ran: Ran) -> Ran:
     if not ran.green:
         raise NotGreen(f"tests fail without a mutant; mend them first:\n{ran.output[-4000:]}")
+    return ran
 
 
 def run(plan: Plan, progress: Progress) -> list[Tried]:

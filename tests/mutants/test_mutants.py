@@ -1,6 +1,7 @@
 """The mutants of a source, the tests that hold a module, and a session on a package of one function."""
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from .equivalent import LIST, BadEntry, Equivalent, read_equivalents
 from .mutations import Mutant, mutants_of, parses
 from .report import as_text, enough_killed
 from .rooms import TESTS_OF, folders_of, module_tests
-from .session import NotGreen, Plan, Tried, candidates, draw, run
+from .session import NotGreen, Plan, Session, Tried, candidates, draw, run
 from .trial import NO_TESTS, Copy, Limits, Outcome, Ran, limits_after
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +152,7 @@ def test_every_equivalent_mutant_is_still_one_of_its_file():
 
 def test_what_a_run_means_for_a_mutant():
     meaning = {0: Outcome.SURVIVED, NO_TESTS: Outcome.SURVIVED, 1: Outcome.KILLED, 4: Outcome.KILLED}
-    stopped = {-24: Outcome.TIMED_OUT, -9: Outcome.TIMED_OUT, -11: Outcome.KILLED}
+    stopped = {-signal.SIGXCPU: Outcome.TIMED_OUT, -signal.SIGKILL: Outcome.TIMED_OUT, -signal.SIGSEGV: Outcome.KILLED}
     for status, outcome in (meaning | stopped).items():
         assert Ran(status, 0.0, "").outcome is outcome
 
@@ -251,6 +252,23 @@ def test_a_mutant_that_hangs_is_stopped(box, tmp_path_factory):
     (box / "tests/ops/test_box.py").write_text("def test_ever():\n    while True:\n        pass\n")
     copy = Copy(box, tmp_path_factory.mktemp("copy"))
     assert copy.run(["tests/ops/test_box.py"], Limits(1, 600)).outcome is Outcome.TIMED_OUT
+
+
+def test_what_runs_is_ended_when_a_session_is_interrupted(box, tmp_path):
+    (box / "tests/ops/test_box.py").write_text("def test_ever():\n    while True:\n        pass\n")
+    session, ends = Session(Plan(box, "HEAD", 60, 1, 2), tmp_path / "copies"), []
+
+    def work(copy, key):
+        if key == "hangs":
+            ends.append(copy.run(["tests/ops/test_box.py"], Limits(600, 600)))
+            return
+        while not any(other.running for other in session.copies):
+            pass
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session._map(work, ["interrupts", "hangs"], lambda: None)
+    assert [ran.status for ran in ends] == [-signal.SIGKILL]
 
 
 def test_a_copy_takes_a_mutant_back_and_drops_what_was_compiled_of_it(box, tmp_path_factory):
