@@ -172,6 +172,8 @@ class _Finder(ast.NodeVisitor):
         if name in EXTREMES:
             end = self._end(function)
             self._add("extreme", end - len(name), end, EXTREMES[name], function.end_lineno or function.lineno)
+        if name == "reshape":  # numpy takes any negative length for the rest: -2 is the same as -1
+            node.args = [argument for argument in node.args if not _is_rest(argument)]
         self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:
@@ -224,6 +226,13 @@ def _named(node: ast.expr) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
     return ""
+
+
+def _is_rest(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)):
+            return True
+    return False
 
 
 def _is_text(node: ast.expr) -> bool:
