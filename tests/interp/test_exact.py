@@ -267,3 +267,11 @@ def test_the_passes_of_a_compiled_kernel_are_checked_and_its_arrays_left_alone()
     names = [p.name for p in found.passes]
     assert names == [step.name for step in made.steps if step.changed]
     assert str(found).splitlines()[0] == f"{names[0]}: the same bits"
+
+
+def test_elements_that_are_no_numbers_are_counted_and_said():
+    made, arrays = product()
+    arrays["a"][3] = np.nan
+    found = made.check_passes(*arrays.values())
+    assert found and found.undecided == arrays["c"].shape[1]
+    assert str(found).splitlines()[-1] == f"{found.undecided:,} elements of the results are no numbers"
