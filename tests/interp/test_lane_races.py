@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lane_texts import ORDERS, line_of, run_text, text_of
 
 from tilewave.errors import InterpreterError
+from tilewave.interp.lane_order import LaneOrder, lane_bits
 from tilewave.interp.memory import Ledger, WaveAccess
 from tilewave.interp.tiles import TrackedMemory
 from tilewave.interp.workgroup import argument_memory
@@ -317,3 +318,12 @@ def has_race(acts):
             else:
                 writes.add((wave, wave * r + v))
     return False
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+def test_what_every_lane_writes_each_lane_may_read(lanes):
+    """An access at one address for all lanes counts as one of each lane, and of no other."""
+    order, one, each = LaneOrder(4), np.array([2]), np.full((lanes, 1), 2)
+    order.note_write(one, 0, lane_bits(one.reshape(1, 1), None, lanes))
+    assert not order.note_read(each.reshape(-1), 0, lane_bits(each, None, lanes)).any()
+    assert not np.any(order.note_write(one, 0, lane_bits(one.reshape(1, 1), None, lanes)))
