@@ -15,6 +15,7 @@ TESTS_OF = {
     "tilewave/lower/gpu": ("tests/backend",),
     "tilewave/lower": ("tests/lower", "tests/end_to_end"),
     "tilewave/mypy_plugin.py": ("tests/lang",),
+    "tilewave/ops": ("tests/ops", "tests/in_torch"),  # what gradients need is called from torch alone
     "tilewave/pipeline": ("tests/passes",),
     "tilewave/torch": ("tests/in_torch",),
     "tilewave/trace.py": ("tests/lang",),

@@ -107,7 +107,7 @@ def test_lines_of_a_difference():
     ("module", "folders"),
     [
         ("tilewave/passes/simplify.py", ("tests/passes",)),
-        ("tilewave/ops/rows.py", ("tests/ops",)),
+        ("tilewave/ops/rows.py", ("tests/ops", "tests/in_torch")),
         ("tilewave/cli/run.py", ("tests/cli",)),
         ("tilewave/backend/amd/program.py", ("tests/backend/amd",)),
         ("tilewave/backend/targets.py", ("tests/backend",)),
