@@ -55,6 +55,12 @@ class Visit:
     at: tuple[Array, ...]
 
 
+MADE_OF_DATA = "where a kernel writes, and how often its loops run, cannot depend on data, which this {op} is made of"
+TAKE_ALL = (
+    "take every step and write every element, and choose by elements: write(select(condition, x, y), c); "
+    "a conditional without a write in it may skip what it computes"
+)
+
 FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
 """Ops of which it is known where in their memory each workgroup goes."""
 
@@ -76,7 +82,7 @@ class IndexRun:
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted) -> None:
         self.kernel, self.wanted = kernel, wanted
-        self.needed = needed_values(kernel.body, wanted)
+        self.needed, self.of_data = needed_values(kernel.body, wanted), made_of_data(kernel.body)
         numbers = [v for v in kernel.body.args if isinstance(v.type, Scalar)]
         self.symbols = {v: symbols[v.name] for v in numbers if v in self.needed or v.name in symbols}
         self.out: list[Visit] = []
@@ -115,14 +121,18 @@ class IndexRun:
                 env.update(zip(op.results, unmapped_tile(env[number], rows, cols), strict=True))
             case Loop() if self.matters(op):
                 self.loop(op, env, w)
-            case While():
+            case While() if self.matters(op) or self.is_known(op):
                 self.loop_while(op, env, w)
-            case Loop() | Gather() | Scatter():
+            case Loop() | While() | Gather() | Scatter():
                 pass  # nobody asks for what it does
             case _:
-                raise NotImplementedError(f"{op.loc}: no index is computed from {op.name}")
+                raise CannotCompile(MADE_OF_DATA.format(op=op.name), loc=op.loc, remedy=TAKE_ALL)
 
-    def matters(self, op: Loop) -> bool:
+    def is_known(self, op: While) -> bool:
+        """Whether its condition is not made of data: such a loop is followed to see that it ends."""
+        return not any(v in self.of_data for v in op.condition.ops[-1].operands)
+
+    def matters(self, op: Loop | While) -> bool:
         return any(v in self.needed for v in op.results) or any(map(self.wanted, walk(op.body)))
 
     def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
@@ -246,14 +256,14 @@ def _merge(active: Array, new: Any, old: Any) -> Any:
 def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = frozenset()) -> set[Value]:
     """The scalars that decide where the wanted ops go and which loops run how often; and what is watched."""
     needed: set[Value] = set(watched)
-    ops = list(walk(body))
+    ops, of_data = list(walk(body)), made_of_data(body)
     size = -1
     while size != len(needed):
         size = len(needed)
         for op in reversed(ops):
             chosen = wanted(op)
             if isinstance(op, (Loop, While)):
-                needed |= _decides(op, needed)
+                needed |= _decides(op, needed, wanted, of_data)
                 continue
             if chosen or any(v in needed for v in op.results):
                 needed.update(v for v in op.operands if isinstance(v.type, Scalar))
@@ -265,14 +275,36 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
     return needed
 
 
-def _decides(op: Loop | While, needed: set[Value]) -> set[Value]:
-    """How often a loop runs, and what is needed of what it carries: numbers made of data may be carried beside."""
+def made_of_data(body: Block) -> set[Value]:
+    """The values that what is read decides, directly or by others."""
+    found: set[Value] = set()
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for op in walk(body):
+            if isinstance(op, (Loop, While)):
+                for result, init, last, *names in _carried(op):
+                    found.update((result, *names) if found.intersection((init, last)) else ())
+            elif isinstance(op, (Read, Gather)) or found.intersection(op.operands):
+                found.update(op.results)
+    return found
+
+
+def _carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
+    """What a loop carries: its result, what it begins with and what a round ends with, and its names inside."""
     ends = op.body.ops[-1]
     assert isinstance(ends, Yield)
-    runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
     inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
-    found = set(runs)
-    for result, init, last, *names in zip(op.results, op.init, ends.values, *inside, strict=True):
+    return zip(op.results, op.init, ends.values, *inside, strict=True)
+
+
+def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[Value]) -> set[Value]:
+    """How often a loop runs, if somebody asks, and what is needed of what it carries: numbers made of data may be
+    carried beside."""
+    runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
+    asked = any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
+    found = set(runs) if asked or (isinstance(op, While) and not of_data.intersection(runs)) else set()
+    for result, init, last, *names in _carried(op):
         if any(v in needed for v in (result, *names)):
             found |= {init, last}
     return found

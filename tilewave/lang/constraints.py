@@ -144,7 +144,7 @@ class TilingConstraint(Constraint):
     dim: Symbol
     tile: Any = None
     iters: Any = None
-    start: Any = field(default=None, kw_only=True)
+    start: Any = field(default=None, kw_only=True, repr=False)
     """Where the first step begins, if not at 0."""
 
     def __post_init__(self) -> None:
@@ -268,9 +268,9 @@ class HardwareConstraint(Constraint):
     """Accepted, and of no effect: how lanes share a tile follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None
     """Waves along the dimensions of the grid, where no WaveConstraint says it."""
-    n_service_waves: int = 0
+    n_service_waves: int = field(default=0, repr=False)
     """Accepted, and of no effect: passes decide whether waves load for others."""
-    max_bits_per_load: int = 128
+    max_bits_per_load: int = field(default=128, repr=False)
     """Accepted, and of no effect: loads are as wide as alignment allows."""
 
     def __post_init__(self) -> None:

@@ -173,8 +173,8 @@ DAMAGED = {
         without("launch.ir", lambda text: text.replace("%a: memory<{M}x{K}xf32", "%a: memory<{M}x{K}xf16")),
         "another kernel than launch.ir",
     ),
-    "more words": (without("launch.ir", str, scratch_slot=40), "another kernel than launch.ir"),
-    "fewer operands": (without("launch.ir", str, packed_slots=[14]), "another kernel than launch.ir"),
+    "more words": (without("launch.ir", str, scratch_slot=40), "another kernel than kernel.ir"),
+    "fewer operands": (without("launch.ir", str, packed_slots=[14]), "another kernel than kernel.ir"),
     "a size that nobody knows": (
         without("launch.ir", lambda text: text.replace("memory<{M_by_", "memory<{L_by_")),
         "is no index of the call",
