@@ -1,7 +1,6 @@
 """A target that tilewave does not have, made as a newcomer would: a Backend, a Build, and a line in the table.
 
-Its code is the kernel's text backwards, and it runs by reading that again. Run as a program, it is `tilewave` with this
-target in the table: `python fake_target.py compile …`.
+Its code is the kernel's text backwards, and it runs by reading that again.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewave.backend.protocol import Backend, Build
-from tilewave.backend.targets import TARGETS
 from tilewave.emulator import EmulationReport, LoopStatistics
 from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
@@ -112,14 +110,3 @@ class ToyBackend(Backend):
 
     def passes(self):
         return (fold_toys,)
-
-
-def main():
-    TARGETS["toy_1"] = ToyBackend()
-    from tilewave.cli.main import main  # behind: its help lists what the table holds by then
-
-    main()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,14 +9,14 @@ import typer
 from emulated_code import DATA, LARGE, SMALL
 from typer.testing import CliRunner
 
-from tilewave.cli.emulate import emulate_command
+from tilewave.cli.commands import function_of
 from tilewave.compile import WaveCompileOptions, wave_compile
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import F16, F32
 from tilewave.kernels import gemm as gemm_kernel
 
 app = typer.Typer()
-app.command()(emulate_command)
+app.command()(function_of("emulate"))
 
 
 def run(*words):

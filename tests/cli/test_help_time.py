@@ -1,4 +1,4 @@
-"""`tilewave --help` answers at once: it knows the commands without importing them."""
+"""`tilewave … --help` answers at once: it knows the commands and what they are asked, and imports nothing that runs."""
 
 import os
 import subprocess
@@ -9,29 +9,42 @@ import pytest
 from tilewave.cli.commands import COMMANDS, function_of
 
 MOST_SECONDS = 0.4
-"""Of one core, user and system: some 0.2 on a quiet machine, where importing all commands takes over 1."""
+"""Of one core, user and system: some 0.2 on a quiet machine, where importing what runs takes over 1."""
+HEAVY = ("numpy", "llvmlite", "rich", "pydantic", "tilewave.compile", *(f"tilewave.cli.{name}" for name in COMMANDS))
+LINES = {"tilewave": [], **{name: [name] for name in COMMANDS}}
+lines = pytest.mark.parametrize("line", LINES)
 
 
-def test_help_takes_little_processor_time():
-    words = [sys.executable, "-c", "from tilewave.cli.main import main; main()", "--help"]
+@lines
+def test_help_takes_little_processor_time(line):
+    words = [sys.executable, "-c", "from tilewave.cli.main import main; main()", *LINES[line], "--help"]
     taken = []
     for _ in range(3):
         before = os.times()
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
         after = os.times()
         assert done.returncode == 0, done.stderr
-        assert all(name in done.stdout for name in COMMANDS)
+        assert all(name in done.stdout for name in (LINES[line] or COMMANDS))
         taken.append(after.children_user - before.children_user + after.children_system - before.children_system)
+        if taken[-1] < MOST_SECONDS:
+            return
     assert min(taken) < MOST_SECONDS
 
 
-def test_help_imports_none_of_what_is_heavy():
-    asked = "import sys; from tilewave.cli.commands import app; app(['--help'], standalone_mode=False); "
-    heavy = (
-        "print([m for m in ('numpy', 'llvmlite', 'rich', 'tilewave.compile', 'tilewave.cli.sim') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", asked + heavy], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+@lines
+def test_help_imports_none_of_what_is_heavy(line):
+    asked = f"""
+import sys
+from tilewave.cli.main import main
+sys.argv = ["tilewave", *{LINES[line]!r}, "--help"]
+try:
+    main()
+except SystemExit as done:
+    assert not done.code
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tilewave.cli.machines import machines_command
-from tilewave.cli.sim import parse_tiles, sim_command
+from tilewave.cli.commands import function_of
+from tilewave.cli.sim import parse_tiles
 from tilewave.errors import TilewaveError
 from tilewave.mapping import as_mapping
 from tilewave.sim import Gemm, simulate
@@ -24,8 +24,8 @@ from tilewave.view.traffic_page import traffic_page
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 app = typer.Typer()
-app.command("sim")(sim_command)
-app.command("machines")(machines_command)
+for name in ("sim", "machines"):
+    app.command(name)(function_of(name))
 SMALL = ("--shape", "2048x1024x512", "--machine", "MI300X")
 KERNEL = """
 from tilewave import *

@@ -2,11 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-import fake_target
 import pytest
 from fake_target import ToyBackend
 
@@ -16,7 +13,8 @@ from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.emulator import LoopStatistics
 from tilewave.pipeline.runner import pass_name
 
-EVERY = [*TARGETS, "toy_1"]
+SHIPPED = [*TARGETS]
+EVERY = [*SHIPPED, "toy_1"]
 SUFFIXES = {
     "cpu": ["s", "o", "ll"],
     "gfx942": ["s", "hsaco", "ll"],
@@ -139,10 +137,9 @@ def test_a_kernel_that_was_loaded_shows_what_its_file_holds(target, call):
     )
 
 
-@pytest.mark.parametrize("command", ["compile", "diff"])
-def test_help_lists_what_the_table_holds(command):
-    words = [sys.executable, fake_target.__file__, command, "--help"]
-    env = {**os.environ, "COLUMNS": "300"}
-    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert ", ".join(EVERY) in done.stdout
+@pytest.mark.parametrize("command", ["compile", "diff", "tune"])
+def test_help_lists_what_the_table_holds(command, call):
+    """A target that is new in the table is red here until `known.TARGETS`, which --help reads, has it."""
+    code, out, _ = call(command, "--help")
+    assert code == 0
+    assert ", ".join(SHIPPED) in " ".join(out.split())

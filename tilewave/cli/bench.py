@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.ablation import ablations, checked_ablation
 from tilewave.bench.contestants import BASELINES
-from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
+from tilewave.bench.epilogue import EPILOGUES
 from tilewave.bench.gemm import measure_gemm
 from tilewave.bench.kernel import KernelSettings
 from tilewave.bench.result import Settings, Shape
@@ -25,10 +23,6 @@ from tilewave.cli.kernel_file import (
     OF_A_FILE,
     OPTIONS_OF_FILES,
     FileRequest,
-    KernelOfFile,
-    Scalars,
-    Sizes,
-    Target,
     is_file,
     measure_file,
 )
@@ -59,97 +53,31 @@ DEFAULT_OUT = {F16: F16, BF16: BF16, F8E4M3FN: BF16, F8E5M2: BF16, I8: I32}
 
 BEST_MAPPING = "grouped(12)"
 
-KernelName = Annotated[
-    str, typer.Argument(metavar="KERNEL", help="What to measure: gemm, or a Python file that defines kernels.")
-]
-ShapesText = Annotated[str, typer.Option("--shapes", metavar="SHAPES", help="seeds, unseen, or MxNxK,MxNxK,…")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what cuBLAS writes.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
-Maps = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="MAPPING", help=f"An order of tiles; repeatable. Without it, {BEST_MAPPING}."),
-]
-Against = Annotated[
-    str,
-    typer.Option(
-        metavar="NAMES", help=f'Beside gemm: {",".join(BASELINES)}, none with ""; beside a file: other files.'
-    ),
-]
-RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is timed in a mode.")]
-ModeName = Annotated[
-    str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (150 ms), or both.")
-]
-EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"After the sums: {BIAS_GELU}.")]
-AblationStudy = Annotated[bool, typer.Option("--ablation", help="Also ours with one optimisation left out at a time.")]
-Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="PASS", help="Also ours without that pass; repeatable.")
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines, every sample included.")]
-JsonFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write to a file what --json prints.")]
-SvgFile = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the ratios to cuBLAS as bars.")]
-
 
 def bench_command(
+    *,
     context: typer.Context,
-    what: KernelName = "gemm",
-    set_: Sizes = None,
-    target: Target = DEFAULT_TARGET,
-    kernel: KernelOfFile = "",
-    scalars: Scalars = None,
-    shapes: ShapesText = "seeds",
-    dtype: DTypeText = "f16",
-    out: OutText = "",
-    tile: TileText = "128x256x64",
-    maps: Maps = None,
-    against: Against = "cublas",
-    rounds: RoundCount = 15,
-    mode: ModeName = "both",
-    epilogue: EpilogueName = "",
-    ablation: AblationStudy = False,
-    left_out: Without = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-    saved: JsonFile = None,
-    svg: SvgFile = None,
+    what: str,
+    set_: list[str] | None,
+    target: str,
+    kernel: str,
+    scalars: list[str] | None,
+    shapes: str,
+    dtype: str,
+    out: str,
+    tile: str,
+    maps: list[str] | None,
+    against: str,
+    rounds: int,
+    mode: str,
+    epilogue: str,
+    ablation: bool,
+    left_out: list[str] | None,
+    seed: int,
+    as_json: bool,
+    saved: Path | None,
+    svg: Path | None,
 ) -> None:
-    """Benchmark a GEMM or your own kernels.
-
-    Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
-
-    A file's kernels are measured on the CPU, or on the GPU with --target, those
-    that take the same arguments beside each other; sizes come from --sizes or
-    from the file itself. The GPU's clocks are left alone.
-
-    Every result is held against float64 first; one of ours that is wrong is not
-    timed, and the exit code is 1.
-
-    Then rounds: all in a new random order each time, cuBLAS, or a file's first
-    kernel, before and after each of the others. A ratio is the mean time of those
-    two over the other's; medians stand beside half the distance between the
-    quartiles.
-
-    Examples:
-
-      tilewave bench kernel.py --sizes M=512,N=512,K=512 --save record.json
-
-      tilewave bench mine.py --sizes M=512,N=512,K=512 --against other.py
-
-      tilewave bench gemm --shapes seeds --against cublas,triton
-
-      tilewave bench gemm --shapes unseen --dtype bf16 --svg ratios.svg
-
-      tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --mode short
-
-      tilewave bench gemm --shapes unseen --map "grouped(8)" --map "hilbert()"
-
-      tilewave bench gemm --epilogue bias+gelu --shapes 8192x8192x8192
-
-      tilewave bench gemm --ablation --against cublas,triton --rounds 7
-
-      tilewave bench gemm --json
-    """
     if is_file(what):
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""

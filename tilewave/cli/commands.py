@@ -1,15 +1,16 @@
-"""The list of commands: each in a file of its own, which is imported when the command is called."""
+"""The list of commands: each declared in a file of its own, and done in another that is imported when it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tilewave.cli.main import print_version
+from tilewave.cli.main import PROGRAM, print_version
 
 COMMANDS = {
     "map": "Draw, measure and verify an order of tiles.",
@@ -25,19 +26,32 @@ COMMANDS = {
     "machines": "List the machines that tilewave knows, with sources.",
     "doctor": "Report the environment.",
 }
-"""What --help lists, in this order, without importing any: `map` is the function map_command of cli/map.py, and so on,
-whose docstring begins with the same sentence."""
+"""What --help lists, in this order, without importing any: `map` is declared by the function map_command of
+cli/declared/map.py, whose docstring begins with the same sentence, and done by the map_command of cli/map.py."""
 
 APPEARANCE: dict[str, Any] = {
     "add_completion": False,
-    "rich_markup_mode": "rich",
+    "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
 }
+"""Help is plain text: to import what draws boxes takes as long as all the rest."""
+WIDEST = 120
+"""Columns of help, where the terminal has them: examples stay on one line."""
 
 
 def function_of(command: str) -> Callable[..., None]:
-    """What a command calls; its file is imported here."""
-    function: Callable[..., None] = getattr(import_module(f"tilewave.cli.{command}"), f"{command}_command")
+    """A command as it is declared; what does it is imported when it is called."""
+    declared = _named(f"tilewave.cli.declared.{command}", command)
+
+    @wraps(declared)
+    def done(**words: Any) -> None:
+        _named(f"tilewave.cli.{command}", command)(**words)
+
+    return done
+
+
+def _named(module: str, command: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(import_module(module), f"{command}_command")
     return function
 
 
@@ -54,19 +68,18 @@ class OnDemand(TyperGroup):
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, with its options; its file is imported here."""
+        """The command that is called, with its options."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if command is None or name is None else _whole(name), rest
 
 
 def _whole(name: str) -> Any:
     alone = typer.Typer(**APPEARANCE)
-    alone.command(name)(function_of(name))
+    alone.command(name, context_settings={"max_content_width": WIDEST})(function_of(name))
     return typer.main.get_command(alone)
 
 
-app = typer.Typer(cls=OnDemand, no_args_is_help=True, **{**APPEARANCE, "rich_markup_mode": None})
-"""Its own help is plain text: to import what draws boxes takes as long as all the rest."""
+app = typer.Typer(cls=OnDemand, no_args_is_help=True, **APPEARANCE)
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,3 +95,13 @@ def tilewave(
     ] = False,
 ) -> None:
     """Tile kernels whose order of tiles is an object of its own: drawn, proved, compiled and run."""
+
+
+def run(words: list[str]) -> None:
+    """Run a command line. One that begins with a command is that command's alone: the list of all of them would read
+    its own options first, for which typer loads as much as the help of a command needs in all.
+    """
+    if words and words[0] in COMMANDS:
+        _whole(words[0])(words[1:], prog_name=f"{PROGRAM} {words[0]}")
+    else:
+        app(words, prog_name=PROGRAM)

@@ -4,51 +4,35 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.backend.targets import TARGETS
 from tilewave.cli.asked import given
-from tilewave.cli.diff import LeftOpen, compiled_in, named_kernels, parse_names, parse_sizes
+from tilewave.cli.diff import compiled_in, named_kernels, parse_names, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
 from tilewave.explore.code import compiled_json, loop_json, reasons_of
 
-COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
-"""The targets whose machine code can be counted."""
-
 
 def compile_command(
+    *,
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = DEFAULT_TARGET,
-    set_: Annotated[
-        list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
-    ] = [],  # noqa: B006  typer reads the default
-    left_open: LeftOpen = "",
-    kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
-    schedule: Annotated[str, typer.Option(help="none, or prefetch: load ahead while multiplying.")] = "prefetch",
-    out: Annotated[
-        Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
-    ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help=f"Count what stands in the K loop ({COUNTED}).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    file: Path,
+    target: str,
+    set_: list[str],
+    left_open: str,
+    kernel: str,
+    schedule: str,
+    out: Path | None,
+    stats: bool,
+    as_json: bool,
 ) -> None:
-    """Compile the kernels of a file, for this machine or a chip.
-
-    Compile the kernels of a Python file, for this machine or for a chip that is not here.
-
-    Sizes of arrays that neither --set nor the file's own function `subs(m, n, k)` says stay open.
-
-    [bold]tilewave compile examples/reordered_gemm.py --target CHIP --stats[/bold]
-
-    [bold]tilewave compile kernel.py --target CHIP --set M=4096,N=4096,K=4096 --out build[/bold]
-    """
     asked, names = given(context, "target", "schedule", "left_open"), parse_names(left_open)
     compiled = compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked, names)
     found = named_kernels(compiled, kernel)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -30,39 +30,20 @@ from tilewave.tune.choose import TileChoice
 from tilewave.tune.tune import Tune
 
 T = TypeVar("T")
-LeftOpen = Annotated[
-    str, typer.Option("--open", metavar="M,N,…", help="Sizes that stay open, though the file's own subs fix them.")
-]
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
 
 
 def diff_command(
-    file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    set_: Annotated[
-        list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
-    ] = [],  # noqa: B006  typer reads the default
-    only: Annotated[str, typer.Option(help="Show this pass alone.")] = "",
-    kernel: Annotated[str, typer.Option(help="Show this kernel alone.")] = "",
-    target: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(TARGETS)}; where it is not said, the first that has the pass of --only."),
-    ] = None,
-    left_open: LeftOpen = "",
-    context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    *,
+    file: Path,
+    set_: list[str],
+    only: str,
+    kernel: str,
+    target: str | None,
+    left_open: str,
+    context: int,
+    as_json: bool,
 ) -> None:
-    """Show what each pass did to the kernels of a file.
-
-    The file is run. Kernels that it compiles itself are shown as they are; the others are compiled with the sizes
-    given by --set, or by the file's own function `subs(m, n, k)` for 512 x 512 x 512, and prefetch for a GPU.
-    Sizes of arrays that neither says stay open, as do those of --open.
-
-    [bold]tilewave diff examples/reordered_gemm.py[/bold]
-
-    [bold]tilewave diff examples/reordered_gemm.py --only minimize_global_loads[/bold]
-
-    [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target CHIP[/bold]
-    """
     asked = [option for option, is_said in (("--target", target is not None), ("--open", left_open)) if is_said]
     names, wanted = parse_names(left_open), _target_with(only) if target is None else target
     compiled = compiled_in(file, parse_sizes(set_), wanted, asked=asked, left_open=names)

@@ -9,9 +9,8 @@ import platform
 import shutil
 import warnings
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -49,11 +48,10 @@ class Diagnosis:
     is_here: bool = True
 
 
-def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
-    """Report the environment.
-
-    Say what this machine has, which versions are here, what they are for, and what is missing for what.
-    """
+def doctor_command(
+    *,
+    as_json: bool,
+) -> None:
     findings = [*_machine(), *_devices(), *_cache(), *_tools()]
     packages = [_package(name, purpose) for name, purpose in PACKAGES.items()]
     if as_json:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -37,9 +37,6 @@ NUMBERS: dict[str, Callable[[Any], np.generic]] = {
     "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32,
     "i64": np.int64, "u64": np.uint64, "f16": np.float16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
-ARGUMENT_HELP = """In the order of the kernel's arguments; repeatable. in:A.npy reads an array, inout:A.npy reads and
-writes it, out:C.npy:float32:256x256 makes one (filled with ones in every bit: NaN) and writes it; i32:256, f32:0.5 and
-the like are numbers."""
 CHECKS: dict[str, Check] = {"strict": "strict", "warn": "warn", "off": "off"}
 ORDERS: dict[str, Order] = {"barrier": "barrier", "random": "random"}
 MOST_RESULT_BYTES = 1 << 32
@@ -50,65 +47,23 @@ ANY_WORKGROUP = 1024
 LAUNCHING = ("grid", "block", "arguments", "order", "seed", "check", "shared")
 """Options that say how a kernel is run."""
 
-FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
-KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
-GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
-BlockText = Annotated[
-    str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup; without it, as many as the kernel was compiled for.")
-]
-Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="ARG", help=ARGUMENT_HELP)]
-OrderText = Annotated[
-    str, typer.Option("--order", metavar="ORDER", help="barrier: a wave runs to its barrier; or random.")
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the random order.")]
-CheckText = Annotated[
-    str, typer.Option("--check", metavar="CHECK", help="strict: stop at a finding; warn: go on; off.")
-]
-Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Shared memory beside the kernel's own.")]
-Limit = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Instructions of a wave before its run counts as endless; 0: by sizes.")
-]
-Stats = Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop instead of running the kernel.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
-
 
 def emulate_command(
+    *,
     context: typer.Context,
-    file: FileName,
-    kernel: KernelName = "",
-    grid: GridText = "1",
-    block: BlockText = "",
-    arguments: Arguments = None,
-    order: OrderText = "barrier",
-    seed: Seed = 0,
-    check: CheckText = "strict",
-    shared: Shared = 0,
-    limit: Limit = 0,
-    stats: Stats = False,
-    as_json: Json = False,
+    file: Path,
+    kernel: str,
+    grid: str,
+    block: str,
+    arguments: list[str] | None,
+    order: str,
+    seed: int,
+    check: str,
+    shared: int,
+    limit: int,
+    stats: bool,
+    as_json: bool,
 ) -> None:
-    """Run AMD machine code here without the card, and check it.
-
-    Run AMD machine code here, without the card, and find missing waits, barriers and nops, races, wild accesses.
-
-    A finding names the instruction, the wave and the author's line, and makes the exit code 1 (strict: 2).
-
-    Code objects are decoded by llvm-objdump, LLVM 20 or later; assembly needs nothing.
-
-    Examples:
-
-      tilewave emulate gemm.s
-
-      tilewave compile gemm.py --set M=512,N=512,K=64 --target CHIP --out .
-
-      tilewave emulate gemm.s gemm --grid 64 --arg in:A.npy --arg in:B.npy --arg out:C.npy:float32:512x512
-
-      tilewave emulate other.hsaco saxpy --grid 4 --block 256 --arg in:X.npy --arg inout:Y.npy --arg f32:2
-
-      tilewave emulate gemm.s gemm --grid 64 --order random --seed 7 --check warn --arg in:A.npy --json
-
-      tilewave emulate gemm.s gemm --stats
-    """
     emulator = _read(file)
     if not kernel:
         named = "name the kernel behind the file, or leave it out"

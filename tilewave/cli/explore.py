@@ -5,7 +5,6 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -22,63 +21,27 @@ from tilewave.explore.server import ExplorerServer
 from tilewave.machine import MACHINES, find_or_load
 from tilewave.view.save import save
 
-USUAL = ExplorerChoice()
-PORT = 8765
-
-KernelFile = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="A Python file with kernels, in place of a GEMM.", exists=True)
-]
-Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a file's kernels: M=512,N=512,…")]
-KernelName = Annotated[str, typer.Option("--kernel", metavar="NAME", help="The kernel of the file to begin with.")]
-ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="Of the GEMM to begin with.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
-MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
-Compare = Annotated[str, typer.Option("--compare", metavar="MAPPING", help="Another order beside it.")]
-MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: one that is free.")]
-OpenBrowser = Annotated[bool, typer.Option("--browser", help="Open it in the browser.")]
-HtmlFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the page of this one choice, and serve none.")
-]
-
 OF_A_GEMM = ("shape", "tile", "dtype", "workgroups")
 ITS_OWN = "the kernel's own file and --set say it; leave it out"
 
 
 def explore_command(
+    *,
     context: typer.Context,
-    file: KernelFile = None,
-    sizes: Sizes = None,
-    kernel: KernelName = "",
-    shape: ShapeText = USUAL.shape,
-    tile: TileText = USUAL.tile,
-    dtype: DTypeText = USUAL.dtype,
-    workgroups: Workgroups = None,
-    mapping: MapText = "",
-    compare: Compare = "",
-    machine: MachineText = USUAL.machine,
-    port: Port = PORT,
-    browser: OpenBrowser = False,
-    html: HtmlFile = None,
+    file: Path | None,
+    sizes: list[str] | None,
+    kernel: str,
+    shape: str,
+    tile: str,
+    dtype: str,
+    workgroups: int | None,
+    mapping: str,
+    compare: str,
+    machine: str,
+    port: int,
+    browser: bool,
+    html: Path | None,
 ) -> None:
-    """Explore a kernel on a page: tiles, traffic, passes, assembly.
-
-    Serve a page on this machine: the grid as it plays, traffic, time, passes and assembly of what is chosen there.
-
-    Nobody else can reach it. What is chosen stands in its address, to be passed on. Ctrl-C ends it.
-
-    Examples:
-
-      tilewave explore
-
-      tilewave explore kernel.py --set M=4096,N=4096,K=4096 --browser
-
-      tilewave explore --shape 8192x8192x8192 --map "xcd_contiguous(8) >> grouped(8)" --compare "linear()"
-
-      tilewave explore --machine H200 --workgroups 132 --html explorer.html
-    """
     chip = find_or_load(machine)
     facts = {"map": mapping, "beside": compare, "machine": chip.name}
     machines = {**MACHINES, chip.name: chip}

@@ -6,15 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewave.bench.ablation import TARGET
 from tilewave.bench.arguments import signature_text
 from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
 from tilewave.bench.measure import threads_of
@@ -31,19 +28,6 @@ ITS_OWN = "the kernel's own file says it; leave it out"
 """Of options that say what a gemm is."""
 OF_A_FILE = "has no effect on gemm"
 OPTIONS_OF_FILES = ("set_", "target", "kernel", "scalars")
-
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--sizes", "--set", "-s", metavar="M=…,N=…", help="Sizes for the kernels of a file: M=512,N=512."),
-]
-Target = Annotated[
-    str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {TARGET} with torch.")
-]
-Scalars = Annotated[
-    list[str] | None,
-    typer.Option("--scalar", metavar="NAME=…", help="Values of scalar arguments: alpha=0.5; without it, 1."),
-]
-KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of a file, this kernel alone.")]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import sys
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 
+PROGRAM = "tilewave"
+
 
 def main() -> None:
     """Run a command; what an author can mend is said in its own words, with exit code 2 and no traceback."""
@@ -28,13 +30,13 @@ def _run(words: list[str]) -> None:
     if words == ["--version"]:
         print_version()
         return
-    from tilewave.cli.commands import app  # noqa: PLC0415  the version is told without typer and rich
+    from tilewave.cli.commands import run  # noqa: PLC0415  the version is told without typer
 
-    app(words, prog_name="tilewave")
+    run(words)
 
 
 def print_version() -> None:
-    print(f"tilewave {__version__}")
+    print(f"{PROGRAM} {__version__}")
 
 
 def _flush() -> None:

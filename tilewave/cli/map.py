@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,64 +16,24 @@ from tilewave.view.extents import parse_extents
 from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
 
-MAPPING_HELP = """Renumberings, then an order, joined by >>. Renumberings: xcd_contiguous(xcds), xcd_chunked(xcds,
-chunk), last_first(), folded(). Orders: linear(), paired(), grouped(size), snake(size), supertiles(rows, cols),
-morton(), hilbert(); the first four take along="n"."""
-
-GridText = Annotated[str, typer.Argument(metavar="GRID", help="Tiles along M and N, such as 8x8.")]
-MappingText = Annotated[str, typer.Argument(metavar="MAPPING", help=MAPPING_HELP)]
-Xcds = Annotated[int, typer.Option(metavar="N", help="XCDs that the hardware deals workgroups to.")]
-KBlocks = Annotated[int, typer.Option(metavar="N", help="Blocks of A and B along K.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", help="A persistent launch of N workgroups, in rounds.")]
-Concurrent = Annotated[int | None, typer.Option(metavar="N", help="Workgroups that run at a time; without it, all.")]
-Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another mapping beside it; repeatable.")]
-SvgFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the three figures.")]
-HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: animated, self-contained.")]
-Xcd = Annotated[int, typer.Option(metavar="N", help="The XCD whose reads the third figure of --svg shows.")]
-CausalText = Annotated[
-    str,
-    typer.Option(
-        "--causal", metavar="QxK", help="Rows are blocks of Q queries that walk keys, K at a time, up to their own."
-    ),
-]
-Keys = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many keys there are; else as many as queries.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
-
 
 def map_command(
+    *,
     context: typer.Context,
-    grid: GridText,
-    mapping: MappingText = "linear()",
-    xcds: Xcds = 8,
-    k_blocks: KBlocks = 8,
-    workgroups: Workgroups = None,
-    concurrent: Concurrent = None,
-    causal: CausalText = "",
-    keys: Keys = None,
-    compare: Compare = None,
-    svg: SvgFile = None,
-    html: HtmlFile = None,
-    xcd: Xcd = 0,
-    as_json: Json = False,
+    grid: str,
+    mapping: str,
+    xcds: int,
+    k_blocks: int,
+    workgroups: int | None,
+    concurrent: int | None,
+    causal: str,
+    keys: int | None,
+    compare: list[str] | None,
+    svg: Path | None,
+    html: Path | None,
+    xcd: int,
+    as_json: bool,
 ) -> None:
-    """Draw, measure and verify an order of tiles.
-
-    Draw which workgroup computes which tile, count what each XCD reads, and verify that no tile is lost.
-
-    Examples:
-
-      tilewave map 8x8 "xcd_contiguous(8) >> grouped(2)"
-
-      tilewave map 8x8 "grouped(4)" --compare "hilbert()" --compare "snake(4)"
-
-      tilewave map 40x40 "xcd_contiguous(8) >> grouped(8)" --workgroups 304
-
-      tilewave map 16x16 "xcd_contiguous(8) >> hilbert()" --html map.html
-
-      tilewave map 32x8 "xcd_contiguous(8) >> paired()" --causal 128x64 --concurrent 64
-
-      tilewave map 8x8 "grouped(4)" --json
-    """
     if svg is None:
         refuse_given(context, ("xcd",), "has no effect without --svg", "add --svg FILE, or leave it out")
     if causal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.box import SQUARE
@@ -13,27 +12,20 @@ from rich.console import Console
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import seconds_text
 from tilewave.tune.records import NewerRecord, TileRecord, merged
-from tilewave.tune.store import DIRECTORY, FILE, SHIPPED, RecordFile, read_lines, search_path, tidy
+from tilewave.tune.store import FILE, SHIPPED, RecordFile, read_lines, search_path, tidy
 from tilewave.view.tables import names, numbers, print_table, words
 
 ACTIONS = ("show", "merge", "check")
 
 
 def records_command(
-    action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
-    files: Annotated[list[Path] | None, typer.Argument(help="Files or directories; the search path without.")] = None,
-    into: Annotated[Path, typer.Option(help="The directory that merge writes to.")] = Path(DIRECTORY),
-    shipped: Annotated[bool, typer.Option("--shipped", help="Also the records that come with tilewave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    action: str,
+    files: list[Path] | None,
+    into: Path,
+    shipped: bool,
+    as_json: bool,
 ) -> None:
-    """Show, merge or check tuning records.
-
-    [bold]tilewave records show[/bold]
-
-    [bold]tilewave records merge theirs.jsonl ours.jsonl --into tilewave.records[/bold]
-
-    [bold]tilewave records check[/bold]
-    """
     if action not in ACTIONS:
         raise TilewaveError(f"records: no action is called {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
     given = [path / FILE if path.is_dir() else path for path in files or ()]

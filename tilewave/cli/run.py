@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.box import SQUARE
@@ -13,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
-from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.kernel import KernelSettings
 from tilewave.bench.measure import threads_of
@@ -25,10 +23,6 @@ from tilewave.cli.kernel_file import (
     OF_A_FILE,
     OPTIONS_OF_FILES,
     FileRequest,
-    KernelOfFile,
-    Scalars,
-    Sizes,
-    Target,
     is_file,
     measure_file,
 )
@@ -45,77 +39,28 @@ INPUTS = (*(dtype for dtype in DTYPES.values() if dtype.is_float), I8)
 OUTPUTS = {"float": FLOATS, "int": (I32, F32, F64)}
 """By the kind of the input; narrower ones would overflow, and overflow is no error of the kernel's."""
 
-KernelName = Annotated[
-    str, typer.Argument(metavar="KERNEL", help="What to run: gemm, or a Python file that defines kernels.")
-]
-ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what the sums are held in.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
-Maps = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="MAPPING", help="An order of tiles beside linear(); repeatable. See tilewave map."),
-]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
-Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, max=1024, help="Threads of every contestant; without it, all cores.")
-]
-InstructionSetName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as avx2; without it, the best.")]
-Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each is timed.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
-Against = Annotated[
-    str, typer.Option(metavar="NAMES", help='Beside gemm: numpy,torch, or none with ""; beside a file: other files.')
-]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
-
 
 def run_command(
+    *,
     context: typer.Context,
-    what: KernelName,
-    set_: Sizes = None,
-    target: Target = DEFAULT_TARGET,
-    kernel: KernelOfFile = "",
-    scalars: Scalars = None,
-    shape: ShapeText = "2048x2048x2048",
-    dtype: DTypeText = "f32",
-    out: OutText = "",
-    tile: TileText = "128x256x64",
-    maps: Maps = None,
-    workgroups: Workgroups = None,
-    threads: Threads = None,
-    instruction_set: InstructionSetName = None,
-    repeats: Repeats = 15,
-    seed: Seed = 0,
-    against: Against = "numpy",
-    as_json: Json = False,
+    what: str,
+    set_: list[str] | None,
+    target: str,
+    kernel: str,
+    scalars: list[str] | None,
+    shape: str,
+    dtype: str,
+    out: str,
+    tile: str,
+    maps: list[str] | None,
+    workgroups: int | None,
+    threads: int | None,
+    instruction_set: str | None,
+    repeats: int,
+    seed: int,
+    against: str,
+    as_json: bool,
 ) -> None:
-    """Run a kernel here: is it right, and how fast is it?
-
-    KERNEL is gemm, which comes with tilewave, or a Python file of your own.
-
-    Every result is held against float64, within what roundings may do; one
-    that is wrong makes the exit code 1. For a kernel of your own, float64 is
-    its own program with every float made float64, on random inputs.
-
-    Then all orders of tiles and all libraries, or all kernels that take the
-    same arguments, are timed in turns, each repeat in a new random order.
-
-    Examples:
-
-      tilewave run kernel.py --sizes M=512,N=512,K=256
-
-      tilewave run mine.py --sizes M=512,N=512,K=256 --against other.py
-
-      tilewave run gemm
-
-      tilewave run gemm --shape 4096x1024x2048 --map "grouped(8)"
-
-      tilewave run gemm --dtype bf16 --out bf16 --against torch --threads 1
-
-      tilewave run gemm --shape 500x500x500 --workgroups 8 --instruction-set avx2
-
-      tilewave run gemm --shape 512x512x512 --map "hilbert()" --json
-    """
     if is_file(what):
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""

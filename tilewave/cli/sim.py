@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import typer
 from rich.console import Console
@@ -19,7 +19,6 @@ from tilewave.errors import TilewaveError, text_error
 from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load
 from tilewave.sim import Gemm, Ranked, Residency, best
-from tilewave.sim.problem import WALKS
 from tilewave.sim.report import Report
 from tilewave.sim.search import best_orders, count_candidates
 from tilewave.sim.simulate import SimulatedRun, run, sensitivity_of
@@ -35,72 +34,29 @@ ALL_ORDERS = "the search tries every order with one workgroup on a unit, and the
 ITS_OWN = "the kernel's constraints and --set say it; leave it out"
 LINEAR = "linear()"
 
-KernelFile = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="A Python file with one kernel, in place of a GEMM.", exists=True)
-]
-ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
-TileText = Annotated[
-    str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time. With --best also 64..256x128x64.")
-]
-MapText = Annotated[
-    str,
-    typer.Option(
-        "--map", metavar="MAPPING", help="The order of tiles, see tilewave map; without it linear(), or a kernel's own."
-    ),
-]
-MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
-WalkName = Annotated[str, typer.Option(metavar="NAME", help="Through K: forwards, or to-and-fro from tile to tile.")]
-Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups on a unit at a time.")]
-Skew = Annotated[float, typer.Option(metavar="STEPS", min=0, help="How many steps residents are apart.")]
-EngineName = Annotated[str, typer.Option(metavar="NAME", help="closed (milliseconds) or trace (LRU lists).")]
-Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another order beside it; repeatable.")]
-Best = Annotated[bool, typer.Option("--best", help="Search orders, and tiles where a range is given.")]
-Top = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the best to show.")]
-Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a kernel: M=512,N=512,…")]
-HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: figures, tables, reasons.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
-
 
 def sim_command(
+    *,
     context: typer.Context,
-    file: KernelFile = None,
-    shape: ShapeText = "4096x4096x4096",
-    tile: TileText = "128x256x64",
-    mapping: MapText = "",
-    machine: MachineText = "MI300X",
-    dtype: DTypeText = "f16",
-    out: OutText = "",
-    workgroups: Workgroups = None,
-    walk: WalkName = WALKS[0],
-    occupancy: Occupancy = 1,
-    skew: Skew = 0.0,
-    engine: EngineName = "closed",
-    compare: Compare = None,
-    best_of: Best = False,
-    top: Top = 10,
-    sizes: Sizes = None,
-    html: HtmlFile = None,
-    as_json: Json = False,
+    file: Path | None,
+    shape: str,
+    tile: str,
+    mapping: str,
+    machine: str,
+    dtype: str,
+    out: str,
+    workgroups: int | None,
+    walk: str,
+    occupancy: int,
+    skew: float,
+    engine: str,
+    compare: list[str] | None,
+    best_of: bool,
+    top: int,
+    sizes: list[str] | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
-    """Simulate a GEMM or a kernel: traffic, time, bottleneck.
-
-    Simulate a GEMM or a kernel on a machine: bytes per cache, hit rates, time, and what limits.
-
-    Examples:
-
-      tilewave sim --shape 8192x8192x8192 --machine MI300X --map "xcd_contiguous(8) >> grouped(8)"
-
-      tilewave sim --shape 8192x8192x8192 --machine H200 --workgroups 132 --compare "grouped(16)"
-
-      tilewave sim --shape 4864x4096x4160 --machine MI355X --best --tile 128..256x128..256x64
-
-      tilewave sim kernel.py --set M=2048,N=2048,K=2048 --machine MI300X --html traffic.html
-
-      tilewave sim kernel.py --set M=2048,N=2048,K=2048 --compare "grouped(8)" --compare "hilbert()"
-    """
     chip, residency = find_or_load(machine), Residency(occupancy, skew)
     own = ("walk", "shape", "tile", "dtype", "out", "workgroups")
     if file is None:

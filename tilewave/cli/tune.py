@@ -7,13 +7,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, target_named
+from tilewave.backend.targets import target_named
 from tilewave.bench.ray_workers import RayWorkers
-from tilewave.bench.tuning import ROUNDS, tune, want_cost_model
+from tilewave.bench.tuning import tune, want_cost_model
 from tilewave.bench.workers import LocalWorkers
 from tilewave.cli.diff import kernels_in, parse_sizes, want_sizes
 from tilewave.cli.progress import progress
@@ -25,8 +23,8 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.machine.chips import CHIPS
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import IN_TURN, RUNS, Spread, Tuned
-from tilewave.tune.store import DIRECTORY, tidy
+from tilewave.tune.search import IN_TURN, Spread, Tuned
+from tilewave.tune.store import tidy
 from tilewave.tune.tune import Tune
 from tilewave.view.save import check_place, save
 from tilewave.view.tuning_page import tuning_page
@@ -36,42 +34,22 @@ MOST_FILE_BYTES = 1 << 24
 
 
 def tune_command(
-    file: Annotated[Path, typer.Argument(help="A Python file that defines kernels.", exists=True)],
-    sizes: Annotated[
-        list[str], typer.Option("--sizes", "-s", metavar="M=…,N=…", help="Sizes to decide for; may be given again.")
-    ],
-    target: Annotated[str, typer.Option(help=f"What to tune for: {', '.join(TARGETS)}.")] = DEFAULT_TARGET,
-    strength: Annotated[
-        str, typer.Option(help=f"{', '.join(STRENGTHS)}: nothing runs, the model's best few, every legal point.")
-    ] = STRENGTHS[1],
-    runs: Annotated[int, typer.Option(min=1, help="Points that run at most, where not all do.")] = RUNS,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each point is timed.")] = ROUNDS,
-    values: Annotated[
-        list[str], typer.Option("--try", metavar="BLOCK_M=64:128", help="Values for a symbol; may be given again.")
-    ] = [],  # noqa: B006  typer reads the default
-    mapping: Annotated[list[str], typer.Option("--map", help="An order of tiles to try; may be given again.")] = [],  # noqa: B006
-    kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
-    records: Annotated[Path, typer.Option(help="The directory that decisions are written to.")] = Path(DIRECTORY),
-    workers: Annotated[int, typer.Option(min=0, help="Processes that compile points, before they are measured.")] = 0,
-    ray: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="A Ray cluster that compiles, and measures on its GPUs; local: one of this machine."
-        ),
-    ] = "",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page: predicted against measured, every point.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    *,
+    file: Path,
+    sizes: list[str],
+    target: str,
+    strength: str,
+    runs: int,
+    rounds: int,
+    values: list[str],
+    mapping: list[str],
+    kernel: str,
+    records: Path,
+    workers: int,
+    ray: str,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
-    """Autotune tile sizes; explain and save.
-
-    A search that was ended goes on where it stopped.
-
-    [bold]tilewave tune kernel.py --sizes M=1024,N=1024,K=1024[/bold]
-
-    [bold]tilewave tune kernel.py --sizes M=64,N=8192,K=8192 --target CHIP --strength model[/bold]
-    """
     check_place(html)
     within = _within(values, mapping)
     want_cost_model(target_named(target))

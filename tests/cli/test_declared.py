@@ -1,0 +1,60 @@
+"""What commands are asked, declared apart from what does them, agrees with it."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+
+from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.bench import tuning
+from tilewave.bench.ablation import TARGET
+from tilewave.bench.contestants import BASELINES
+from tilewave.bench.epilogue import BIAS_GELU
+from tilewave.cli import bench, records, run
+from tilewave.cli.commands import COMMANDS, function_of
+from tilewave.cli.declared import known
+from tilewave.explore.choice import ExplorerChoice
+from tilewave.sim.problem import WALKS
+from tilewave.tune.records import STRENGTHS
+from tilewave.tune.search import RUNS
+from tilewave.tune.store import DIRECTORY
+
+USUAL = ExplorerChoice()
+HOMES = {
+    "TARGETS": tuple(TARGETS),
+    "COUNTED": tuple(name for name, target in TARGETS.items() if target.is_emulated),
+    "GPU_TARGET": TARGET,
+    "RUN_INPUTS": tuple(map(str, run.INPUTS)),
+    "BENCH_INPUTS": tuple(map(str, bench.INPUTS)),
+    "BENCH_BASELINES": tuple(BASELINES),
+    "EPILOGUE": BIAS_GELU,
+    "BEST_MAPPING": bench.BEST_MAPPING,
+    "STRENGTHS": STRENGTHS,
+    "TUNE_RUNS": RUNS,
+    "TUNE_ROUNDS": tuning.ROUNDS,
+    "RECORDS": DIRECTORY,
+    "RECORD_ACTIONS": records.ACTIONS,
+    "WALK": WALKS[0],
+    "EXPLORED_SHAPE": USUAL.shape,
+    "EXPLORED_TILE": USUAL.tile,
+    "EXPLORED_DTYPE": USUAL.dtype,
+    "EXPLORED_MACHINE": USUAL.machine,
+}
+
+
+def test_every_name_that_help_tells_is_held_against_its_home():
+    assert {name for name in vars(known) if name.isupper()} == {*HOMES}
+    assert known.TARGETS[0] == DEFAULT_TARGET
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_help_tells_what_its_home_says(name):
+    assert getattr(known, name) == HOMES[name]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_does_a_command_takes_what_is_declared_and_has_no_defaults_of_its_own(command):
+    declared = inspect.signature(function_of(command)).parameters
+    done = inspect.signature(getattr(import_module(f"tilewave.cli.{command}"), f"{command}_command")).parameters
+    assert [*declared] == [*done]
+    assert {one.default for one in done.values()} == {inspect.Parameter.empty}

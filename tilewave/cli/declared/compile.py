@@ -1,0 +1,43 @@
+"""What `tilewave compile` is asked; what it does is in cli/compile.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewave.cli.declared import known
+from tilewave.cli.declared.of_files import LeftOpen
+
+
+def compile_command(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
+    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(known.TARGETS)}.")] = known.TARGETS[0],
+    set_: Annotated[
+        list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
+    ] = [],  # noqa: B006  typer reads the default
+    left_open: LeftOpen = "",
+    kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
+    schedule: Annotated[str, typer.Option(help="none, or prefetch: load ahead while multiplying.")] = "prefetch",
+    out: Annotated[
+        Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
+    ] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help=f"Count what stands in the K loop ({', '.join(known.COUNTED)}).")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Compile the kernels of a file, for this machine or a chip.
+
+    The chip need not be here.
+
+    Sizes of arrays that neither --set nor the file's own function `subs(m, n, k)` says stay open.
+
+    Examples:
+
+      tilewave compile examples/reordered_gemm.py --target CHIP --stats
+
+      tilewave compile kernel.py --target CHIP --set M=4096,N=4096,K=4096 --out build
+    """
