@@ -112,7 +112,7 @@ def persistent(k):
 
 
 def test_a_persistent_kernel_costs_as_much_for_each_step_however_many_it_has():
-    """Sixteen times the steps cost at most 16 × 1.6 times as much; it was 100 times."""
+    """Sixteen times the steps cost at most 16 × 1.6 times as much."""
     short, long = (persistent(k) for k in (1024, 16384))
     simulate(short, "MI300X")
     times = [seconds_of(lambda c=c: simulate(c, "MI300X"), 2) for c in (short, long)]
