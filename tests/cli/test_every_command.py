@@ -54,6 +54,8 @@ WITHOUT_JSON = {"explore"}
 COLOUR = re.compile(r"\x1b\[[\d;]*(?:3\d|4\d|9\d|10\d|38;|48;)[\d;]*m")
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 WIDTHS = (80, 400)
+FIRST_TITLES = {"mapping", "machine", "here"}
+"""Titles of a table's first column, which rows that stand under each other do without."""
 samples = pytest.mark.parametrize("sample", SAMPLES)
 
 
@@ -107,12 +109,25 @@ def test_a_pipe_at_80_columns_has_every_word_whole_and_no_escapes(said: Any, sam
     narrow, wide = (said(*SAMPLES[sample], COLUMNS=str(width)) for width in WIDTHS)
     assert (narrow.code, narrow.err) == (wide.code, wide.err) == (0, "")
     assert "\x1b" not in narrow.out + wide.out
-    assert wide.words - narrow.words <= {"mapping", "machine"}, "titles of a row's first cell"
+    assert wide.words - narrow.words <= FIRST_TITLES
     terminal = said(*SAMPLES[sample], COLUMNS=str(WIDTHS[1]), FORCE_COLOR="1")
     assert terminal.code == 0
     assert sample == "records" or "\x1b[" in terminal.out, "nothing is set off for a person"
     if sample != "map":  # which tells XCDs by colour where it can
         assert terminal.words == wide.words
+
+
+@pytest.mark.parametrize("path", ["", "/usr/local/cuda/bin/ptxas"])
+def test_doctor_has_every_word_at_80_columns_with_and_without_the_tools(
+    said: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Where all are there, no row says `not here`, and the title of the first column is all that has the word."""
+    monkeypatch.setattr("tilewave.cli.doctor.ptxas", lambda: path)
+    monkeypatch.setattr("tilewave.cli.doctor.find_objdump", lambda: path)
+    monkeypatch.setattr("tilewave.cli.doctor.shutil.which", lambda name: path or None)
+    narrow, wide = (said("doctor", COLUMNS=str(width)) for width in WIDTHS)
+    assert ("llvm-objdump" in narrow.out, narrow.out.count(path or "not here") >= 3) == (True, True)
+    assert wide.words - narrow.words <= FIRST_TITLES
 
 
 @samples
