@@ -82,7 +82,7 @@ class ToyBuild(Build):
         return EmulationReport
 
     @property
-    def statistics(self):
+    def loop(self):
         return replace(COUNTED, kernel=self.tiles.name)
 
 
@@ -93,6 +93,7 @@ class ToyBackend(Backend):
     kind = "a toy"
     device = "metal"
     is_emulated = True
+    counts_loops = True
     takes_instruction_sets = True
 
     def build(self, tiles, places, options):

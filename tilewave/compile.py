@@ -18,7 +18,7 @@ from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
-from tilewave.backend.protocol import Backend, Build, BuildOptions, CallAgain, Emulated, Resources
+from tilewave.backend.protocol import Backend, Build, BuildOptions, CallAgain, CountedLoop, Emulated, Resources
 from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
 from tilewave.errors import (
     NOWHERE,
@@ -57,7 +57,7 @@ from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
-    from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator import EmulationReport
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.interp.exact_check import PassCheck
@@ -352,18 +352,18 @@ class Compiled:
         reports what is found instead of raising at the first. A wave that takes more than `limit` instructions counts
         as endless; without it the limit follows from the arrays' sizes.
         """
-        emulated = self._emulated("machine code to emulate")
+        emulated = self._emulated()
         arrays, values = self._bound(arrays, named)
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized)
         return emulated.emulate(views, sized.numbers, order, seed, check, limit)
 
-    def _emulated(self, what: str) -> Emulated:
+    def _emulated(self) -> Emulated:
         found = self.build.emulated
         if found is None:
             able = quoted(target for target in TARGETS.values() if target.is_emulated)
-            what = f"{self.name}: there is no {what} for {self.target}"
+            what = f"{self.name}: there is no machine code to emulate for {self.target}"
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
 
@@ -586,9 +586,14 @@ class Compiled:
         return found
 
     @property
-    def loop_statistics(self) -> LoopStatistics:
-        """What stands in the K loop of machine code that can be emulated."""
-        return self._emulated("machine code to count").statistics
+    def loop_statistics(self) -> CountedLoop:
+        """What stands in the K loop of the target's code, counted."""
+        found = self.build.loop
+        if found is None:
+            able = quoted(target for target in TARGETS.values() if target.counts_loops)
+            what = f"{self.name}: there is no machine code to count for {self.target}"
+            raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
+        return found
 
     def _found(self, found: T | None, what: str, instead: str = "") -> T:
         if found is None:

@@ -15,7 +15,9 @@ from kernels import G, M, N, check_product, compiled, gemm, poisoned, random_arr
 
 import tilewave
 from tilewave import *
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, VENDORS
+from tilewave.backend import names
+from tilewave.backend.names import DEFAULT_TARGET
+from tilewave.backend.targets import TARGETS, VENDORS, targets_on
 from tilewave.errors import SavedKernelError, TargetError
 from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import pass_name
@@ -58,6 +60,12 @@ def test_targets_stand_under_their_names_in_the_order_in_which_they_are_listed()
     assert DEFAULT_TARGET in TARGETS
 
 
+def test_the_names_are_those_of_the_table():
+    assert tuple(TARGETS) == names.TARGET_NAMES
+    assert tuple(name for name, target in TARGETS.items() if target.counts_loops) == names.COUNTED_TARGETS
+    assert targets_on("cuda")[0].name == names.CUDA_TARGET
+
+
 def test_every_chip_of_the_table_is_a_record_of_the_machines():
     assert [target.name for target in TARGETS.values() if target.has_lanes] == list(CHIPS)
 
@@ -67,6 +75,7 @@ def test_a_build_has_what_its_target_says(target):
     build = compiled(gemm(f16), target=target, subs=sizes(128, 128, 64)).build
     backend = TARGETS[target]
     assert (build.lanes is not None, build.emulated is not None) == (backend.has_lanes, backend.is_emulated)
+    assert (build.loop is not None) == backend.counts_loops
     assert {step.name for step in build.steps} <= {pass_name(p) for p in backend.passes()}
 
 
@@ -173,8 +182,9 @@ def test_a_target_that_is_misspelt_is_told_with_all_that_there_are(toy):
 
 def test_what_cannot_be_emulated_names_what_can(toy):
     kernel = made_for(DEFAULT_TARGET)
-    for ask in (lambda: kernel.emulate(*arrays()), lambda: kernel.loop_statistics):
-        assert refused(ask).remedy == 'compile it with target="gfx942" or "gfx950" or "toy_1"'
+    assert refused(lambda: kernel.emulate(*arrays())).remedy == 'compile it with target="gfx942" or "gfx950" or "toy_1"'
+    counted = refused(lambda: kernel.loop_statistics).remedy
+    assert counted == 'compile it with target="gfx942" or "gfx950" or "sm_90a" or "toy_1"'
 
 
 def test_what_has_no_lanes_names_the_first_that_has(toy, monkeypatch):
@@ -207,7 +217,7 @@ its own about it."""
 WORDS = {
     "bench/baselines.py": "numpy, the library, beside us",
     "cli/doctor.py": "numpy, the package",
-    "cli/run.py": "numpy, the library, beside us",
+    "cli/declared/run.py": "numpy, the library, beside us",
     "runtime/arrays.py": "DLPack's device cpu; numpy, the attribute",
     "runtime/dlpack.py": "DLPack's device cpu",
     "runtime/foreign_arrays.py": "DLPack's device cpu; numpy, the module",

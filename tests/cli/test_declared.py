@@ -5,9 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.bench import tuning
-from tilewave.bench.ablation import TARGET
 from tilewave.bench.contestants import BASELINES
 from tilewave.bench.epilogue import BIAS_GELU
 from tilewave.cli import bench, records, run
@@ -21,9 +19,6 @@ from tilewave.tune.store import DIRECTORY
 
 USUAL = ExplorerChoice()
 HOMES = {
-    "TARGETS": tuple(TARGETS),
-    "COUNTED": tuple(name for name, target in TARGETS.items() if target.is_emulated),
-    "GPU_TARGET": TARGET,
     "RUN_INPUTS": tuple(map(str, run.INPUTS)),
     "BENCH_INPUTS": tuple(map(str, bench.INPUTS)),
     "BENCH_BASELINES": tuple(BASELINES),
@@ -44,7 +39,6 @@ HOMES = {
 
 def test_every_name_that_help_tells_is_held_against_its_home():
     assert {name for name in vars(known) if name.isupper()} == {*HOMES}
-    assert known.TARGETS[0] == DEFAULT_TARGET
 
 
 @pytest.mark.parametrize("name", HOMES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
@@ -17,7 +17,7 @@ from tilewave.pipeline.runner import Pass, Step
 
 if TYPE_CHECKING:
     from tilewave.analysis.loads import LaneLoads
-    from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator import EmulationReport
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
     from tilewave.runtime.arrays import ArrayView, Parameter
@@ -46,8 +46,24 @@ as words; both in tuples. 0 where it has been made; anything else where nothing 
 """
 
 
+class CountedLoop(Protocol):
+    """What stands in the K loop of a kernel's code: a dataclass of numbers, and these."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def instructions_per_matrix(self) -> float: ...
+    @property
+    def heading(self) -> str:
+        """For people: what the numbers are for."""
+
+    @property
+    def rows(self) -> Mapping[str, str]:
+        """For people: the numbers, under what each of them is."""
+
+
 class Emulated(Protocol):
-    """Machine code that can be run and counted on any CPU."""
+    """Machine code that can be run on any CPU."""
 
     @abstractmethod
     def emulate(
@@ -59,11 +75,6 @@ class Emulated(Protocol):
         check: Check,
         limit: int | None,
     ) -> EmulationReport: ...
-
-    @property
-    @abstractmethod
-    def statistics(self) -> LoopStatistics:
-        """What stands in its K loop."""
 
 
 class Resources(Protocol):
@@ -185,6 +196,11 @@ class Build(Protocol):
     def emulated(self) -> Emulated | None:
         return None
 
+    @property
+    def loop(self) -> CountedLoop | None:
+        """What stands in its K loop; an error where it has none."""
+        return None
+
 
 class Backend(Protocol):
     """A target: a line of `TARGETS`."""
@@ -200,7 +216,9 @@ class Backend(Protocol):
     has_lanes: bool = False
     """Its kernels can be interpreted lane by lane."""
     is_emulated: bool = False
-    """Its machine code can be run and counted without its device."""
+    """Its machine code can be run without its device."""
+    counts_loops: bool = False
+    """What stands in the K loop of its code can be counted."""
     takes_instruction_sets: bool = False
     has_cost_model: bool = False
     """Whether `tilewave.tune` predicts how long a launch of its kernels takes, so that tiles can be tuned for it."""

@@ -11,6 +11,7 @@ from functools import cache
 from tilewave.backend.amd.backend import AmdBackend
 from tilewave.backend.cpu.backend import CpuBackend
 from tilewave.backend.interpreter.backend import InterpreterBackend
+from tilewave.backend.names import DEFAULT_TARGET, INTERPRETER
 from tilewave.backend.nvidia.backend import NvidiaBackend
 from tilewave.backend.protocol import Backend
 from tilewave.errors import TargetError, here
@@ -20,13 +21,10 @@ from tilewave.machine.description import Machine
 
 VENDORS: dict[str, Callable[[str, Chip], Backend]] = {"amd": AmdBackend, "nvidia": NvidiaBackend}
 
-INTERPRETER = "numpy"
-"""The target for which every kernel compiles: whole tiles, and nothing of a chip."""
-
 TARGETS: dict[str, Backend] = {
     target.name: target
     for target in (
-        CpuBackend("cpu"),
+        CpuBackend(DEFAULT_TARGET),
         *(VENDORS[chip.vendor](chip.name, chip) for chip in CHIPS.values()),
         InterpreterBackend(INTERPRETER),
     )
@@ -35,9 +33,6 @@ TARGETS: dict[str, Backend] = {
 
 CHIP = re.compile(r"(gfx|sm)_?([0-9]+)[a-z]?")
 """How vendors call their chips: a family and a number."""
-
-DEFAULT_TARGET = "cpu"
-"""Where nothing is said: every machine has one."""
 
 
 def target_named(name: str) -> Backend:

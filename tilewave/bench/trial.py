@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tilewave._version import __version__
-from tilewave.backend.targets import DEFAULT_TARGET
+from tilewave.backend.names import DEFAULT_TARGET
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut
 from tilewave.bench.measure import CallTimes, measure, seconds_of

@@ -59,8 +59,8 @@ def compile_command(
 def _refuse_uncounted(found: dict[str, Compiled]) -> None:
     """In the words of this command: `loop_json` would speak of `target=`."""
     for name, c in found.items():
-        if c.build.emulated is None:
-            able = " or ".join(f"--target {target.name}" for target in TARGETS.values() if target.is_emulated)
+        if c.build.loop is None:
+            able = " or ".join(f"--target {target.name}" for target in TARGETS.values() if target.counts_loops)
             instead = f"or leave --stats out: --out DIRECTORY writes what was made for {c.target}"
             raise TilewaveError(
                 f"--stats: {name} was compiled for {c.target}, whose K loop is not counted",

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from tilewave.backend.targets import DEFAULT_TARGET, INTERPRETER, TARGETS, target_of
+from tilewave.backend.names import DEFAULT_TARGET, INTERPRETER
+from tilewave.backend.targets import TARGETS, target_of
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json

@@ -19,6 +19,7 @@ from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
+from tilewave.backend.protocol import CountedLoop
 from tilewave.cli.asked import refuse_given
 from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
 from tilewave.emulator.chips import CHIP_NAMES
@@ -289,29 +290,10 @@ def _print_statistics(statistics: LoopStatistics, as_json: bool) -> None:
     console.print(statistics_table(statistics))
 
 
-def statistics_table(statistics: LoopStatistics) -> Table:
+def statistics_table(statistics: CountedLoop) -> Table:
     """The K loop in the terms in which kernels are compared."""
-    s = statistics
-    table = Table("Per wave and round", box=SQUARE)
+    table = Table(statistics.heading, box=SQUARE)
     table.add_column("", justify="right")
-    rows = {
-        "instructions per matrix instruction": f"{s.instructions_per_matrix:.2f}",
-        "instructions, of them matrix": f"{s.instructions}, {s.matrix_instructions}",
-        "vector instructions, accumulator moves, nops": f"{s.vector_instructions}, {s.accumulator_moves}, {s.nops}",
-        "registers, of them accumulation; spills": f"{s.registers}, {s.accumulation_registers}; {s.spills}",
-        "shared reads": _accesses(s.shared_reads, s.shared_read_bytes),
-        "shared writes": _accesses(s.shared_writes, s.shared_write_bytes),
-        "global loads": _accesses(s.global_loads, s.global_load_bytes),
-        "stores behind the loop": " and ".join(f"{size} B" for size in s.store_bytes) or "none",
-        "bank-conflict cycles": f"{s.bank_conflict_cycles:g}",
-        "matrix cycles ÷ next unit's": f"{s.matrix_over_next:.2f}",
-        "longest run without matrix instruction": str(s.longest_gap),
-        "waves per matrix unit": str(s.waves_per_unit),
-    }
-    for name, value in rows.items():
+    for name, value in statistics.rows.items():
         table.add_row(name, value)
     return table
-
-
-def _accesses(count: int, sizes: tuple[int, ...]) -> str:
-    return f"{count} of {' and '.join(f'{size} B' for size in sizes)}" if count else "0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from tilewave.backend.targets import INTERPRETER
+from tilewave.backend.names import INTERPRETER
 from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.compile import Compiled

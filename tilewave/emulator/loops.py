@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.emulator.instruction import Instruction
-from tilewave.emulator.program import ending_of
+from tilewave.emulator.program import Ending, ending_of
+
+FlowStep = tuple[Ending, int | None]
+"""What an instruction does to the flow, and the position that it may lead to."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,12 @@ class MachineLoop:
 
 def find_loops(instructions: Sequence[Instruction], entry: int, end: int) -> list[MachineLoop]:
     """The loops among the instructions from `entry` to `end`."""
-    flow = _Flow(instructions, entry, end)
+    return find_loops_of_flow([(ending_of(one), one.target) for one in instructions], entry, end)
+
+
+def find_loops_of_flow(steps: Sequence[FlowStep], entry: int, end: int) -> list[MachineLoop]:
+    """The same of code of any kind."""
+    flow = _Flow(steps, entry, end)
     dominators = flow.dominators()
     ends: dict[int, list[int]] = {}
     for block in flow.order:
@@ -41,20 +49,19 @@ def find_loops(instructions: Sequence[Instruction], entry: int, end: int) -> lis
 class _Flow:
     """Blocks by their first position, those that are reached."""
 
-    def __init__(self, instructions: Sequence[Instruction], entry: int, end: int) -> None:
+    def __init__(self, steps: Sequence[FlowStep], entry: int, end: int) -> None:
         inside = range(entry, end)
-        targets = {t for at in inside if (t := instructions[at].target) is not None and t in inside}
-        behind = {at + 1 for at in inside if ending_of(instructions[at]) != "falls through" and at + 1 < end}
+        targets = {t for at in inside if (t := steps[at][1]) is not None and t in inside}
+        behind = {at + 1 for at in inside if steps[at][0] != "falls through" and at + 1 < end}
         heads = sorted({entry, *targets, *behind})
         self.entry = entry
         self.last = {head: after - 1 for head, after in zip(heads, [*heads[1:], end], strict=True)}
-        self.after = {head: self._after(instructions[last], last, inside) for head, last in self.last.items()}
+        self.after = {head: self._after(*steps[last], last, inside) for head, last in self.last.items()}
         self.order = self._reached([entry], set())
 
-    def _after(self, last: Instruction, at: int, inside: range) -> list[int]:
-        ending = ending_of(last)
+    def _after(self, ending: Ending, target: int | None, at: int, inside: range) -> list[int]:
         leads_on = [] if ending in ("branches", "ends", "jumps") else [at + 1]
-        leads_away = [last.target] if ending in ("branches", "may branch") and last.target is not None else []
+        leads_away = [target] if ending in ("branches", "may branch") and target is not None else []
         return [head for head in (*leads_on, *leads_away) if head in inside]
 
     def _reached(self, first: Sequence[int], closed: set[int]) -> list[int]:

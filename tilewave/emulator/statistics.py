@@ -104,6 +104,30 @@ class LoopStatistics:
         """Matrix cycles over those of the unit that is busiest after it."""
         return self.matrix_cycles / max(self.shared_cycles, self.global_cycles, 1)
 
+    @property
+    def heading(self) -> str:
+        return "Per wave and round"
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """For people, in the terms in which kernels are compared."""
+        vector = f"{self.vector_instructions}, {self.accumulator_moves}, {self.nops}"
+        registers = f"{self.registers}, {self.accumulation_registers}; {self.spills}"
+        return {
+            "instructions per matrix instruction": f"{self.instructions_per_matrix:.2f}",
+            "instructions, of them matrix": f"{self.instructions}, {self.matrix_instructions}",
+            "vector instructions, accumulator moves, nops": vector,
+            "registers, of them accumulation; spills": registers,
+            "shared reads": _accesses(self.shared_reads, self.shared_read_bytes),
+            "shared writes": _accesses(self.shared_writes, self.shared_write_bytes),
+            "global loads": _accesses(self.global_loads, self.global_load_bytes),
+            "stores behind the loop": " and ".join(f"{size} B" for size in self.store_bytes) or "none",
+            "bank-conflict cycles": f"{self.bank_conflict_cycles:g}",
+            "matrix cycles ÷ next unit's": f"{self.matrix_over_next:.2f}",
+            "longest run without matrix instruction": str(self.longest_gap),
+            "waves per matrix unit": str(self.waves_per_unit),
+        }
+
 
 def loop_statistics(assembly: str, kernel_name: str, chip: str | None = None) -> LoopStatistics:
     """The statistics of a kernel in LLVM's assembly text."""
@@ -230,3 +254,7 @@ def waves_per_unit(chip: ChipName, kernel: LoadedKernel, waves: int) -> int:
     piece, shared, each = OPINIONS[chip].shared_piece, kernel.descriptor.shared_bytes, max(1, waves // UNITS)
     by_shared = OPINIONS[chip].shared_bytes // (-(-shared // piece) * piece) if shared else by_registers
     return min(by_registers // each, by_shared) * each
+
+
+def _accesses(count: int, sizes: tuple[int, ...]) -> str:
+    return f"{count} of {' and '.join(f'{size} B' for size in sizes)}" if count else "0"

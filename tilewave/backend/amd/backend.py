@@ -30,6 +30,7 @@ class AmdBackend(Backend):
     also_called = ("amd", "hip", "amdgpu")
     has_lanes = True
     is_emulated = True
+    counts_loops = True
 
     def check(self, options: BuildOptions) -> None:
         if (options.buffers or 1) > 1 and not options.prefetched:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.amd.code import AmdCode, kept
-from tilewave.backend.protocol import Build, figures_of
+from tilewave.backend.protocol import Build, CountedLoop, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, Mma
@@ -126,6 +126,10 @@ class AmdBuild(Build):
     @property
     def emulated(self) -> AmdProgram:
         return self.program
+
+    @property
+    def loop(self) -> CountedLoop:
+        return self.program.statistics
 
     @cached_property
     def resources(self) -> LaneResources:

@@ -29,6 +29,7 @@ class NvidiaBackend(Backend):
     device = "cuda"
     also_called = ("nvidia", "ptx", "hopper", "gpu")
     has_lanes = True
+    counts_loops = True
     judges_by_sizes = True
 
     @property

@@ -14,7 +14,7 @@ from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.nvidia.repacking import in_numpy
-from tilewave.backend.protocol import Build, CallAgain, LaneLaunch, figures_of
+from tilewave.backend.protocol import Build, CallAgain, CountedLoop, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
@@ -195,6 +195,13 @@ class NvidiaBuild(Build):
     def code(self) -> bytes:
         """PTX, which the driver assembles."""
         return self.program.ptx.encode()
+
+    @cached_property
+    def loop(self) -> CountedLoop:
+        with IMPORTING:
+            from tilewave.backend.nvidia.ptx_loop import ptx_loop_statistics  # noqa: PLC0415  few count
+
+        return ptx_loop_statistics(self.asm, self.tiles.name, self.chip.name)
 
     @cached_property
     def resources(self) -> NvidiaResources:

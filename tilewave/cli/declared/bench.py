@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tilewave.backend.names import DEFAULT_TARGET
 from tilewave.cli.declared import known
 from tilewave.cli.declared.of_files import KernelOfFile, Scalars, Sizes, Target
 
@@ -49,7 +50,7 @@ def bench_command(
     context: typer.Context,
     what: KernelName = "gemm",
     set_: Sizes = None,
-    target: Target = known.TARGETS[0],
+    target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
     scalars: Scalars = None,
     shapes: ShapesText = "seeds",

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from tilewave.cli.declared import known
+from tilewave.backend.names import COUNTED_TARGETS, DEFAULT_TARGET, TARGET_NAMES
 from tilewave.cli.declared.of_files import LeftOpen
 
 
 def compile_command(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(known.TARGETS)}.")] = known.TARGETS[0],
+    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
     set_: Annotated[
         list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
     ] = [],  # noqa: B006  typer reads the default
@@ -25,7 +25,7 @@ def compile_command(
         Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
     ] = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help=f"Count what stands in the K loop ({', '.join(known.COUNTED)}).")
+        bool, typer.Option("--stats", help=f"Count what stands in the K loop ({', '.join(COUNTED_TARGETS)}).")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewave.cli.declared import known
+from tilewave.backend.names import TARGET_NAMES
 from tilewave.cli.declared.of_files import LeftOpen
 
 
@@ -20,7 +20,7 @@ def diff_command(
     kernel: Annotated[str, typer.Option(help="Show this kernel alone.")] = "",
     target: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(known.TARGETS)}; where it is not said, the first that has the pass of --only."),
+        typer.Option(help=f"{', '.join(TARGET_NAMES)}; where it is not said, the first that has the pass of --only."),
     ] = None,
     left_open: LeftOpen = "",
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,

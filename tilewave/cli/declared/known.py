@@ -5,12 +5,6 @@ Each has its home elsewhere, which the commands read when they run; a test holds
 
 from __future__ import annotations
 
-TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
-"""Of `backend.targets`, in its order; the first is where nothing is said."""
-COUNTED = ("gfx942", "gfx950")
-"""Those whose K loop can be counted."""
-GPU_TARGET = "sm_90a"
-"""What `run` and `bench` measure on a GPU."""
 RUN_INPUTS = ("f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
 BENCH_INPUTS = ("f16", "bf16", "f8e4m3fn", "f8e5m2", "i8")
 BENCH_BASELINES = ("cublas", "triton")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewave.cli.declared.known import GPU_TARGET
+from tilewave.backend.names import CUDA_TARGET
 
 LeftOpen = Annotated[
     str, typer.Option("--open", metavar="M,N,…", help="Sizes that stay open, though the file's own subs fix them.")
@@ -16,7 +16,7 @@ Sizes = Annotated[
     typer.Option("--sizes", "--set", "-s", metavar="M=…,N=…", help="Sizes for the kernels of a file: M=512,N=512."),
 ]
 Target = Annotated[
-    str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {GPU_TARGET} with torch.")
+    str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {CUDA_TARGET} with torch.")
 ]
 Scalars = Annotated[
     list[str] | None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tilewave.backend.names import DEFAULT_TARGET
 from tilewave.cli.declared import known
 from tilewave.cli.declared.of_files import KernelOfFile, Scalars, Sizes, Target
 
@@ -37,7 +38,7 @@ def run_command(
     context: typer.Context,
     what: KernelName,
     set_: Sizes = None,
-    target: Target = known.TARGETS[0],
+    target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
     scalars: Scalars = None,
     shape: ShapeText = "2048x2048x2048",

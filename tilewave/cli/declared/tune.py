@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tilewave.backend.names import DEFAULT_TARGET, TARGET_NAMES
 from tilewave.cli.declared import known
 
 
@@ -15,7 +16,7 @@ def tune_command(
     sizes: Annotated[
         list[str], typer.Option("--sizes", "-s", metavar="M=…,N=…", help="Sizes to decide for; may be given again.")
     ],
-    target: Annotated[str, typer.Option(help=f"What to tune for: {', '.join(known.TARGETS)}.")] = known.TARGETS[0],
+    target: Annotated[str, typer.Option(help=f"What to tune for: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
     strength: Annotated[
         str, typer.Option(help=f"{', '.join(known.STRENGTHS)}: nothing runs, the model's best few, every legal point.")
     ] = known.STRENGTHS[1],
