@@ -35,6 +35,10 @@ def test_page_opens_without_a_complaint_and_asks_nobody_but_itself(page: Any, se
     assert browser.text("#problem") == "1024×2048×256 f16, tiles of 128×128×64 on MI300X"
 
 
+def test_the_title_names_kernel_tiles_sizes_and_target(page: Any) -> None:
+    assert page("#tab=passes").text("#problem") == "gemm, tiles of 128×128×64; 1024x2048x256, compiled for gfx942"
+
+
 def test_both_orders_are_drawn_and_every_tile_has_its_xcds_colour(page: Any) -> None:
     browser = page("#theme=light")
     assert browser.count("#grids .grid") == 2

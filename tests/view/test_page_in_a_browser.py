@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,22 @@ def test_pages_fit_the_screen_and_their_captions_can_be_read(browser: Any, tmp_p
             assert len(columns) == {400: 1, 1280: 2, 1920: 4}[width]
 
 
+def test_captions_that_name_symbols_and_values_stay_in_their_figures(browser: Any, tmp_path: Path) -> None:
+    """Capitals are wider than prose: a line of as many letters was cut off."""
+    config = "gemm, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, grouped(16), chosen for a chip"
+    found = run(Gemm(1024, 2048, 256, (128, 128, 64)), "MI300X", "linear()")
+    named = replace(found, report=replace(found.report, problem=config))
+    (tmp_path / "sim.html").write_text(traffic_page((named,)), encoding="utf-8")
+    browser.open(tmp_path / "sim.html")
+    assert browser.count("figure svg text.soft") > 10
+    assert browser.run(CUT_OFF) == []
+
+
+CUT_OFF = """
+const texts = [...document.querySelectorAll('figure svg text')];
+return texts.filter(t => t.getBoundingClientRect().right > t.closest('svg').getBoundingClientRect().right)
+  .map(t => t.textContent);
+"""
 STICKING_OUT = """
 const wide = document.documentElement.clientWidth;
 const all = document.querySelectorAll('header, section, article, article > *, article p, figure');

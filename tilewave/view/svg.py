@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
 from html import escape
 
@@ -13,8 +12,14 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 WIDTH_OF_A_LETTER = 0.6
 """Of the font's size; wide letters of a wide font, so that what is fitted by it also fits elsewhere."""
 
+NARROW, WIDE, USUAL = 0.35, 0.8, 0.62
+"""Of the font's size: blanks and commas, capitals and `=`, and all else, in a wide font."""
+NARROW_LETTERS = frozenset(" ,.:;()[]|'ijlft")
+
 MARGIN = 16
 LINE = 16
+CAPTION = 12
+"""Size of a caption's font."""
 TITLE = 40
 """Height of a title with the space below it."""
 
@@ -35,8 +40,14 @@ class Figure:
     @property
     def lines(self) -> list[str]:
         """The caption, wrapped to the figure's width."""
-        letters = int((self.width - 2 * MARGIN) / (12 * WIDTH_OF_A_LETTER * 0.92))
-        return textwrap.wrap(self.caption, letters)
+        room = (self.width - 2 * MARGIN) / CAPTION
+        letters = int(room / (WIDTH_OF_A_LETTER * 0.92))
+        lines = [""]
+        for word in self.caption.split(" "):
+            longer = f"{lines[-1]} {word}".lstrip()
+            fits = not lines[-1] or (len(longer) <= letters and _ems(longer) <= room)
+            lines[-1:] = [longer] if fits else [lines[-1], word]
+        return lines
 
     @property
     def height(self) -> float:
@@ -47,7 +58,7 @@ class Figure:
         """Everything but the outermost element."""
         caption_top = TITLE + self.body_height + 6
         lines = [
-            text(MARGIN, caption_top + at * LINE + 6, line, 12, fill=palette.SOFT_INK, class_="soft")
+            text(MARGIN, caption_top + at * LINE + 6, line, CAPTION, fill=palette.SOFT_INK, class_="soft")
             for at, line in enumerate(self.lines)
         ]
         title = text(MARGIN, 27, self.title, 17, font_weight="600")
@@ -120,6 +131,13 @@ def number(value: object) -> str:
 def escaped(words: str) -> str:
     """Text that no markup can hide in, without the characters that XML forbids."""
     return escape(NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", words))
+
+
+def _ems(words: str) -> float:
+    """How wide a line comes out, of the font's size: symbols and their values are wider than prose."""
+    wide = sum(letter.isupper() or letter == "=" for letter in words)
+    narrow = sum(letter in NARROW_LETTERS for letter in words)
+    return WIDE * wide + NARROW * narrow + USUAL * (len(words) - wide - narrow)
 
 
 def width_of(words: str, size: float) -> float:

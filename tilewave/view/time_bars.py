@@ -14,6 +14,7 @@ from tilewave.view.svg import MARGIN, Figure, element, escaped, rect, text, widt
 
 WIDE, BAR, BETWEEN, ROOM_ABOVE = 520.0, 34.0, 30.0, 4.0
 TICKS = 6
+TOGETHER = "\N{NO-BREAK SPACE}"
 PAINTS = {name: at for at, name in enumerate(PARTS)}
 SOFT: dict[str, object] = {"fill": palette.SOFT_INK, "class_": "soft"}
 
@@ -31,7 +32,7 @@ def time_bars(reports: Sequence[Report]) -> Figure:
     first = reports[0]
     caption = (
         f"{first.problem} on {first.machine}. The line below the end of a bar is one standard deviation of the "
-        f"prediction, ± {100 * first.seconds_error:.0f} %."
+        f"prediction, ±{TOGETHER}{100 * first.seconds_error:.0f}{TOGETHER}%."
     )
     return Figure("time", "Predicted time", caption, 2 * MARGIN + WIDE + 60, key.bottom, "".join([*parts, key.markup]))
 

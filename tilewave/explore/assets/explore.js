@@ -79,8 +79,8 @@
     fault(answer.error ?? "");
     if (answer.error) return;
     const sizes = data.kernels.length ? chosen.sizes : chosen.shape;
-    const where = answer.machine ? `on ${answer.machine}` : `compiled for ${answer.target}`;
-    byId("problem").textContent = [answer.problem ?? answer.kernel, answer.problem && !data.kernels.length ? "" : sizes, where].filter(Boolean).join(", ");
+    const what = [answer.problem ?? answer.kernel, answer.problem && !data.kernels.length ? "" : sizes].filter(Boolean).join("; ");
+    byId("problem").textContent = answer.machine ? `${what} on ${answer.machine}` : `${what}, compiled for ${answer.target}`;
     ({ passes: showPasses, code: showCode }[view.tab] ?? showLaunch)(answer);
   };
 
