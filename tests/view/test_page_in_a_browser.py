@@ -246,8 +246,8 @@ def test_pages_fit_the_screen_and_their_captions_can_be_read(browser: Any, tmp_p
 
 def test_captions_that_name_symbols_and_values_stay_in_their_figures(browser: Any, tmp_path: Path) -> None:
     """Capitals are wider than prose: a line of as many letters was cut off."""
-    config = "gemm, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, grouped(16), chosen for a chip"
-    found = run(Gemm(1024, 2048, 256, (128, 128, 64)), "MI300X", "linear()")
+    config = "gemm, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, grouped(16), chosen for sm_90a"
+    found = run(Gemm(1024, 2048, 256, (128, 128, 64)), "H200", "linear()")
     named = replace(found, report=replace(found.report, problem=config))
     (tmp_path / "sim.html").write_text(traffic_page((named,)), encoding="utf-8")
     browser.open(tmp_path / "sim.html")
