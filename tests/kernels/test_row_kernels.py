@@ -12,10 +12,7 @@ from row_kernels import EPS, check_call, check_compiled
 from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.errors import CallError, DTypeError
-from tilewave.ir.types import F64
 from tilewave.kernels import Rows
-from tilewave.kernels.norms import layer_norm_kernel
-from tilewave.kernels.rows import rows_for
 
 pytestmark = pytest.mark.share(6)
 
@@ -342,15 +339,3 @@ def test_sums_of_nothing_are_0():
     y = np.full(3, np.nan, np.float32)
     shipped.sum(ROWS[:, :0], y)
     assert (y == 0).all()
-
-
-@pytest.mark.parametrize("longest", [1, 32])
-def test_rows_without_columns_touch_nothing_on_lanes(longest):
-    """A tile of one column begins at 0, which is outside of no columns."""
-    kernel = layer_norm_kernel(rows_for("sm_90a", longest, F64), F64, F64)
-    made = kernel.compile(target="sm_90a", longest={sym.N: longest})
-    made.interpret(np.zeros((3, 0)), np.zeros((3, 0)), 0.0, level="lane")
-    x, y = np.random.default_rng(5).standard_normal((3, longest)), np.full((3, longest), np.nan)
-    made.interpret(x, y, 0.5, level="lane")
-    centred = x - x.mean(axis=1, keepdims=True)
-    np.testing.assert_allclose(y, centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 0.5), rtol=1e-12)

@@ -39,14 +39,7 @@ class _Edges:
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
-        """Where it surely begins inside: tiles of an open axis without elements do not exist."""
-        places = zip(op.at, op.memory.type.extents, strict=True)
-        return [(self.positions.formula(v), n) for v, n in places if isinstance(n, int) or self.moves(v)]
-
-    def moves(self, at: Value) -> bool:
-        """Whether it is another number for other tiles; one that is always 0 is outside an axis without elements."""
-        low, high = self.ranges.of(at)
-        return low != high
+        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
 
     def of(self, op: Access) -> tuple[int, ...]:
         """The memory axes along which this tile may hang over."""
