@@ -218,6 +218,19 @@ def test_no_tiles_launch_nothing_on_a_gpu(fake, torch):
     assert fake.launches == []
 
 
+def test_no_element_to_write_launches_nothing_on_a_gpu(fake, torch):
+    """A whole row without columns is a tile all the same, and arrays without elements may have no address."""
+
+    @wave([WorkgroupConstraint(M_, 8, 0)])
+    def halved(x: Memory[M_, N_, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M_, N_, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 0.5, y)
+
+    for shape, launched in (((3, 0), 0), ((3, 4), 1), ((3, 0), 1), ((3, 4), 2)):
+        address = 0x10000 if shape[1] else 0
+        halved(*(torch.Tensor(address * (i + 1), shape) for i in range(2)))
+        assert len(fake.launches) == launched
+
+
 def test_tensors_of_a_torch_for_amd_are_not_nvidias(fake, monkeypatch):
     torch = install_torch(monkeypatch, hip="6.4")
     a, c = pair(torch)

@@ -6,7 +6,7 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any, NamedTuple
@@ -210,6 +210,10 @@ class NvidiaProgram:
         """How many tiles a launch computes."""
         known = self.tiles.workgroups
         return known if isinstance(known, int) else self._tile_launch(numbers).workgroups
+
+    def writes_nothing(self, shapes: Iterable[Sequence[int]]) -> bool:
+        """Whether all arrays of such shapes that the kernel writes are empty."""
+        return all(0 in shape for v, shape in zip(self.memories, shapes, strict=True) if v.name in self.written)
 
     @cached_property
     def _tile_launch(self) -> HostLaunch:
@@ -498,8 +502,8 @@ class Chooser(CudaProgram):
     ) -> LaunchKind:
         owner = self.owner
         tiles = owner.tile_count(numbers)
-        if not tiles:
-            return NoTiles(owner)
+        if not tiles or owner.writes_nothing(v.shape for v in views):
+            return NothingToDo(owner)
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
@@ -547,13 +551,13 @@ class EitherLaunch:
         return [*before, main.known(places_of(plan.views(views, memory)), numbers), *after]
 
 
-class NoTiles(NamedTuple):
-    """Where there is nothing to compute, nothing is launched."""
+class NothingToDo(NamedTuple):
+    """Where there is no tile, or no element to write, nothing is launched: empty arrays may have no address."""
 
     owner: NvidiaProgram
 
     def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
-        return not self.owner.tile_count(numbers)
+        return not self.owner.tile_count(numbers) or self.owner.writes_nothing(places[1])
 
 
 def _rank(memory: Value) -> int:
