@@ -141,9 +141,9 @@ if not TYPE_CHECKING:  # who checks types knows the names from above, and which 
                 globals()[name] = getattr(api, name)
             if name in globals():  # or a module that came with it, such as tilewave.errors
                 return globals()[name]
-            from tilewave.lang.wave_words import no_such_name  # noqa: PLC0415  as the names above: when it is asked for
-
-            if (absent := no_such_name(name)) is not None:
+            with IMPORTING:
+                words = import_module("tilewave.lang.wave_words")
+            if (absent := words.no_such_name(name)) is not None:
                 raise absent
         raise AttributeError(f"module 'tilewave' has no attribute {name!r}")
 

@@ -732,7 +732,8 @@ def _choosing(
     """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
     with IMPORTING:
         from tilewave.tune.default import BySize, UndecidedKernel, largest_sizes  # noqa: PLC0415  most give their tiles
-        from tilewave.tune.taking import take  # noqa: PLC0415
+    with IMPORTING:
+        from tilewave.tune.taking import take  # noqa: PLC0415  as above
 
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers

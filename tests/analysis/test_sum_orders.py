@@ -17,7 +17,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.one_order import judged
 from tilewave.pipeline.runner import pass_name
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import IllegalRecord, UndecidedKernel
 from tilewave.tune.records import TileRecord
 from tilewave.tune.space import SPLIT
 from tilewave.tune.store import Found
@@ -204,7 +204,11 @@ def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
         choice = {s.name: n for s, n in taken.point.items() if s in tiles.space.tiles} | values
         record = TileRecord(tiles.key({}), choice=choice, considered=36, predicted=5e-6)
         found = Found(record, tmp_path / "mine.jsonl")
-        assert (tiles.of_record(found, {}, "") is not None) is serves
+        if serves:
+            assert tiles.of_record(found, {}, "") is not None
+        else:
+            with pytest.raises(IllegalRecord, match="sums in one order need BLOCK_K"):
+                tiles.of_record(found, {}, "")
 
 
 # -- bits

@@ -302,7 +302,7 @@ def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[
     """How often a loop runs, if somebody asks, and what is needed of what it carries: numbers made of data may be
     carried beside."""
     runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
-    asked = any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
+    asked = wanted(op) or any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
     found = set(runs) if asked or (isinstance(op, While) and not of_data.intersection(runs)) else set()
     for result, init, last, *names in _carried(op):
         if any(v in needed for v in (result, *names)):

@@ -58,7 +58,7 @@ USUAL_LINE = 1 << 10
 LONG_FILE = 1 << 20
 """Bytes of a file from which on its table is kept."""
 MOST_REMARKS = 3
-"""Lines of one file that are named each; more are counted."""
+"""RecordLines of one file that are named each; more are counted."""
 NO_RECORD = 0
 """Stands in the table for the hash of lines that do not say what they are for."""
 Table = NDArray[np.uint64]
@@ -130,7 +130,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Lines:
+class RecordLines:
     """What a file has for one kernel, chip and sizes, whatever the digests: records, and why other lines are none."""
 
     best_first: tuple[TileRecord, ...]
@@ -148,7 +148,7 @@ class RecordFile:
         self.remarks: tuple[str, ...] = ()
         self.fault = ""
         """Why none of it is believed."""
-        self._lines: dict[str, Lines] = {}
+        self._lines: dict[str, RecordLines] = {}
         try:
             self.stamp = stamp_of(os.stat(self.name))
             self._read()
@@ -195,7 +195,7 @@ class RecordFile:
         except OSError:
             return self.stamp != ()
 
-    def lines(self, key: RecordKey) -> Lines:
+    def lines(self, key: RecordKey) -> RecordLines:
         """Those of the same kernel, chip and sizes; each is parsed once."""
         text = key.without_digest
         found = self._lines.get(text)
@@ -203,7 +203,7 @@ class RecordFile:
             found = self._lines[text] = self._parsed(text, key)
         return found
 
-    def _parsed(self, text: str, key: RecordKey) -> Lines:
+    def _parsed(self, text: str, key: RecordKey) -> RecordLines:
         records: list[TileRecord] = []
         bad: list[str] = []
         for place in self._places(_hash(text)):
@@ -217,7 +217,7 @@ class RecordFile:
         more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
         if len(records) > 1:
             records.sort(key=lambda record: record.rank, reverse=True)
-        return Lines(tuple(records), (*bad[:MOST_REMARKS], *more))
+        return RecordLines(tuple(records), (*bad[:MOST_REMARKS], *more))
 
     def _places(self, wanted: int) -> list[int]:
         """Where lines begin that are for what has this hash."""

@@ -218,7 +218,7 @@ def test_the_copy_engine_brings_tiles_and_takes_results(copies):
     assert count(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier", copies.asm) == 2
     assert count(r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.bulk_group", copies.asm) == 2 * 256 // 64
     assert count(r"cp\.async\.bulk\.commit_group", copies.asm) == 2 * 256 // 64 // 2  # two chunks go together
-    assert count(r"cp\.async\.bulk\.wait_group 0", copies.asm) == 1
+    assert count(r"cp\.async\.bulk\.wait_group\.read 0", copies.asm) == 3  # before two fills, and at the end
     assert "ld.global" not in copies.asm
     assert "st.global" not in copies.asm
 
