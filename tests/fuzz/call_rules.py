@@ -135,6 +135,8 @@ class Asked:
         if b.view.shape != shape:
             raise Unfit(f"{name} has another shape than the result")
         argument = self.call.get(name)
+        if self.dtype(name) not in FLOATS:
+            self.may_refuse = True  # floats need not become whole numbers on their way
         if not b.view.size:
             self.may_refuse |= isinstance(argument, Laid) and bool(argument.flaw or argument.layout)
             return
@@ -142,8 +144,6 @@ class Asked:
             raise Unfit(f"{name} is read-only")
         if b.shares_addresses:
             raise Unfit(f"elements of {name} share an address")
-        if self.call.function.startswith("ops.") and self.dtype(name) not in FLOATS:
-            self.may_refuse = True  # floats need not become whole numbers on their way
         if isinstance(argument, Alias) or (isinstance(argument, Laid) and (argument.flaw or argument.layout)):
             self.may_refuse = True  # what cannot be written in place is refused
 

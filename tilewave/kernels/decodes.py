@@ -77,7 +77,7 @@ def attention_decode(
     if queries > MOST_QUERIES:
         what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
         raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
-    if not queries:  # no rows, of which a tile could be made
+    if 0 in views["q"].shape[:3]:  # no rows, of which a tile could be made
         attention(q, k, v, y, causal, window, scale, soft_cap, bias, lse)
         return
     of = arithmetic_of("attention_decode", **{name: view.dtype for name, view in views.items()})
