@@ -443,3 +443,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(call, error, messag
 def test_parts_of_wide_values_are_joined_on_the_cpu(size_v):
     """The loop over parts gives their largest score and its sum to what is not as wide."""
     Problem(1, (4, 1), 1, 5000, 32, size_v, dtype=f32).call(shipped.attention_decode)
+
+
+def test_queries_without_heads_are_none_to_decode():
+    """They divided by zero before it was seen that the result has another shape."""
+    q, k, y = (np.zeros(shape, np.float32) for shape in ((1, 0, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1)))
+    with pytest.raises(TilewaveError):
+        shipped.attention_decode(q, k, k, y)
