@@ -75,6 +75,20 @@ def unsure(magnitude: np.ndarray, err: np.ndarray, of: str) -> np.ndarray:
     return np.where(np.nan_to_num(magnitude, nan=0.0, posinf=0.0) < LARGEST[of], err, np.inf)
 
 
+def finite_part(x: np.ndarray) -> np.ndarray:
+    """|x|, with 0 in place of infinities and NaN."""
+    return np.nan_to_num(np.abs(x), nan=0.0, posinf=0.0)
+
+
+def infinite_or_nan(found: np.ndarray, err: np.ndarray, finite: np.ndarray, of: str) -> tuple[np.ndarray, np.ndarray]:
+    """A sum and its bound, unbounded where an infinite sum may be NaN as well.
+
+    Its finite terms, of magnitude `finite`, may overflow before an infinity of the other sign is added.
+    """
+    either = np.isinf(found) & (finite >= LARGEST[of])
+    return np.where(either, 0, found), np.where(either, np.inf, err)
+
+
 # -- products --------------------------------------------------------------------------------------------------------
 
 
@@ -83,8 +97,9 @@ def product(a: np.ndarray, b: np.ndarray, of: str) -> tuple[np.ndarray, np.ndarr
     if a.dtype.kind in "ib":
         found = np.matmul(a.astype(np.int64), b.astype(np.int64))
         return found, np.zeros(np.shape(found))
-    magnitude = np.matmul(np.abs(a), np.abs(b))
-    return np.matmul(a, b), unsure(magnitude, gamma(a.shape[-1] + 4, of) * magnitude + 1e-44, of)
+    found, magnitude = np.matmul(a, b), np.matmul(np.abs(a), np.abs(b))
+    err = unsure(magnitude, gamma(a.shape[-1] + 4, of) * magnitude + 1e-44, of)
+    return infinite_or_nan(found, err, np.matmul(finite_part(a), finite_part(b)), of)
 
 
 def activated(name: str | None, s: np.ndarray, err: np.ndarray, of: str, narrow: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +193,8 @@ def sums(x: np.ndarray, of: str, running: bool) -> tuple[np.ndarray, np.ndarray]
         return found, np.zeros(found.shape)
     magnitude = np.cumsum(np.abs(x), axis=-1) if running else np.abs(x).sum(axis=-1)
     found = np.cumsum(x, axis=-1) if running else x.sum(axis=-1)
-    return found, unsure(magnitude, gamma(x.shape[-1] + MORE, of) * magnitude, of)
+    finite = np.cumsum(finite_part(x), axis=-1) if running else finite_part(x).sum(axis=-1)
+    return infinite_or_nan(found, unsure(magnitude, gamma(x.shape[-1] + MORE, of) * magnitude, of), finite, of)
 
 
 def argmax(x: np.ndarray) -> np.ndarray:

@@ -199,12 +199,10 @@ def linear(asked: Asked) -> dict[str, Result]:
         asked.may_refuse |= bias is not None or residual is not None or activation is not None
         err = np.full(err.shape, np.inf) if asked.may_refuse else err
     if bias is not None:
-        floats("linear", *(() if default == "i32" else (bias,)))
         s, err = s + bias.x, err + 4 * ref.UNITS[of] * (np.abs(s) + np.abs(bias.x))
     narrow = dtype in FLOATS and dtype not in ("f32", "f64") and residual is None
     s, err = ref.activated(activation, s, err, of, narrow)
     if residual is not None:
-        floats("linear", *(() if default == "i32" else (residual,)))
         try:
             added = np.broadcast_to(residual.x, s.shape)
         except ValueError:
