@@ -8,7 +8,7 @@ Access = Read | CopyAsync | Write | WriteThrough
 
 
 def tile_shape(op: Access) -> tuple[int, ...]:
-    """Of what it moves: a tile, or what is there of it."""
+    """Return the shape of the tile that an access moves, or of its part inside the memory (`within`)."""
     match op:
         case Read(within=within) | Write(within=within) if within:
             shape: tuple[int, ...] = within

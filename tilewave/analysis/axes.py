@@ -1,4 +1,4 @@
-"""Which axes of a program's tiles run together: cut one of them, and all that carry its label must be cut alike.
+"""Labels for the axes of a program's tiles: when one axis is split, all axes with its label are split the same way.
 
 acc = mma(a, b, acc)     a[m, k]  b[n, k]  acc[m, n]     k is contracted: its elements are added up
 y = broadcast(x, [1])    x[n]     y[p, n]                p is new
@@ -28,7 +28,7 @@ from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
 
 Label = tuple[str, int]
-"""One axis of one value, by name and number, that stands for all that run together with it."""
+"""One axis of one value, by name and number; represents all axes that are split together with it."""
 DEAR: tuple[type[Op], ...] = (Function, Division, Div, Reduce, Shift)
 """What is computed once and kept: to compute it again takes longer than to read it."""
 
@@ -91,11 +91,11 @@ def _yielded(body: Block) -> tuple[Value, ...]:
 
 
 def own_leaves(kernel: Kernel) -> Kernel:
-    """Tiles made of nothing (constants, counts, one number repeated) are made anew where each is used.
+    """Return the kernel with leaf tiles (constants, iotas, splats) rematerialized for each use.
 
-    Two unrelated axes of one length may share such a tile, once the same thing is said only once; that would tie
-    their labels together. Where a tile then runs along itself, what is computed from such tiles alone is made anew
-    too: positions, above all, which are a count and where the tile begins.
+    After CSE two unrelated axes of one length may share such a tile, which would merge their labels. Where a tile still
+    has one label on two axes, everything computed from leaves alone is rematerialized too: above all positions, the
+    sum of an iota and the start of a tile.
     """
     loose = _made_anew(kernel, {op.result: op for op in walk(kernel.body) if _is_leaf(op)})
     return _made_anew(kernel, _computed_from_leaves(kernel)) if runs_along_itself(loose) else loose
@@ -113,7 +113,7 @@ def _made_anew(kernel: Kernel, made: Mapping[Value, Op]) -> Kernel:
     builder, first_use = Builder(names(kernel)), set(made)
 
     def copy(v: Value, copies: dict[Value, Op]) -> None:
-        """`copies` holds this tile's op, behind those of its operands."""
+        """Add the op that makes `v` to `copies`, after the ops that make its operands."""
         if v in copies:
             return
         for operand in made[v].operands:

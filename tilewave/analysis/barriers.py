@@ -1,12 +1,12 @@
-"""Barriers that hand shared memory over: some wave may have stored there, or read, since the barrier before.
+"""Barriers that order accesses to shared memory: some wave may have stored or read there since the previous barrier.
 
 loop(%trips) do (%i) {
-  barrier()                 # behind a store of the round before: handed over around the loop
+  barrier()                 # after a store of the previous iteration: needed, across the back edge
   load(%s)
-  barrier()                 # nothing was stored since the last one: hands nothing over
+  barrier()                 # nothing was stored since the previous barrier: not needed for stores
   store(%x, %s)
 }
-barrier()                   # behind the store of the last round: handed over, but not around the loop
+barrier()                   # after the store of the last iteration: needed, but not across the back edge
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Stored(IntEnum):
 
     NOTHING = 0
     AHEAD = 1
-    """A store that stands ahead in the same round."""
+    """A store earlier in the same iteration."""
     AROUND = 2
-    """A store of an earlier round of a loop."""
+    """A store of an earlier iteration of a loop."""
 
 
 class Handovers:
-    """The barriers of a kernel in front of which one of these accesses to shared memory may still be under way.
+    """The barriers of a kernel at which an access to shared memory, as selected by `touched`, may be pending.
 
-    What is brought from memories named in `by_hand` is loaded into registers and stored, as any other store.
+    Asynchronous copies from memories named in `by_hand` are loads into registers and stores, so they count as stores.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Handovers:
             for inner in op.blocks:
                 behind = self._walk(inner, stored)
                 if isinstance(op, (Loop, While)) and behind:
-                    behind = self._walk(inner, Stored.AROUND)  # once more, behind its own end
+                    behind = self._walk(inner, Stored.AROUND)  # a second pass, for accesses across the back edge
                 if isinstance(op, While) and behind:
                     behind = Stored.AROUND  # it is left at its head, where every round comes by
                 stored = max(stored, behind)
@@ -84,7 +84,7 @@ class Handovers:
 
 
 class Transits:
-    """The barriers of a kernel at which something that a wave brings may still be on its way."""
+    """The barriers of a kernel at which an asynchronous copy may still be in flight."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._found: set[int] = set()
@@ -104,10 +104,10 @@ class Transits:
                 case AwaitAsync(pending):
                     comes = comes and pending > 0
                 case _:
-                    pass  # nobody else has something come, or waits for it
+                    pass  # no other op starts an asynchronous copy or waits for one
             for inner in op.blocks:
                 behind = self._walk(inner, comes)
                 if isinstance(op, (Loop, While)):
-                    behind = self._walk(inner, comes or behind)  # once more, behind its own end
+                    behind = self._walk(inner, comes or behind)  # a second pass, for copies across the back edge
                 comes = comes or behind
         return comes

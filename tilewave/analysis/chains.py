@@ -19,7 +19,7 @@ from tilewave.ir.rewrite import walk
 class Link:
     source: Mma
     axis: int
-    """Of the source's sums, which of them is the depth: 0 are rows, 1 columns."""
+    """The axis of the source's accumulator that is the taker's K: 0 for rows, 1 for columns."""
     taker: Mma
     side: int
     """Which operand of the taker they become."""

@@ -1,16 +1,16 @@
-"""Which accesses to a global memory may meet: two lanes touch one place, and one of them writes.
+"""Hazards in global memory: two lanes access one element, and one of them writes.
 
-A lane's own accesses happen in the order of the program. A barrier is needed only where one lane touches what another
-one did, and that is decided by the layouts in which lanes share tiles:
+Accesses of one lane happen in program order. A barrier is needed only where one lane accesses what another lane
+accessed before, and that depends on the layouts in which lanes hold tiles:
 
-    write(%x, %c, [%m, %n])           as a product leaves its sums
-    %y = read(%c, [%m, %n])           used as those are: each lane reads what it wrote itself
-    %z = read(%c, [%m, %n])           staged, in neighbouring chunks: lanes read what others wrote
+    write(%x, %c, [%m, %n])           in the layout of an MMA accumulator
+    %y = read(%c, [%m, %n])           used in that layout: each lane reads what it wrote itself
+    %z = read(%c, [%m, %n])           staged, coalesced: lanes read what other lanes wrote
 
-A position is a sum of two: a number that all lanes agree on, the base, and one that each lane knows of its own. Bases
-are compared as sums of values, so that their difference is often known, or a multiple of a tile:
+A position is the sum of a base, which is uniform over all lanes, and an offset per lane. Bases are compared as sums of
+values, so that their difference is often known, or known to be a multiple of a tile:
 
-    64 · %tile here, 64 · %tile some rounds ago      0, or at least 64 apart: the same tile, or none of it
+    64 · %tile now, 64 · %tile some iterations ago   0, or at least 64 apart: the same tile, or disjoint
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AccessOnTheWay:
     known: tuple[tuple[str, int], ...] = ()
     """Indices of loops that are followed round by round."""
     changed: frozenset[str] = frozenset()
-    """Values that have been made anew since."""
+    """Names of values that were recomputed since the access."""
     before: frozenset[str] = frozenset()
     """Indices of loops that have been counted up since."""
 
@@ -95,7 +95,7 @@ class Footprint:
     places: Array
 
     def based(self, visit: AccessOnTheWay) -> tuple[Residue, ...]:
-        """The bases with indices that are known, and under names of their own those values that are others now."""
+        """Return the bases with known loop indices filled in and with new names for values that changed since."""
         found = []
         for base in self.base:
             for name, i in visit.known:
@@ -127,9 +127,9 @@ def _earlier(name: str) -> str:
 
 
 class Conflicts:
-    """The accesses of a kernel whose tiles are shared among lanes as `spreads` says.
+    """Hazards between the accesses of a kernel whose tiles are distributed over lanes as `spreads` says.
 
-    Where that is not decided yet, each access shares its tile in the same way every time, and no two do so alike.
+    Without `spreads`, each access is assumed to use one distribution every time, different from every other access's.
     """
 
     def __init__(self, kernel: Kernel, spreads: LayoutsNeeded | None) -> None:
@@ -208,7 +208,7 @@ class Conflicts:
                 return None
 
     def _coordinates(self, op: Read | Write | WriteThrough | Gather | Scatter) -> tuple[Array, Array]:
-        """Of every lane and register that holds some of its tile: the lane, and the position in the tile."""
+        """Return lane numbers and positions in the tile, for every lane and register that holds some of it."""
         tile = op.result if isinstance(op, (Read, Gather)) else op.tile
         rank = len(tile.type.shape)
         if self.spreads is None:
@@ -239,7 +239,7 @@ class Conflicts:
         return Footprint(tuple(position.base for position in positions if position), lanes, np.stack(own, axis=1))
 
     def _position(self, v: Value, inside: Mapping[Value, Op], known: dict[Value, Position]) -> Position | None:
-        """A number that is computed in a mapping; None where bases and what lanes know of their own are mixed in it."""
+        """Return the position that `v` computes in an index mapping; None where base and offset do not separate."""
         if v not in known and v not in inside:
             base = self.residues.of(v, WHOLE)
             known[v] = Position(np.int64(_signed(base.offset)), replace(base, offset=0))
@@ -257,7 +257,7 @@ class Conflicts:
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """What lanes know of their own, known numbers included, and a base that is the same for all of them."""
+    """An offset per lane (`own`, including constants) and a base that is uniform over all lanes."""
 
     own: Any
     base: Residue

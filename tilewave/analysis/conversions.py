@@ -36,5 +36,5 @@ def stays_in_waves(spreads: LayoutsNeeded, op: Convert) -> bool:
 
 
 def _bytes(layout: Layout, element_bytes: int) -> int:
-    """That a lane holds."""
+    """Return how many bytes a lane holds in a layout."""
     return prod(layout.registers) * element_bytes

@@ -1,4 +1,4 @@
-"""Kernels of which one role brings tiles and another multiplies them: what decides which tile a workgroup brings."""
+"""Warp-specialized kernels: what decides which tiles a workgroup's producer loads, for multicast."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class CopyProgram:
         return copies, positions
 
     def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
-        """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
+        """Return the values of `made`, different between workgroups, that with the step alone determine `values`.
 
-        Where these are the same for two workgroups, so are the values in every step.
+        Where these agree for two workgroups, so do `values` in every step. None where anything else has a part in it.
         """
         inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
         found: dict[Value, None] = {}
@@ -128,7 +128,7 @@ class CopyProgram:
 
 
 def _path(block: Block) -> list[Op] | None:
-    """The loops around the copies, from the outermost on; None where copies stand in several places."""
+    """Return the loops around the TMA loads, outermost first; None where loads are in several places."""
     found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
     here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
     if here or not found:

@@ -1,4 +1,4 @@
-"""Loops that read their memories to the end: a step behind the last one would read nothing but zeros."""
+"""K loops that read their memories to the end: a step after the last one would read only zeros."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewave.ir.rewrite import walk
 
 
 class Depths:
-    """Of tiles that a loop reads a step further each time, the axis along which their memory ends with the steps."""
+    """Finds, for tiles that a loop reads one step further each iteration, the axis that ends with the loop."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.makers: dict[Value, Op] = {op.results[0]: op for op in walk(kernel.body) if len(op.results) == 1}
@@ -32,12 +32,12 @@ class Depths:
         return found
 
     def end_in_zeros(self, loop: Loop) -> bool:
-        """Whether all that steps behind the last one would multiply is read beyond the end of its memory."""
+        """Return whether all MMA operands of steps after the last one are out of bounds, and so zero."""
         factors = {v for op in loop.body.ops if isinstance(op, Mma) for v in (op.a, op.b)}
         return factors <= self.of(loop).keys()
 
     def running_on(self, loop: Loop) -> Block:
-        """Its body, where steps behind the last one read zeros."""
+        """Return the loop's body with predicated reads, so that steps after the last one read zeros."""
         depths = self.of(loop)
         ops = [
             replace(op, guard=(depths[op.result],)) if isinstance(op, Read) and op.result in depths else op

@@ -1,18 +1,18 @@
-"""Is a kernel right whatever its sizes are? Then nothing is left to check when it is called.
+"""Proof that a kernel is correct for every size, so that nothing is left to check when it is called.
 
-What is looked at is the kernel as it was traced: a workgroup's tile is (b, m, n), whatever the order of tiles, and an
-order that is right on every grid gives each tile to one workgroup. Along each axis of a memory a window then begins at
+The proof looks at the kernel as traced: a workgroup's tile is (b, m, n), whatever the order of tiles, and an order that
+is valid on every grid gives each tile to one workgroup. Along each axis of a memory a window then begins at
 
     m · 64         where the grid has (M + 63) // 64 rows and the axis is M long, or
-    k · 32         in a loop that goes round (K + 31) // 32 times, along an axis of length K, or
+    k · 32         in a loop of (K + 31) // 32 iterations, along an axis of length K, or
     0              if the window is as long as the axis, or as the axis may be.
 
-One number of a tile may stand for several places, as b for those of heads and batches: b % H and b // H are two numbers
-then, from 0 to H - 1 and from 0 to B - 1, since there are H · B of them.
+One tile coordinate may encode several positions, as b does for heads and batches: b % H and b // H are then two
+numbers, from 0 to H - 1 and from 0 to B - 1, since there are H · B of them.
 
-Windows written so lie side by side and reach the end: each element is written once if every axis of the grid, and every
-loop around the write, is the place along one axis. What is read may lie anywhere, unless it is written too. Whatever
-does not look like this may be right as well: it is looked at tile by tile, once for each new set of sizes.
+Such windows are adjacent and reach the end: each element is written once if every axis of the grid, and every loop
+around the write, is the position along one axis. Reads may be anywhere, unless their memory is written too. A kernel of
+another form may be correct as well: it is checked tile by tile, once for each new set of sizes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _looked_at(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) 
 
 @dataclass(frozen=True)
 class _Counter:
-    """A number from 0 to count - 1: a coordinate of the tile, or the round of a loop."""
+    """A number from 0 to count - 1: a coordinate of the tile, or the index of a loop."""
 
     at: Form
     count: Form
@@ -133,7 +133,7 @@ class _Counter:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Where an op stands: the tile it works on, and the loops around it since that is known."""
+    """The scope of an op: the grid of its tile, and the loops around it once the tile is known."""
 
     grid: tuple[_Counter, ...] | None = None
     loops: tuple[_Counter, ...] = ()
@@ -209,7 +209,7 @@ class _Look:
             scope = self.op(op, scope)
 
     def op(self, op: Op, scope: _Scope) -> _Scope:
-        """What is learnt of an op; where those behind it stand."""
+        """Record what an op shows about its values, and return the scope of the ops after it."""
         match op:
             case Launch():
                 self.launch(op)

@@ -31,7 +31,7 @@ def excerpt(block: Block, wanted: Wanted) -> Block:
 
 
 def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
-    """The same program with other names for all that it makes."""
+    """Return the block with new names for all values that it defines."""
     return _renamed(block, {v: name(v) for v in made_in(block)})
 
 
@@ -114,7 +114,7 @@ def _cut_op(op: Op, wanted: Wanted, needed: set[Value]) -> Op:
 
 
 def taken_by(op: Op) -> Iterator[Value]:
-    """Its operands, and those of what stands in it."""
+    """Yield the operands of an op and of the ops in its blocks."""
     yield from op.operands
     for block in op.blocks:
         for inner in walk(block):

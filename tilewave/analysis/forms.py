@@ -2,9 +2,9 @@
 
     (n + 63) // 64 * 64 - 1        is        64 · q - 1,   where q = (n + 63) // 64 is one name
 
-A form is a sum of whole multiples of products. What is neither sum nor product (a quotient, a remainder, the number of
-a workgroup) gets a name of its own, and gets it again where it is written again. Forms that are equal are equal
-numbers; forms that differ may be, and whoever asks takes that for a no.
+A form is a sum of integer multiples of products. What is neither sum nor product (a quotient, a remainder, the
+workgroup id) gets a name, and gets the same name wherever it occurs again. Equal forms are equal numbers; different
+forms may be equal too, and callers must treat them as unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewave.ir.ops import Add, Const, FloorDiv, Mod, Mul, Neg, Sub
 from tilewave.ir.ops.launch import LaunchOnly
 
 Product = frozenset[tuple[int, int]]
-"""Names and how often each stands in it."""
+"""Names, and the exponent of each in the product."""
 Form = frozenset[tuple[Product, int]]
 """Products and how often each is added; none is added 0 times."""
 

@@ -8,18 +8,18 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import Vector
 
 MOST_HELD_BYTES = 192
-"""Of one vector over a barrier: a lane has 256 bytes of registers where a thousand of them share a processor."""
+"""The most bytes of one vector that a lane keeps across a barrier: with 1024 lanes on an SM a lane has 256 bytes."""
 
 
 REGISTER_BYTES = 4
 
 
 def loaded_bytes(v: Value, vector_bytes: int) -> int:
-    """Of registers, of what loads bring that move so many bytes at once: what is narrower has a register to itself."""
+    """Return the bytes of registers that loaded `v` takes; loads narrower than a register take one per element."""
     elements = prod(v.type.shape) if isinstance(v.type, Vector) else 0
     return elements * REGISTER_BYTES if vector_bytes < REGISTER_BYTES else held_bytes(v)
 
 
 def held_bytes(v: Value) -> int:
-    """That a lane holds."""
+    """Return how many bytes of a vector a lane holds; 0 for other values."""
     return prod(v.type.shape) * v.type.dtype.bytes if isinstance(v.type, Vector) else 0

@@ -1,12 +1,12 @@
-"""What the values of a loop's step hold at places where a condition does not hold, once -inf stands there.
+"""What the values of a loop's step hold at masked elements, where a condition is false and -inf is selected.
 
-    x = -inf                                because that is what hides there
-    larger = max(largest, …)                no -inf, for `largest` begins with a number and only grows
-    x - larger                              -inf less a number, or less inf
+    x = -inf                                because the mask selects it
+    larger = max(largest, …)                not -inf, for `largest` begins with a number and only grows
+    x - larger                              -inf minus a number, or minus inf
     p = exp2(x - larger)                    0
 
-All of that is so unless `larger` is NaN. Where a row's is, p is NaN at such places too; that is right where everything
-that is computed of them is NaN in that row anyhow: sums that are multiplied by exp2(largest - larger).
+All of this holds unless `larger` is NaN. In a row where it is, p is NaN at masked elements too; that is correct where
+everything computed from them is NaN in that row anyway: sums that are multiplied by exp2(largest - larger).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HiddenNumber:
 
 
 class HiddenPlaces:
-    """Of a loop's step, in which `users` says what takes each value."""
+    """Values at masked elements of a loop's step; `makers` and `users` map each value to its ops."""
 
     def __init__(self, loop: Loop, makers: Mapping[Value, Op], users: Mapping[Value, Sequence[Op]]) -> None:
         self.loop, self.makers, self.users = loop, makers, users
@@ -109,7 +109,7 @@ class HiddenPlaces:
                 return v if self.is_bounded(v) else None
 
     def without_highest(self, v: Value) -> Value | None:
-        """The same where it is never inf."""
+        """Return the value whose NaN makes v NaN, where v is never inf; None where it may be."""
         op = self.makers.get(v)
         match op:
             case Broadcast() | Permute():
@@ -122,7 +122,7 @@ class HiddenPlaces:
                 return None
 
     def scaled(self, x: Value, by: Value, sign: int = 1) -> Value | None:
-        """Of a product with a number that makes nothing infinite: one of at most 1."""
+        """Return `without_lowest` of `x · by` (`without_highest` for sign -1) where `by` is constant and |by| <= 1."""
         factor = self.constant(by)
         if factor is None or not 0 < abs(factor.number) <= 1:
             return None

@@ -1,6 +1,6 @@
-"""What a step of a loop leaves as it was when one of its conditions holds nowhere.
+"""What a step of a loop leaves unchanged when one of its conditions is false everywhere, so that it can be skipped.
 
-A mask is a select: what it hides becomes what does not count. Where it hides a whole step,
+A mask is a select: masked elements become the neutral value. Where it masks a whole step,
 
     x = select(seen, q · kᵀ, -inf)          is -inf                                 because nothing is seen
     larger = max(largest, max of x)            largest
@@ -9,14 +9,14 @@ A mask is a select: what it hides becomes what does not count. Where it hides a 
     total · shrink + sum of p                  total
     values · shrink + p · v                    values
 
-and such a step can be left out. Values are followed through its ops as far as they are one number everywhere, or what
-the loop carries. Two things are taken for granted, and docs/decisions/0020 says why:
+and the step can be skipped. Values are followed through its ops as long as they are one constant everywhere, or a value
+that the loop carries. Two assumptions are made; docs/decisions/0020 gives the reasons:
 
-- what is subtracted from itself, as `largest` is, is a number. That is so where it begins as one and only grows; where
-  it begins with -inf, the step is followed for that, too: of all that the loop begins with, it must make just that.
-  (While the largest is -inf, every x was -inf, and each step was such a step.) If it has become inf or NaN, `shrink`
-  would be NaN, and so would all that is multiplied with it; that is left as it is instead.
-- a product with nothing but 0 adds nothing, whatever stands on its other side.
+- a value that is subtracted from itself, as `largest` is, is finite. This holds where it begins finite and only grows;
+  where it begins with -inf, the step is followed for that too: from the loop's initial values it must yield the same
+  values. (While the largest is -inf, every x was -inf, and each step was a masked step.) If it has become inf or NaN,
+  `shrink` would be NaN, and so would every product with it; skipping leaves these values unchanged instead.
+- a product with an operand of zeros adds nothing, whatever the other operand is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Step:
     def __init__(self, loop: Loop, condition: Value, makers: Mapping[Value, Op], carried: list[Known]) -> None:
         self.known: dict[Value, Known] = dict(zip(loop.body.args[1:], carried, strict=True))
         self.numbers: set[Value] = set()
-        """Of what is carried, all that is taken for a number."""
+        """The carried values that are assumed to be finite."""
         self.condition, self.makers = condition, makers
         *ops, end = loop.body.ops
         for op in ops:
@@ -151,12 +151,12 @@ class _Step:
         return a if a is not None and _same(a, b) else None
 
     def reduced(self, op: Reduce, x: Known) -> Known:
-        """Of one number many times: itself, or what changes nothing in a sum or product."""
+        """Return the reduction of a constant: itself for max and min, or for the identity of a sum or product."""
         kept = _is_constant(x) and (op.how not in ("sum", "prod") or x == identity(op.how, op.x.type.dtype))
         return x if kept else None
 
     def combined(self, op: Op, a: Known, b: Known) -> Known:
-        """Of two of which one is carried at least; of `fma` the sum and the product."""
+        """Return the result of two operands of which at least one is carried; for `fma`, of the sum and the product."""
         if isinstance(b, Carried | Finite) and isinstance(op, COMMUTATIVE) and not isinstance(a, Carried):
             a, b = b, a
         match op:

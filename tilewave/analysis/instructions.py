@@ -1,4 +1,4 @@
-"""The matrix instruction of a product, which a pass in front has chosen, and how lanes hold its blocks."""
+"""The matrix instruction of an `mma`, as `select_mma` chose it, and the layouts in which lanes hold its blocks."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""In which layouts each tile of a kernel is needed, before its lanes are told apart.
+"""The layouts in which each tile of a kernel is needed, before `distribute_lanes` splits it among lanes.
 
-A product decides how its sums are held, a staged read how it is loaded, and whatever is computed from them follows:
+An MMA decides the layout of its accumulator, a staged read how it is loaded, and what is computed from them follows:
 
     %z = mma(%x, %y, %acc)        %x, %y as the matrix instruction takes them, %acc and %z as it gives its sums
     %scaled = mul(%z, %factor)    as %z, and so is %factor
-    write(%scaled, %c, …)         as it comes
+    write(%scaled, %c, …)         in the layout it has
 
-A tile that cannot be had as it is needed (`ties.py`) is listed in `misfits`, with the ops that need it so; behind
-`convert_layouts` there are none. It is listed as near to its use as it pays: before a cast that makes it larger, and
-before it is repeated along an axis.
+A tile that is not available in the layout needed (`tied_layouts.py`) is listed in `misfits`, with the ops that need it;
+after `convert_layouts` there are none. It is listed as close to its use as is cheap: before a cast that makes it
+larger, and before a broadcast.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ WIDEST_BYTES = 16
 
 
 class LayoutsNeeded:
-    """`needed[v]` are the spreads in which tile v is used, in no order that matters.
+    """`needed[v]` lists the layouts in which tile v is used; their order does not matter.
 
-    `misfits[v]` are the ops that use v as it cannot be had.
+    `misfits[v]` lists the ops that use v in a layout in which it is not available.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -76,8 +76,10 @@ class LayoutsNeeded:
         return self._tied[v] if v in self._tied else self._wish(v)
 
     def _wish(self, v: Value) -> TileLayouts:
-        """As what it is made of was read, or, where nobody has a wish, in the widest chunks; rows to be reduced so that
-        lanes are neighbours."""
+        """Return the layout for a tile that no op constrains: that of the read it is made from, else the widest chunks.
+
+        Rows that are reduced are held by neighbouring lanes.
+        """
         if v in self._reduced:
             return self._rows(v, self._reduced[v])
         return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
@@ -153,7 +155,7 @@ class LayoutsNeeded:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
 
     def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
-        """Both, and how lanes hold them; not those that lie in shared memory."""
+        """Return the operands that lanes hold, with their layouts; operands in shared memory are left out."""
         if not self.is_group(op):
             return [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
         return [(op.a, (GroupFragment(op.depth).sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
@@ -188,13 +190,13 @@ class LayoutsNeeded:
         raise NotImplementedError(f"{op.loc}: lanes cannot share a tile {op.spread}")
 
     def _chunks(self, op: Read, shape: Sequence[int]) -> TileLayouts:
-        """Of a tile whose axes stand in the memory's order."""
+        """Return the layout of chunks for a tile whose axes are in the memory's order."""
         if op.spread == "linear":
             return linear(tuple(shape), op.per_lane, self.lanes)
         return blocks(tuple(shape), op.rows_per_lane, op.per_lane, self.lanes)
 
     def _block(self, op: Read) -> Fragment:
-        """Of the first product's instruction, so deep that a lane takes as many neighbours as it reads."""
+        """Return the fragment of the first MMA, deep enough that a lane takes as many neighbours as it reads."""
         assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
         return self._reading.fragment().with_neighbours(op.per_lane)
 
@@ -265,7 +267,7 @@ class LayoutsNeeded:
                     self._held_as(v, self.held(v))
 
     def _need(self, op: Op, v: Value, spread: TileLayouts) -> None:
-        """That `op` takes `v` so."""
+        """Record that `op` uses `v` in layout `spread`."""
         if not _is_tile(v):
             return
         if not self._can_be_had(v, spread) and not self._is_smaller_before(v, spread):

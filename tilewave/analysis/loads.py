@@ -13,7 +13,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
 AHEAD_BYTES = 20 << 10
-"""Of a step that lanes load ahead where nobody asks for it: 160 bytes of each of a group's lanes."""
+"""Bytes of a step that lanes prefetch by default: 160 for each of a warpgroup's lanes."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _loads(op: Read, kernel: Kernel) -> LaneLoads:
 
 
 def run_of_neighbours(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> int:
-    """How many of a lane's registers, from the first on, lie behind each other along a memory's last axis."""
+    """Return how many of a lane's registers, from the first on, are contiguous along a memory's last axis."""
     run = 1
     for extent, step in zip(reversed(shape), reversed(steps), strict=True):
         if extent > 1 and (any(step[:-1]) or step[-1] != run):
@@ -98,7 +98,7 @@ def is_crossed(write: Write, order: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class LaneBlock:
-    """What a lane loads of a tile that is stored across the rows in which it lies: some of each of several rows."""
+    """What a lane loads of a tile that is stored transposed: some elements of each of several rows."""
 
     rows: int
     width: int

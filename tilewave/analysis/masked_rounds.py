@@ -1,4 +1,4 @@
-"""In which rounds of a loop a condition on positions holds somewhere, and in which it holds everywhere.
+"""In which iterations of a loop a condition on positions holds somewhere, and in which it holds everywhere.
 
     keys 64 · i + 0 … 64 · i + 63,  rows 128 · m + 0 … 128 · m + 127
 
@@ -6,8 +6,8 @@
                  everywhere:   64 · i + 63  <= 128 · m              i <  (128 · m + 1) // 64
     row - key < 100   somewhere:   128 · m - 64 · i - 63 < 100      i >= (128 · m - 99) // 64
 
-The least and the largest element of a tile of positions are sums of multiples of numbers, so each comparison is one of
-such a sum with 0, and the round stands in it some number of times. What cannot be told so leaves every round.
+The minimum and maximum of a tile of positions are affine in scalars, so each comparison is one of an affine sum with 0
+in which the loop index has some factor. A condition of another form bounds no iteration.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR
 
 @dataclass(frozen=True)
 class Extremes:
-    """Between which sums all elements of a tile lie; each is the least or the largest of one."""
+    """Affine bounds of a tile's elements; each bound is the exact minimum or maximum."""
 
     low: Affine
     high: Affine
@@ -87,14 +87,14 @@ class StepBounds:
 
 
 class MaskedRounds:
-    """The conditions in a loop, told by numbers that are known in front of it."""
+    """The iterations in which conditions of a loop hold, as bounds that are computed before the loop."""
 
     def __init__(self, loop: Loop, makers: Mapping[Value, Op], ranges: Ranges) -> None:
         self.counter, self.makers, self.ranges = loop.body.args[0], makers, ranges
         self.inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
 
     def somewhere(self, condition: Value) -> StepBounds:
-        """It holds for no element in any other round."""
+        """Return bounds of the iterations outside of which the condition holds for no element."""
         op = self.makers.get(condition)
         match op:
             case And(a, b):
@@ -108,7 +108,7 @@ class MaskedRounds:
                 return self.compared(*compared) if compared else StepBounds()
 
     def everywhere(self, condition: Value) -> StepBounds | None:
-        """It holds for all elements in these rounds; None where that is not told by bounds of rounds."""
+        """Return the iterations in which the condition holds for all elements; None where no bounds express them."""
         op = self.makers.get(condition)
         match op:
             case And(a, b):

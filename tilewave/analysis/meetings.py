@@ -1,4 +1,4 @@
-"""Where waves meet: each leaves a number in shared memory, and behind a barrier all of them make one of what is there.
+"""Reductions across waves: each wave stores a value in shared memory; after a barrier every wave reduces all of them.
 
 store(%own, %m, [%wave])  …  barrier()  …  %all = load(%m, …)  …  %found = reduce_registers(%all)
 """
@@ -50,7 +50,7 @@ class WaveMeeting:
 
 
 class WaveMeetings:
-    """Of a kernel's lanes; `makers` and `users` are of all its values."""
+    """Finds the cross-wave reductions of a kernel; `makers` and `users` map its values to ops."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.makers: dict[Value, Op] = {}
@@ -61,8 +61,10 @@ class WaveMeetings:
                 self.users.setdefault(v, []).append(op)
 
     def among(self, ops: Sequence[Op], instead: Collection[int]) -> Iterator[WaveMeeting]:
-        """Those of numbers that are left once, and read once behind the next barrier; `instead` are the ops, by
-        identity, of which none runs where these do."""
+        """Yield reductions whose memory is stored once and loaded once, after the next barrier.
+
+        `instead` has the ids of the ops that never run when `ops` do.
+        """
         left: dict[Value, Store] = {}
         handed: dict[Value, tuple[Store, Barrier]] = {}
         for op in ops:
@@ -78,7 +80,7 @@ class WaveMeetings:
                     if reductions:
                         yield WaveMeeting(*handed[memory], op, reductions)
                 case _:
-                    pass  # nobody is told of it
+                    pass  # no other op takes part in a cross-wave reduction
 
     def reductions_of(self, v: Value) -> Iterator[Reduction]:
         """What is made of a value, one after the other, and nothing else."""

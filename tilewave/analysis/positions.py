@@ -1,4 +1,4 @@
-"""What can be said about numbers before they are known: what divides them, and which are computed alike.
+"""What is known about scalars at compile time: their divisors, and which are computed by the same formula.
 
 %m = mul(%row, %c128)       is a multiple of 128, whatever %row is
 %m_1 = mul(%row, %c128)     is the same number as %m, though it has another name
@@ -37,7 +37,7 @@ class BlockScalars:
         return self._divisors.get(self._inside(v), 1)
 
     def formula(self, v: Value) -> int:
-        """Equal for two values that are computed alike, and therefore equal."""
+        """Return a number that is equal for values computed by the same formula, which are therefore equal."""
         v = self._inside(v)
         return self._formulas[v] if v in self._formulas else self._number(v.name)
 

@@ -1,4 +1,4 @@
-"""Between which bounds an integer lies, from the bounds of what it is computed from."""
+"""Integer ranges: the bounds of an integer, from the bounds of what it is computed from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Range = tuple[int, int]
 
 
 def bounds(dtype: DType) -> Range:
-    """Of every integer of a dtype."""
+    """Return the range of an integer dtype."""
     return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
 
 
@@ -201,7 +201,7 @@ def at_launch(kernel: Kernel) -> dict[Value, Range]:
 
 
 def workgroup_range(kernel: Kernel) -> Range:
-    """Of the number of a workgroup."""
+    """Return the range of the workgroup id."""
     if isinstance(kernel.workgroups, int):
         return 0, kernel.workgroups - 1
     most = max((high for v, (_, high) in at_launch(kernel).items() if v.name == kernel.workgroups), default=ANY[1])
@@ -209,7 +209,7 @@ def workgroup_range(kernel: Kernel) -> Range:
 
 
 def last_workgroups(kernel: Kernel) -> set[Value]:
-    """What is the number of the last workgroup: how many there are, less one, where a launch tells it."""
+    """Return the values equal to the last workgroup's id: the count less one, where the launch computes it."""
     launch = launch_of(kernel)
     if launch is None or not isinstance(kernel.workgroups, str):
         return set()
@@ -218,7 +218,7 @@ def last_workgroups(kernel: Kernel) -> set[Value]:
     makers = {op.result: op for op in (*ops, *kernel.body.ops) if len(op.results) == 1}
 
     def said(v: Value) -> object:
-        """As it is computed: the same number may be, again, behind the launch."""
+        """Return the formula of `v`, because the kernel may compute a number of the launch again after it."""
         op = makers.get(inner.get(v, v))
         return (type(op), tuple(inner.get(x, x) for x in op.operands)) if op else v
 

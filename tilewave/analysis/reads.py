@@ -1,8 +1,8 @@
-"""Reads that no kernel may do: of what another workgroup writes.
+"""Check that no workgroup reads what another workgroup writes.
 
-Positions are index arithmetic, so they are known before there is data. They are looked at for every workgroup, up to so
-many tiles and elements. Beyond them the interpreter alone judges, when the kernel is run there. What lies outside its
-memory is 0, all of a tile as any part of it, and nobody's.
+Positions are index arithmetic, so they are known before there is data. They are checked for every workgroup, up to a
+limit of tiles and elements; beyond it only the interpreter checks, when the kernel runs there. Out-of-bounds elements,
+of part of a tile or all of it, read as 0 and belong to no workgroup.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Judge(WholeRun):
             self.look_up(_some(visit, inside), self.covers[op.memory], *([p[inside] for p in q] for q in (start, stop)))
 
     def look_up(self, visit: Visit, cover: Cover, start: list[Array], stop: list[Array]) -> None:
-        """Whose each tile is that the windows touch."""
+        """Look up which workgroup writes each tile that the windows touch."""
         cut = cover.cut
         first = [start[a] // size for a, size in zip(cut.axes, cut.tile, strict=True)]
         last = [(stop[a] - 1) // size for a, size in zip(cut.axes, cut.tile, strict=True)]

@@ -1,8 +1,8 @@
-"""When arrays whose rows a copy engine cannot take are worth copying to where it can.
+"""When unaligned arrays, whose rows TMA cannot load, are worth a packed copy.
 
-Lanes that load such tiles themselves do it in small parts, and every workgroup anew: what that costs grows with the
-bytes that all workgroups load together. Copying each array once costs the launches of the copies, and that it is read
-and written once more: much, where workgroups read it once anyway.
+Lanes that load such tiles themselves use narrow loads, and every workgroup loads them again: the cost grows with the
+bytes that all workgroups load together. Packing each array once costs the launches of the copies and one more read and
+write of the array: much, where workgroups read it only once anyway.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
 LEAST_BYTES = 512 << 10
-"""That all workgroups load. On an H200 a launch that copies takes 2 µs and what its bytes need; lanes that load tiles
-of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256 of a product of 83x1025x347, 1.3 MB
-in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
+"""The fewest bytes loaded by all workgroups for which packing pays. On an H200 a packing launch takes 2 µs and what its
+bytes need; lanes that load tiles of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256
+of a product of 83x1025x347, 1.3 MB in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
 LEAST_PRODUCTS = 56
-"""Of each element that is copied, where lanes could load it as it lies. On an H200, 128 products with fewer took 0.90
-to 2.38 times as long with copies as with lanes, each by its best tile, two of them less than 1 (1.3 in the mean from 20
-on, 1.6 below); seven with more, of 70 to 147 rows or columns, 0.73 to 0.93 times."""
+"""The fewest products per packed element, where lanes could load the element unpacked. On an H200, 128 matrix products
+with fewer took 0.90 to 2.38 times as long with packing as with lanes, each with its best tile, two of them less than 1
+(1.3 in the mean from 20 on, 1.6 below); seven with more, of 70 to 147 rows or columns, 0.73 to 0.93 times."""
 
 
 def copies_pay(loaded_bytes: float, products: float, in_place: float) -> bool:
-    """Where workgroups load so much, for so many products of two elements, and of what is copied lanes could load so
-    many elements as they lie."""
+    """Return whether packing pays, for the bytes that all workgroups load, the products of two elements, and the
+    elements to be packed that lanes could load unpacked (`in_place`)."""
     return loaded_bytes >= LEAST_BYTES and products >= LEAST_PRODUCTS * in_place
 
 
 @dataclass(frozen=True)
 class TileRead:
-    """A tile of an array: along one axis workgroups walk, and the others they have cut."""
+    """A tile of an array: the workgroup's loop runs along axis `walked`, the axes of `cut` are tiled."""
 
     array: str
     cut: tuple[tuple[int, int], ...]
@@ -44,7 +44,7 @@ class TileRead:
     element_bytes: int
 
     def bytes(self, shape: Sequence[int]) -> int:
-        """That a workgroup loads of an array of this shape, no further than it goes."""
+        """Return how many bytes a workgroup loads of an array of this shape; tiles end with the array."""
         return prod(min(n, shape[axis]) for axis, n in self.cut) * shape[self.walked] * self.element_bytes
 
 
@@ -54,7 +54,7 @@ class TileLoads:
 
     reads: tuple[TileRead, ...]
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
-    """Of each array along which axes a tile goes, and how far."""
+    """For each array that is written, the axes of a tile and its extent along each."""
 
     @staticmethod
     def of(kernel: Kernel) -> TileLoads:
@@ -71,30 +71,30 @@ class TileLoads:
         return TileLoads(tuple(reads), tuple(writes))
 
     def are_worth_it(self, shapes: Mapping[str, Sequence[int]], in_place: Container[str] = ()) -> bool:
-        """Whether copies are, for arrays of these shapes; those that lanes could well load as they lie have names."""
+        """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked."""
         elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place)
         return copies_pay(self._bytes(shapes), self._products(shapes), elements)
 
     def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """Of two elements: each that is written is a sum of as many as workgroups walk."""
+        """Return the products of two elements: the elements written times the depth."""
         written = sum(prod(shapes[name]) for name, _ in self.writes if name in shapes)
         return written * max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)
 
     def _bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """That all workgroups load."""
+        """Return the bytes that all workgroups load."""
         return self.tiles(shapes) * sum(read.bytes(shapes[read.array]) for read in self._of(shapes))
 
     def _of(self, shapes: Mapping[str, Sequence[int]]) -> list[TileRead]:
-        """Of arrays, and not of a workgroup's own memory."""
+        """Return the reads of arrays; reads of workgroup memory are left out."""
         return [read for read in self.reads if read.array in shapes]
 
     def tiles(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """That are written of arrays of these shapes."""
+        """Return how many tiles are written to arrays of these shapes."""
         return max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
 
 
 def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
-    """The operands of known sizes that are worth repacking: their rows lie on no grain."""
+    """Return the operands of static size that are worth packing, because their row stride is unaligned."""
     memories = _arrays(kernel)
     if any(kind.is_open for kind in memories.values()):
         return ()
@@ -105,7 +105,7 @@ def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
 
 
 def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
-    """Whether calls leave these operands of known sizes where they lie, unless they were copied before."""
+    """Return whether calls use these operands of static size unpacked, unless packed copies already exist."""
     return bool(odd) and not _known_to_be_worth_it(kernel, odd)
 
 
@@ -121,7 +121,7 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
 
 
 def single_columns(kernel: Kernel) -> tuple[str, ...]:
-    """The operands of products that are one column each: as it lies, it is a row along the depth."""
+    """Return the MMA operands that are one column each: in memory a column is a contiguous row along K."""
     memories = _arrays(kernel)
     columns = (name for name in _read_across(kernel) if memories[name].extents[-1] == 1)
     return tuple(name for name in columns if memories[name].rank == 2 and not memories[name].is_open)
@@ -141,7 +141,7 @@ def _read_across(kernel: Kernel) -> tuple[str, ...]:
 
 
 def operand_reads(kernel: Kernel) -> list[Read]:
-    """Of tiles that products take, or from which it is computed element by element what they take."""
+    """Return the reads of tiles that are MMA operands, or from which operands are computed elementwise."""
     users = _users(kernel)
     return [op for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)]
 

@@ -1,8 +1,8 @@
-"""How numbers change where a running maximum has another value, and all that is shifted by it goes along.
+"""How values change when a running maximum has another value, and everything that is shifted by it changes along.
 
-Let the maximum be less by k. Then a number changes to itself · 2^(power · k) + shift · k, or nobody knows to what. What
-a loop carries was computed with the maximum as it was `before`; what it carries on, with the one it has `now`: powers
-and shifts are pairs, for how much less either is.
+If the maximum is smaller by k, a value changes to itself · 2^(power · k) + shift · k, or in an unknown way. What a loop
+carries was computed with the maximum `before` the step; what it yields, with the maximum `now`: powers and shifts are
+pairs, for how much smaller either maximum is.
 
     the maximum                      shift -1
     exp2(c · (x - the maximum))      power c
@@ -150,7 +150,7 @@ class Rescaling:
         return self.of(op.a) if self.of(op.a) == self.of(op.b) else None
 
     def chosen(self, op: Select) -> Change | None:
-        """Of two that change alike; 0 stays 0, however large it is made."""
+        """Return the change of a select whose sides change the same way; a constant 0 stays 0 under any power."""
         found = {self.of(v) for v in (op.a, op.b) if self.number(v) != 0.0}
         only = found.pop() if len(found) == 1 else None
         alike = only is not None and (only.shift == NOTHING or 0.0 not in (self.number(op.a), self.number(op.b)))
@@ -178,7 +178,7 @@ class Rescaling:
 
 
 def _taken(op: Op) -> set[Value]:
-    """Its operands, and what stands in its blocks takes from outside."""
+    """Return the operands of an op and the values that its blocks use from outside."""
     found = set(op.operands)
     for block in op.blocks:
         found |= _free(block)

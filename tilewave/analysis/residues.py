@@ -1,4 +1,4 @@
-"""What can be said about a number before it is known, if only its remainder matters: which slot of a ring it names.
+"""What is known at compile time about the remainder of a scalar: which stage of a software pipeline it selects.
 
 %slot = mod(%i, %c3)                    i mod 3
 %next = mod(add(%i, %c2), %c3)          i + 2 mod 3: never the same slot as %slot for one i
@@ -84,7 +84,7 @@ class Residues:
         return low if low == high else None
 
     def most_rounds(self, op: While) -> int:
-        """How often a loop goes round at most that counts up to a limit in steps; many times where it does not."""
+        """Return the maximum trip count of a loop that counts up to a limit in steps; a large number for others."""
         end, goes_on = op.body.ops[-1], op.condition.ops[-1].operands[0]
         match self.makers.get(goes_on):
             case Less(count, limit) if count in op.condition.args and isinstance(end, Yield):

@@ -1,14 +1,14 @@
-"""Which memories a workgroup may write some place of more than once.
+"""Memories of which a workgroup may write some element more than once.
 
-Before any pass of a target runs it is known that every tile of what a kernel writes is written, and by one workgroup.
-So where its writes are run as often as there are tiles, each tile is written once, in whatever order:
+Before any pass of a target runs it is known that every tile of the output is written, and by one workgroup. So where
+the writes run exactly as often as there are tiles, each tile is written once, in whatever order:
 
-    loop(‹565 rounds, or 564›) do (%turn) {     132 workgroups go round 74,530 times in all,
+    loop(‹565 iterations, or 564›) do (%turn) { 132 workgroups take 74,530 iterations in all,
       …
       write(%sums, %c, [%m, %n])                and there are 257 x 290 tiles
     }
 
-Only where that does not come out, every round is looked at.
+Only where the counts differ, every iteration is checked.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _fills(kernel: Kernel, op: Write, around: Around, scalars: BlockScalars) -> 
 
 
 def _rounds(kernel: Kernel, loops: list[Loop], scalars: BlockScalars) -> int | None:
-    """How often all workgroups together go round loops in each other; None where rounds of one decide another's."""
+    """Return the iterations of nested loops over all workgroups; None where they depend on each other."""
     counts = [scalars.constant(loop.trips) for loop in loops]
     known = prod(count for count in counts if count is not None)
     if None not in counts:
@@ -82,7 +82,7 @@ def _rounds(kernel: Kernel, loops: list[Loop], scalars: BlockScalars) -> int | N
 
 
 class _Trips(IndexRun):
-    """How often each workgroup goes round a loop that stands by itself."""
+    """Computes each workgroup's trip count of a loop at the top level."""
 
     def __init__(self, kernel: Kernel, loop: Loop) -> None:
         super().__init__(kernel, {}, lambda op: op is loop)

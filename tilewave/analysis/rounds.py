@@ -71,7 +71,7 @@ class TileProgram:
 
     @property
     def running_on(self) -> TileProgram:
-        """The same, where steps behind the last one read zeros."""
+        """The tile program with predicated reads, so that steps after the last one read zeros."""
         return replace(self, loop=replace(self.loop, body=self.depths.running_on(self.loop)))
 
     def steps_at(self, builder: Builder) -> Number:
@@ -99,7 +99,7 @@ class TileProgram:
 
 
 def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
-    """Whoever has a part of a tile does this too: it must write nothing, nor read what the one who ends it writes."""
+    """Refuse ops before the loop that write or read what is written: every workgroup of the tile runs them."""
     written, _ = touched(kernel)
     for op in before:
         want(not op.has_effect, WRITES_BEFORE, op.loc)
@@ -133,7 +133,7 @@ class Sharing(ABC):
 
     @abstractmethod
     def slot(self, other: Number) -> Any:
-        """Where one of those in front put what it handed over."""
+        """Return the exchange slot of an earlier workgroup's partial sums."""
 
     def prepare(self) -> None:
         """The exchange, and the workgroup's own number."""
@@ -175,14 +175,14 @@ class Sharing(ABC):
         body = substitute_block(loop.body, {**new, index: step})
         trips = turn.trips
         if trips is None:
-            trips = (turn.end - turn.first).larger(1)  # it never is less, and passes behind can now see that
+            trips = (turn.end - turn.first).larger(1)  # never less than 1; stated for range analysis
         result = self.builder.fresh(f"{loop.results[0].name}_part", loop.results[0].type)
         block = Block((index, *sums), (*start, *body.ops))
         self.builder.ops.append(Loop(trips.value, loop.init, block, results=(result,), loc=loop.loc))
         return result
 
     def take_over(self, sums: Value, others: Number) -> Value:
-        """What the workgroups in front handed over is added, the first one's first."""
+        """Emit a loop that adds the partial sums of the earlier workgroups, in order, and return the total."""
         b = self.builder
         index, before = b.fresh("other", INDEX_SCALAR), b.fresh("sums", sums.type)
         with b.region():
@@ -194,7 +194,10 @@ class Sharing(ABC):
         return whole
 
     def take_all(self, sums: Value, times: Number, slot: Number, apart: int, count: int) -> Value:
-        """The same, once or not at all, where it is known how many there are: all are waited for together."""
+        """Emit `take_over_all` for a known number of partial sums, in a loop of `times` (0 or 1) iterations.
+
+        It waits for all of them together.
+        """
         b = self.builder
         once, before = b.fresh("once", INDEX_SCALAR), b.fresh("sums", sums.type)
         with b.region():
@@ -210,7 +213,7 @@ class Sharing(ABC):
         return come_together(others, self.tile.sums_bytes)
 
     def when(self, times: Number, write: Any) -> None:
-        """A loop that goes round once or not at all."""
+        """Emit what `write` emits in a loop of `times` (0 or 1) iterations."""
         once = self.builder.fresh("once", INDEX_SCALAR)
         with self.builder.region():
             write()
@@ -223,7 +226,7 @@ class Sharing(ABC):
 
     @property
     def own_slot(self) -> Number:
-        """Where this workgroup puts what it hands over."""
+        """The exchange slot into which this workgroup stores its partial sums."""
         return self.own
 
     @property
@@ -250,7 +253,7 @@ class SharedRounds(Sharing):
     """As many tiles are computed whole."""
     workgroups: Any
     steps: Any
-    """Of a whole tile."""
+    """Steps of a whole tile."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
         super().__init__(kernel, tile, slots)
@@ -265,7 +268,7 @@ class SharedRounds(Sharing):
 
     @abstractmethod
     def others(self) -> Any:
-        """How many workgroups have parts in front of an end that is no whole tile."""
+        """Return how many workgroups have earlier parts of the tile that this workgroup finishes."""
 
     def kernel(self) -> Kernel:
         self.prepare()
@@ -286,5 +289,5 @@ class SharedRounds(Sharing):
 
 
 def hands_over(kernel: Kernel) -> bool:
-    """Whether its workgroups wait for each other: in the order in which they start, which nobody may change."""
+    """Return whether workgroups wait for each other: in launch order, which then must not be changed."""
     return any(isinstance(op, MakeExchange) for op in walk(kernel.body))

@@ -1,11 +1,11 @@
-"""Many parts of large tiles: whoever adds one up leaves it, and others add up a slice of the columns of all parts each.
+"""Split-K with many parts of large tiles: workgroups store partial sums, and others each reduce a slice of columns.
 
-    workgroups 0 to T · P - 1                       the T · R behind them
+    workgroups 0 to T · P - 1                       the T · R after them
       %part = loop(‹its steps›, …) {…}                %sum = take_over_all(‹zeros›, %exchange, ‹slice›, …) {count = P}
       hand_over(%part, %exchange, …) {wide = R}       write(%sum, %c, [%m, ‹its columns›])
 
-One that takes over all parts of a tile by itself reads P tiles; R that share them read P / R each. They have numbers of
-their own, higher than all who hand over, so nobody waits for a workgroup that starts later.
+One workgroup that reduces all parts of a tile reads P tiles; R that share the work read P / R each. Their numbers are
+higher than those of all workgroups that store parts, so no workgroup waits for one that starts later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewave.ir.types import Exchange, Tile
 GRAIN = 16
 """Columns of a slice are a multiple of these, which every matrix unit's blocks divide."""
 MOST_ROWS = 128
-"""As many rows are held so that columns lie one behind the other in registers."""
+"""The most rows for which the columns of a slice are contiguous in registers."""
 
 
 def slices_of(tile: TileProgram, parts: int) -> int:
@@ -41,7 +41,7 @@ def slices_of(tile: TileProgram, parts: int) -> int:
 
 
 class ScatteredParts(Sharing):
-    """Of a kernel whose sizes are known; parts of equally many steps, neighbours the same part of different tiles."""
+    """Writes split-K for static sizes: parts of equal steps; neighbours have the same part of different tiles."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, parts: int, slices: int) -> None:
         self.tiles, self.parts, self.slices = kernel.workgroup_count, parts, slices
@@ -71,7 +71,7 @@ class ScatteredParts(Sharing):
         self.hand_over(sums, adds.choose(1, 0))
         slice_ = adds.choose(
             0, at
-        )  # some slice for whoever has none: reads may be moved in front of what asks for them
+        )  # a valid slice also for workgroups that reduce none, because reads may be hoisted above the condition
         self.when(adds.choose(0, 1), lambda: self.add_up_slice(tile, slice_, sums))
 
     @property
@@ -141,7 +141,7 @@ class _Columns:
             self.builder.ops.append(replace(op, tile=self.cut(op.tile, axis), at=at))
 
     def inside(self, op: Write, axis: int) -> Number:
-        """Whether these columns are in the memory, and not behind its end."""
+        """Return whether these columns begin inside the memory."""
         along = op.axes[axis]
         start = Number(self.builder, self.moved(op.at, along)[along])
         return Number(self.builder, (start < op.memory.type.extents[along]).value)

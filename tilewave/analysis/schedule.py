@@ -1,7 +1,7 @@
 """Which workgroup computes which tiles, in which order; and the check that every tile is computed exactly once.
 
-The tiles are those of the first memory the kernel writes. Nothing here knows a mapping: what is found is what the code
-does, whoever wrote it.
+The tiles are those of the first memory the kernel writes. The schedule is found by running the kernel's index code, so
+it holds for any mapping, and for code written by hand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Correction:
 
     text: str = ""
     loc: Loc = NOWHERE
-    """That of the order of tiles, where it may be wrong; NOWHERE: the write's."""
+    """The location of the tile order, where that may be wrong; NOWHERE selects the write's location."""
 
 
 NO_CORRECTION = Correction()
@@ -256,7 +256,7 @@ class Cover:
             raise CoverageError(what, loc=op.loc, remedy=INJECTIVE)
 
     def once_each(self) -> tuple[Array, Array]:
-        """(workgroup, tile) without those that a workgroup rewrites: where it stands, or by another write."""
+        """Return (workgroup, tile) pairs without tiles that a workgroup writes again, by the same write or another."""
         count = prod(self.cut.grid)
         keys, times = [], []
         for _, workgroups, tiles in self.by_write():

@@ -1,9 +1,9 @@
-"""What a kernel's order of tiles and its accesses see of a call's sizes: calls that look alike are judged once.
+"""Classes of call sizes that a kernel's tile order and accesses cannot tell apart: each class is checked once.
 
-Index arithmetic sees the numbers that it computes with: mostly those of the launch, such as the rows and columns of the
-grid. A length is only compared with, and a window of t elements which begins at a multiple of t sees no more of a
-length than how many such windows cover it: with tiles of 128 rows, M = 129 and M = 256 look alike. Reads that go along
-an axis in a loop, from its begin to its end, are inside however long it is: of K, a product sees whether it is 0.
+Index arithmetic depends on the numbers that it computes with: mostly those of the launch, such as the rows and columns
+of the grid. An extent is only compared with, and for a window of t elements that begins at a multiple of t only the
+number of windows that cover the extent matters: with tiles of 128 rows, M = 129 and M = 256 are one class. Reads that
+run along an axis in a loop, from start to end, are in bounds for any extent: of K, only whether it is 0 matters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Access = Read | Write | Gather | Scatter
 
 
 class SeenSizes:
-    """Of one kernel on whole tiles."""
+    """Size classes of one kernel on whole tiles."""
 
     def __init__(self, kernel: Kernel) -> None:
         look = _Look(kernel)
@@ -36,7 +36,7 @@ class SeenSizes:
         self._covered = [(names.index(name), window) for name, window in lengths if name not in needed]
 
     def key(self, workgroups: int, numbers: Sequence[int]) -> Key:
-        """The same for all calls whose order and accesses are right or wrong alike; `numbers` are all of the launch."""
+        """Return a key that is equal for calls of one size class; `numbers` are all scalar arguments of the launch."""
         covered = [-(-numbers[at] // window) for at, window in self._covered]
         return workgroups, *self._numbers(numbers), *covered
 

@@ -1,8 +1,8 @@
-"""Where the rows of a tile had best lie in shared memory, from the layouts in which lanes write it and read it back.
+"""Placement of a tile's rows in shared memory, from the layouts in which lanes write it and read it back.
 
-A lane touches as many neighbours at once as it holds behind each other along a row, if they lie so in memory; the first
-of them is where its access begins. Lanes that are served together wait for each other where these fall on the same
-banks (`machine/banks.py`).
+A lane's access covers the elements that are contiguous both in its registers and along a row in memory; the first of
+them is its address. Lanes that are served together have a bank conflict where these fall on the same banks
+(`machine/banks.py`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tilewave.machine.banks import NO_LANE, Array, Kind, Ports
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
 REPEATING_ROWS = max(PERIODS) * max(EVERY)
-"""Rows after which every swizzle begins again, so that more of them tell nothing new."""
+"""Rows after which every swizzle repeats, so that more rows add no information."""
 BY_BITS = (
-    # Written across rows: eight lanes write to rows that lie eight apart, each to eight neighbours, and then read
-    # neighbours. Rows that lie four apart stand alike, so that one instruction can write two of them.
+    # Written transposed: eight lanes write to rows eight apart, each to eight neighbours, and then read
+    # neighbours. Rows four apart are swizzled the same way, so that one instruction can write two of them.
     (2, 4, 0, 1, 2, 4),  # for blocks of 16 rows
     (1, 2, 0, 1, 4, 2),  # of 32 rows
-    (1, 2, 4, 1, 2, 4),  # and where a lane takes several chunks of a row one behind the other
+    (1, 2, 4, 1, 2, 4),  # and where a lane takes several consecutive chunks of a row
     # Read by lanes for each other: four neighbouring rows, and in blocks of 16 also those eight further on.
     (2, 4, 0, 8),
-    (2, 4, 0, 0, 8),  # 16 further on, where a lane takes two groups of rows one behind the other
+    (2, 4, 0, 0, 8),  # 16 further on, where a lane takes two consecutive groups of rows
     (4, 8),
-    (1, 2, 0, 0, 4, 8),  # rows in order: four neighbours, and those that lie 16 and 32 further on
+    (1, 2, 0, 0, 4, 8),  # rows in order: four neighbours, and those 16 and 32 further on
 )
 """Swizzles by the bits of a row's number, where one of all its bits does not serve."""
 WIDE_PADS, NARROW_PADS = (16, 32), (8, 4)
-"""Bytes behind each row: narrow ones divide wide accesses."""
+"""Padding bytes after each row; narrow padding splits wide accesses."""
 _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
-"""Some dtype of each size: what lies in a bank does not matter."""
+"""Some dtype of each size, because bank conflicts depend on the size alone."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def swizzles(access: StagedAccess, widest_bytes: int) -> Iterator[Swizzled]:
 
 
 def by_bits(access: StagedAccess, widest_bytes: int) -> Iterator[SwizzledByBits]:
-    """Those of BY_BITS that rows have chunks for."""
+    """Yield the swizzles of BY_BITS for which rows have enough chunks."""
     chunk = widest_bytes // access.element_bytes
     for moves in BY_BITS:
         if access.shape[-1] % (chunk << max(moves).bit_length()) == 0:
@@ -145,6 +145,6 @@ def accesses(layout: Layout, waves: int, lanes: int, most: int) -> tuple[Array, 
 
 
 def _neighbours(layout: Layout) -> int:
-    """Elements that lie behind each other along a row, in registers that do so too."""
+    """Return how many elements are contiguous along a row and in consecutive registers."""
     along = (*[0] * (layout.rank - 1), 1)
     return layout.registers[-1] if layout.steps[-1] == along else 1

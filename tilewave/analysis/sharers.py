@@ -38,7 +38,7 @@ class Sharers:
         return rows
 
     def groups(self, numbers: Array) -> Array:
-        """The same, a row for each group that shares."""
+        """Return numbers of workgroups, one row for each group that shares a multicast."""
         apart = self.clusters(numbers).reshape(-1, self.shares, self.apart)
         rows: Array = apart.swapaxes(1, 2).reshape(-1, self.shares)
         return rows
@@ -46,7 +46,7 @@ class Sharers:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of all turns in which a group of sharers all have a tile: how many there are, and in how many they agree."""
+    """How many iterations all members of a multicast group have (`whole`), and in how many they load the same tile."""
 
     whole: int
     agree: int
@@ -104,7 +104,7 @@ class _FirstTurns(IndexRun):
         return Agreement(whole, agree, bool((clusters < first).any()), bool((clusters > first).any()), few)
 
     def compared(self, visit: Visit, workgroups: Array) -> tuple[int, int]:
-        """Of the groups that all have this turn, how many there are, and how many agree."""
+        """Return how many groups have this iteration in all members, and how many of them agree."""
         here = np.zeros(len(workgroups), np.int64)
         here[visit.workgroups - workgroups[0]] = 1
         same = whole = self.sharers.groups(here).astype(bool).all(1)
@@ -116,7 +116,7 @@ class _FirstTurns(IndexRun):
 
 
 def following(kernel: Kernel) -> set[Value]:
-    """The values that may differ from workgroup to workgroup, beside what is loaded; turns and steps do not."""
+    """Return the values computed from the workgroup id; loop indices are not among them."""
     found: set[Value] = set()
     size = -1
     while size != len(found):

@@ -89,7 +89,7 @@ class _Sinking:
         return isinstance(op, CHEAP) and not isinstance(op, DEAR) and not changes
 
     def read(self, op: Op, v: Value) -> Value:
-        """What the memory of a tile holds; there is one memory, whoever reads it."""
+        """Return a fresh read of the memory that keeps tile `v`; all reads of a tile share one memory."""
         if v not in self.kept:
             self.kept[v] = self.builder.fresh(v.name, Memory(v.type.shape, v.type.dtype, "shared"))
         mine = self.builder.fresh(v.name, v.type)
@@ -98,7 +98,7 @@ class _Sinking:
         return mine
 
     def with_memory(self, op: Op) -> Iterator[Op]:
-        """An op, and behind it what puts its tiles into the memories that regions read."""
+        """Yield an op, then the ops that write its tiles to the memories that regions read."""
         yield op
         for v in op.results:
             if v in self.kept:
@@ -107,7 +107,7 @@ class _Sinking:
                 yield from (Allocate(results=(memory,), loc=op.loc), zero, Write(v, memory, at, axes, loc=op.loc))
 
     def whole(self, op: Op, v: Value) -> tuple[Const, tuple[Value, ...], tuple[int, ...]]:
-        """Where a tile lies in a memory that holds nothing else: a zero, the position, and the axes."""
+        """Return a zero, the position and the axes of a tile that fills a whole memory."""
         zero = Const(0, results=(self.builder.fresh("c0", INDEX_SCALAR),), loc=op.loc)
         rank = len(v.type.shape)
         return zero, (zero.result,) * rank, tuple(range(rank))

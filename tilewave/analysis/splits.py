@@ -1,4 +1,4 @@
-"""Which workgroup has which steps of tiles that are cut along their depth: ranges one behind the other, or equal parts.
+"""Which workgroup has which K steps of tiles that are split: consecutive ranges (stream-K) or equal parts (split-K).
 
 2 tiles of 5 steps     Split among 3          Cut into 2 parts, the last step of which is beyond the tile
     tile 0             0 0 0 1 1              0 0 0 2 2 2
@@ -33,7 +33,7 @@ class Split:
 
     @property
     def parts(self) -> int:
-        """Of a tile, at most."""
+        """The most parts of one tile."""
         begins = range(0, self.all_steps, self.steps)
         return max(int(self.workgroup_of(b + self.steps - 1) - self.workgroup_of(b)) + 1 for b in begins)
 
@@ -51,15 +51,15 @@ class Split:
         return workgroup * self.all_steps // self.workgroups
 
     def workgroup_of(self, step: Any) -> Any:
-        """Whose range a step is in."""
+        """Return the workgroup whose range has a step."""
         return ((step + 1) * self.workgroups - 1) // self.all_steps
 
 
 @dataclass(frozen=True)
 class OpenSplit(Split):
-    """The same with numbers of the launch, 0 workgroups included; what passes behind cannot see is bounded.
+    """A split with scalars of the launch, 0 workgroups included; bounds are stated that later passes cannot derive.
 
-    `range_sharers` lets nobody share where products of steps and workgroups would not fit 32 bits.
+    `range_sharers` is 0 where products of steps and workgroups would overflow 32 bits.
     """
 
     every: Any = field(kw_only=True)
@@ -95,12 +95,12 @@ class EqualParts:
 
     @property
     def longest(self) -> int:
-        """Steps that every workgroup has; of the last part some may lie beyond the tile."""
+        """Steps that every workgroup has; some of the last part's may be beyond the tile."""
         return -(-self.steps // self.parts)
 
     @property
     def is_exact(self) -> bool:
-        """Whether none lie beyond."""
+        """Whether no step is beyond the tile."""
         return self.parts * self.longest == self.steps
 
     def tile(self, workgroup: Any) -> Any:

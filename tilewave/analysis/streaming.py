@@ -1,23 +1,24 @@
-"""Operands that L2 cannot keep: neighbours better ask for them at the same time, from processors that lie together.
+"""Operands that do not stay in L2: neighbouring SMs should request them at the same time.
 
-Requests of neighbouring processors for one line become one on their way to L2 (`Merging` in `machine/description.py`).
-Workgroups that follow each other in a launch lie together: an H200 fills one GPC before the next. But where they start
-while the kernel before still runs, each takes the processor that happens to become free, and neighbours are strewn over
-the card. What L2 keeps is then asked for more often, which costs little; what it does not keep is brought more often.
+Requests of neighbouring SMs for one line are merged on their way to L2 (`Merging` in `machine/description.py`).
+Consecutive workgroups of a launch run on neighbouring SMs: an H200 fills one GPC before the next. But with programmatic
+dependent launch each workgroup takes whichever SM becomes free while the previous kernel still runs, so neighbours are
+scattered over the chip. Lines that L2 keeps are then requested more often, which costs little; lines that it does not
+keep are loaded from memory more often.
 
-So such kernels start when the one before has ended. On an H200, that in place of starting early, launch after launch:
+So such kernels start when the previous one has ended. On an H200, without PDL compared with PDL, launch after launch:
 
-| | quicker by |
+| | faster by |
 |---|---|
 | 96x4096x14336 (48x64), 192x8192x8192 (96x128), 128x8192x8192 (64x128) | 23, 12, 21 % |
 | 256x4096x4096 (64x128), 256x4096x14336 (64x128) | 26, 8 % |
-| 512x4096x4096 (128x128), 512x8192x8192 (128x256), 512x512x65536 in eight parts | 3, 2, 18 % |
+| 512x4096x4096 (128x128), 512x8192x8192 (128x256), 512x512x65536 with split-K of 8 | 3, 2, 18 % |
 | 2048³ (128x256), 1024³ (128x64), whose operands L2 keeps | -2, -7 % |
-| 128x14336x4096 (128x112), no tile of which is wanted twice | -2 % |
+| 128x14336x4096 (128x112), no tile of which is loaded twice | -2 % |
 
-Neighbours could also bring such tiles together, as where rows begin off lines (`passes/share_copies.py`). Beside
-starting early that is 4 to 17 % quicker; but clusters are dealt to one GPC after the other, so fewer requests of theirs
-become one, and none of these was quicker than without clusters in its order.
+Neighbours could also multicast such tiles, as for unaligned rows (`multicast_loads`). With PDL that is 4 to 17 %
+faster; but clusters are distributed over the GPCs in turn, so fewer of their requests merge, and none of these was
+faster than without clusters and without PDL.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ NOTHING_STREAMED = Streamed()
 
 
 def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
-    """Of a kernel on whole tiles that all run at once, for launches whose open sizes are such as these."""
-    card = STANDING_FOR.get(chip.name)  # of a chip of somebody's own nobody knows what L2 keeps
+    """Return the operands that L2 cannot keep, for a kernel whose tiles all run at once, at sizes such as these."""
+    card = STANDING_FOR.get(chip.name)  # None for a user's chip, whose L2 is unknown
     shapes = _shapes(kernel, sizes)
     if card is None or TileLoads.of(kernel).tiles(shapes) > card.units:
         return NOTHING_STREAMED
@@ -62,7 +63,7 @@ def streams(array_bytes: float, card: Machine) -> bool:
 
 
 def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Of all arrays, and of no memory of a workgroup's own; nothing where nobody knows how large an open size comes."""
+    """Return the shapes of all arrays, without workgroup memories; nothing where a dynamic size has no value."""
     found: dict[str, tuple[int, ...]] = {}
     for v in kernel.body.args:
         if isinstance(v.type, Memory):

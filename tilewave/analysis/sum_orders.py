@@ -1,14 +1,13 @@
-"""In which order sums are added, and that it is one for every tile: it follows from the depth, the tile and the dtype.
+"""Deterministic reduction order: whether sums are added in an order that only K, the tile and the dtype decide.
 
-A value is *placed* where it depends on which tile a workgroup computes: on its number, the turn of a loop over tiles,
-on how many workgroups there are, or on a size along which tiles lie. A loop that carries tiles adds up in one order,
-whatever the tile, if
+A value is *placed* where it depends on which tile a workgroup computes: on the workgroup id, the iteration of a loop
+over tiles, the number of workgroups, or a size that is tiled. A loop that carries tiles has one order for every tile if
 
-    how often it goes round is not placed, and
-    whatever it reads in a step lies where its count says, and nothing placed has a part in that: what rows and columns
-    a step reads may be placed, which of the steps comes first may not.
+    its trip count is not placed, and
+    the position of each read along the axis it runs along follows from its index and nothing placed: the rows and
+    columns that a step reads may be placed, the order of the steps may not.
 
-A sum that is continued with what another workgroup handed over is a loop whose rounds are placed.
+A sum that continues another workgroup's partial sums (stream-K) is a loop whose trip count is placed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class SumOrder:
     steps: int
     """0 where they are as many as its depth has, which is known at the launch."""
     depth: int
-    """Of a step; 0 where it is no product's."""
+    """K of one step; 0 where the loop has no MMA."""
     parts: int = 1
     """Into which its author cuts it."""
 
@@ -61,7 +60,7 @@ class SumOrder:
 
 
 def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Declined, ...]]:
-    """The sums of a kernel on whole tiles: those in one order, and what keeps others from it."""
+    """Return a kernel's sums of deterministic order, and remarks on what prevents it for the others."""
     placed = _Placed(kernel)
     found: list[SumOrder] = []
     broken: list[Declined] = []
@@ -74,9 +73,9 @@ def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Declined, ..
 
 
 def adds_products_alone(kernel: Kernel) -> bool:
-    """Whether each sum is of products that are added one by one, so that it hangs on the depth of no tile.
+    """Return whether each sum adds one MMA at a time, so that it does not depend on the tile's K.
 
-    It may on that of the instruction: what one adds up at once is the machine's.
+    It may depend on the K of the instruction, whose inner order is the hardware's.
     """
     reduces = any(isinstance(op, Reduce) for op in walk(kernel.body))
     return not reduces and all(map(adds_one_product, _sums(kernel.body)))
@@ -96,7 +95,7 @@ def _told(loop: Loop, kernel: Kernel) -> SumOrder:
 
 
 class _Placed:
-    """The numbers of a kernel that depend on which tile is computed."""
+    """The scalars of a kernel that depend on which tile is computed."""
 
     def __init__(self, kernel: Kernel) -> None:
         depths = {name for loop in _sums(kernel.body) for name in _depth_sizes(loop)}
@@ -135,7 +134,7 @@ def _counted(loop: Loop | While) -> set[Value]:
 
 
 def _depth_sizes(loop: Loop | While) -> Iterator[str]:
-    """The open sizes of axes along which a loop walks."""
+    """Yield the dynamic sizes of the axes along which a loop runs."""
     counted = _counted(loop)
     for op in walk(loop.body):
         for memory in op.read:

@@ -1,18 +1,18 @@
-"""Which tiles must be held in one and the same layout, and in which.
+"""Which tiles must have the same layout, and which layout that is.
 
-Constants and what is read can be had in any layout: they are made anew in each that is needed. A product's sums cannot,
-nor what a loop carries or a reduction takes, nor whatever is computed from these. Such tiles are tied to each other by
-the ops between them:
+Constants and reads are available in any layout: they are rematerialized in each layout that is needed. An MMA
+accumulator is not, nor what a loop carries or a reduction takes, nor what is computed from these. Such tiles are tied
+to each other by the ops between them:
 
     %total = loop(%trips, [%zero]) … do (%i, %x) {
-      %p = mma(%a, %b, %zero)       %p is held as the matrix instruction gives its sums
-      %y = add(%x, %p)              %x and %y are tied to %p, in whatever order they stand
+      %p = mma(%a, %b, %zero)       %p has the accumulator layout of the matrix instruction
+      %y = add(%x, %p)              %x and %y are tied to %p, in whatever order they occur
       yield([%y])                   … and %total to %x and %y
     }
 
-What a loop carries is held in one way inside it and behind it. Where ties pull a tile in two directions the first one
-wins, and what comes from the other is converted (`layouts_needed.py`). What was converted, within waves or through
-shared memory, can be had in any layout again, and is tied to nothing.
+What a loop carries has one layout inside and after the loop. Where a tile is tied to two layouts the first one wins,
+and what comes from the other is converted (`layouts_needed.py`). A converted tile, within waves or through shared
+memory, is available in any layout again, and is tied to nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Ties:
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
         self.one: dict[Value, tuple[Value, ...]] = {}
-        """What a loop carries: its names inside the loop and behind it, which are held alike."""
+        """For each carried value, its names inside the loop and after it, which have the same layout."""
         self.made_of: dict[Value, Reduce] = {}
         """What is left of a reduced tile, which decides how it is held."""
         self.left_over, self.met = left_over, met

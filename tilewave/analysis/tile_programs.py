@@ -8,7 +8,7 @@ from tilewave.ir.rewrite import walk
 
 
 def computes_one_tile(kernel: Kernel) -> bool:
-    """Whether every workgroup computes one tile, with products; no loop stands around the one over the depth."""
+    """Return whether every workgroup computes one tile with MMAs, and no loop encloses the K loop."""
     tops = kernel.body.ops
     loops = [op for op in tops if isinstance(op, (Loop, While))]
     nested = any(isinstance(inner, (Loop, While)) for op in loops for block in op.blocks for inner in walk(block))

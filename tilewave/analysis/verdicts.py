@@ -26,7 +26,7 @@ Shapes = Sequence[Sequence[int]]
 
 
 class Verdicts:
-    """A kernel is looked at once for all sizes that look alike to it, or never, where it is right for every size."""
+    """Checks a kernel once per size class, or never where it is proven correct for every size."""
 
     def __init__(self, kernel: Kernel, proof: EverySize, remedy: Correction) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
@@ -83,7 +83,7 @@ class Verdicts:
         return found
 
     def first(self, values: Values) -> Schedule:
-        """That of a kernel whose order no symbol decides; what one decides to read is judged at the call."""
+        """Return the schedule of a kernel of static tile order; size-dependent reads are checked at the call."""
         if reads_depend_on(self.kernel):
             return checked_schedule(self.kernel, values, self.remedy)
         return self.schedule([values.get(name, 0) for name in self._names], values)

@@ -32,11 +32,11 @@ from tilewave.ir.types import Scalar
 CHUNK = 1 << 16
 """Workgroups run at a time: their numbers stay in the second-level cache of a core."""
 FEWEST_ROUNDS = 1 << 12
-"""A while loop that goes round more often than this, and than there are tiles to write, is taken to be endless."""
+"""A while loop with more iterations than this, and than there are tiles to write, is taken to be endless."""
 
 
 FORMULA_CHUNK = 1 << 20
-"""Elements whose places a formula is asked for at a time."""
+"""Elements whose positions a formula computes at a time."""
 
 Wanted = Callable[[Op], bool]
 """Which ops are visited."""
@@ -66,7 +66,7 @@ FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
 
 
 def want_followed(kernel: Kernel, touched: Callable[[Op], tuple[Value, ...]]) -> None:
-    """Refuse an op by which one of the kernel's arrays is `touched`, nobody knows where."""
+    """Refuse ops that access an array of the kernel (as `touched` lists) at positions that are not known."""
     for op in walk(kernel.body):
         if not isinstance(op, FOLLOWED) and any(v in kernel.body.args for v in touched(op)):
             raise CannotCompile(f"{kernel.name}: it is not known which elements {op.name} touches", loc=op.loc)
@@ -124,7 +124,7 @@ class IndexRun:
             case While() if self.matters(op) or self.is_known(op):
                 self.loop_while(op, env, w)
             case Loop() | While() | Gather() | Scatter():
-                pass  # nobody asks for what it does
+                pass  # skipped: no wanted op depends on it
             case _:
                 raise CannotCompile(MADE_OF_DATA.format(op=op.name), loc=op.loc, remedy=TAKE_ALL)
 
@@ -229,7 +229,7 @@ def element_places(visit: Visit) -> tuple[Array, ...]:
 
 
 def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
-    """Of the tile that is read or written."""
+    """Return the shape of the tile that is read or written."""
     shape: tuple[int, ...] = (op.tile if isinstance(op, (Write, Scatter)) else op.result).type.shape
     return shape
 
@@ -241,7 +241,7 @@ def window(op: Write | Read) -> tuple[int, ...]:
 
 
 def tile_count(op: Write) -> int:
-    """Of the memory that it writes."""
+    """Return how many tiles cover the memory that a write writes."""
     return prod(-(-extent // size) for extent, size in zip(op.memory.type.shape, window(op), strict=True))
 
 
@@ -299,8 +299,10 @@ def _carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
 
 
 def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[Value]) -> set[Value]:
-    """How often a loop runs, if somebody asks, and what is needed of what it carries: numbers made of data may be
-    carried beside."""
+    """Return the values that decide how often a loop runs, if that matters, and what of its carried values is needed.
+
+    Carried numbers that are made of data are left out where they are not needed.
+    """
     runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
     asked = wanted(op) or any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
     found = set(runs) if asked or (isinstance(op, While) and not of_data.intersection(runs)) else set()

@@ -1,11 +1,11 @@
-"""How a wave turns its sums into rows: it writes a chunk of them to a memory of its own and reads that along rows.
+"""How a wave transposes its accumulator into rows: it writes a chunk to shared memory of its own and reads rows back.
 
 16 rows x 64 columns of f16, 64 lanes:
     written    row = lane % 16,                column = lane // 16 · 4 + 16 · block + e     8 bytes of a row
     read       row = lane // 8 + 8 · round,    column = lane % 8 · 8 + e                   16 bytes of a row
 
-A lane reads what it then stores at once: 16 bytes, or what rows of the array are multiples of. Lanes side by side store
-what lies side by side, however few bytes each of them has.
+A lane reads what it then stores with one instruction: 16 bytes, or as many as the row stride of the array is a multiple
+of. Neighbouring lanes store neighbouring elements, so stores are coalesced however few bytes each lane has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 
 def stored_width(memory: Type) -> int:
-    """Neighbours that a lane may store at once; rows whose length a launch tells are mostly as stores want them."""
+    """Return how many elements a lane may store at once; dynamic row lengths are taken to be aligned, as most are."""
     assert isinstance(memory, Memory)
     row, size = memory.extents[-1], memory.dtype.bytes
     return gcd(row * size if isinstance(row, int) else 0, WIDEST_BYTES) // size
@@ -37,8 +37,8 @@ def stored_width(memory: Type) -> int:
 
 @dataclass(frozen=True)
 class WaveChunks:
-    """Chunks of a tile whose sums waves hold as `layout` says, blocks of its last two axes of registers behind each
-    other; lanes read `width` neighbours at once."""
+    """Chunks of a tile whose accumulator waves hold in `layout`, with consecutive blocks along its last two axes of
+    registers; lanes read `width` elements at once."""
 
     layout: Layout
     rows: int
@@ -63,8 +63,8 @@ class WaveChunks:
         return (*[1] * (len(self.layout.registers) - 3), blocks, *_inside(self.layout))
 
     def starts(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Of each chunk its first registers, and how far it lies from the wave's first element; rows by rows, so that
-        a lane need not know the places of many."""
+        """Yield each chunk's first registers and its offset from the wave's first element, row by row, so that a lane
+        needs few positions at a time."""
         steps = self.layout.steps
         firsts = [range(0, there, n) for there, n in zip(self.layout.registers, self.counts, strict=True)]
         order = sorted(range(len(firsts)), key=lambda axis: steps[axis][-1] > 0)
@@ -88,7 +88,7 @@ class WaveChunks:
         return Layout((self.rows // high, self.width), ((high, 0), (0, 1)), axes)
 
     def stored(self) -> Layout:
-        """The same in the tile, for the first chunk of each wave."""
+        """Return the layout of `read` within the tile, for the first chunk of each wave."""
         read, front = self.read(), len(self.layout.axes) - 2
         own = [tuple(term for term in terms if term.of == "wave") for terms in self.layout.axes[-2:]]
         axes = tuple(wave + lane for wave, lane in zip(own, read.axes, strict=True))
@@ -96,12 +96,12 @@ class WaveChunks:
 
 
 def _inside(layout: Layout) -> tuple[int, ...]:
-    """Registers that a chunk has of a block: those that lie below each other come one by one."""
+    """Return the registers of a block that are in one chunk; registers of different rows go to different chunks."""
     return tuple(1 if step[-2] else n for n, step in zip(layout.registers[-2:], layout.steps[-2:], strict=True))
 
 
 def _of_lanes(layout: Layout) -> tuple[tuple[Term, ...], ...]:
-    """Where a lane's first register lies in what its wave holds: along rows and columns."""
+    """Return the row and column of a lane's first register within what its wave holds."""
     return tuple(tuple(term for term in terms if term.of == "lane") for terms in layout.axes[-2:])
 
 
@@ -131,7 +131,7 @@ def _paddings(dtype: DType) -> Iterator[Padded]:
 
 
 def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
-    every = max(1, BANKS_BYTES // (columns * dtype.bytes))  # rows that lie in different banks anyway
+    every = max(1, BANKS_BYTES // (columns * dtype.bytes))  # this many rows are in different banks without a swizzle
     for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES if bytes >= dtype.bytes):
         yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
 

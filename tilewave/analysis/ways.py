@@ -1,4 +1,4 @@
-"""All ways through a kernel: between which accesses to a memory there must be a barrier, and where it could stand.
+"""All paths through a kernel: which accesses to a memory need a barrier between them, and where it could be placed.
 
     write(%x, %sa)         gap 0
     loop(%trips) {         gap 1
@@ -6,8 +6,8 @@
       write(%y, %sa)       gap 3         from the read: in gap 3; and around the loop, from the write to the read: in 2
     }
 
-A gap is a place where a barrier could stand: before any access, and before any loop that has some. What was touched is
-followed on all ways, with the gaps since; each pair that conflicts gives a set of gaps of which one must be taken.
+A gap is a place for a barrier: before any access, and before any loop that has accesses. Pending accesses are followed
+on all paths, with the gaps passed since; each conflicting pair gives a set of gaps of which one must have a barrier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier
 
 FEW_ROUNDS = 8
-"""An inner loop that goes round no more often than this is followed round by round, its index known."""
+"""An inner loop with at most this many iterations is unrolled in the analysis, with known indices."""
 NO_GAP = -1
 
 
@@ -31,24 +31,24 @@ class Access:
     """All waves touch a memory; `place` is the part of a shared one, where that is known, or how lanes share it."""
 
     gap: int
-    """NO_GAP where no barrier may stand in front."""
+    """The gap before the access; NO_GAP where no barrier may be placed there."""
     memory: str
     writes: bool
     place: Place
     comes_later: bool = False
-    """It is written at some time until it is awaited."""
+    """An asynchronous write, which happens at any time until it is waited for."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What was brought has been awaited: all of it, or some."""
+    """A wait for asynchronous copies: for all of them, or for some."""
 
     is_all: bool
 
 
 @dataclass(frozen=True)
 class StandingBarrier:
-    """A barrier that stands already; `gap` is one where it can be made to hand over more."""
+    """A barrier that is already in the kernel; in `gap` it can be strengthened."""
 
     barrier: Barrier
     gap: int
@@ -114,13 +114,13 @@ class Walker:
         return pending
 
     def is_enough(self, barrier: Barrier) -> bool:
-        """Whether nothing needs to be followed behind it."""
+        """Return whether a barrier orders everything, so that earlier accesses need not be followed past it."""
         if self.who is Meets.LANES:
             return True
         return barrier.waves == 0 and (self.conflicts is None or barrier.over == "global")
 
     def past(self, gap: int, pending: Pending) -> Pending:
-        """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
+        """Return the accesses pending after a gap, without those that an already required barrier separates."""
         if gap == NO_GAP:
             return pending
         found: Pending = {}
@@ -191,7 +191,7 @@ class Walker:
 
 
 def _arrived(pending: Pending, is_all: bool) -> Pending:
-    """What was on its way is written now, and whoever wants to read it must meet the others behind here."""
+    """Turn pending asynchronous writes into writes made here, so that other waves' reads need a barrier."""
     come = {(memory, WRITTEN, slot): HERE for memory, kind, slot in pending if kind == COMING}
     return {touched: ways for touched, ways in pending.items() if touched[1] != COMING or not is_all} | come
 
@@ -231,7 +231,7 @@ def _a_round_later(step: Round, place: Place) -> Place:
 
 
 def _behind(step: Round, index: Callable[[int], Residue] | None, place: Place) -> Place:
-    """The same, seen from behind the loop: `index` says which round was the last, where that is known."""
+    """Return a place touched in the loop as seen after it; `index` gives the last iteration, where that is known."""
     if isinstance(place, AccessOnTheWay):
         changed = place.changed | step.made | {step.index or ""}
         return replace(place, changed=changed, before=place.before - changed)

@@ -14,7 +14,10 @@ from tilewave.ir.types import dims
 def not_as_asked(
     asked: Kernel, chosen: Kernel, taken: Kernel, instructions: Sequence[str], chip: str
 ) -> tuple[str, ...]:
-    """Sentences; `chosen` is the kernel behind the choice of instructions, `taken` what each lane does."""
+    """Return sentences on which requests were not met.
+
+    `chosen` is the kernel after the choice of instructions, `taken` the kernel of each lane.
+    """
     said = []
     used = ", ".join(instructions)
     if asked.waves and prod(asked.waves) > 1 and asked.waves != taken.waves:
