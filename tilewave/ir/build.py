@@ -36,17 +36,17 @@ from tilewave.ir.types import INDEX_SCALAR, DType, Tile, Type, elementwise
 
 @dataclass
 class Builder:
-    """Appends ops to the block at hand; `locate` tells the place in the author's code that they stand for."""
+    """Appends ops to the current block; `locate` returns the source location that they get."""
 
     taken: set[str] = field(default_factory=set)
     ops: list[Op] = field(default_factory=list)
     locate: Callable[[], Loc] = lambda: NOWHERE
     numbered: dict[str, int] = field(default_factory=dict)
-    """How far the numbers behind each name are taken; none is ever given back."""
+    """The last number used as a suffix of each name; no number is used again."""
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """Ops emitted inside go to a block of their own, which `block` closes."""
+        """Collect the ops emitted inside in a new block, which `block` closes."""
         outer, self.ops = self.ops, []
         try:
             yield
@@ -54,7 +54,7 @@ class Builder:
             self.ops = outer
 
     def fresh(self, name: str, type: Type) -> Value:
-        """A value whose name is `name`, or that with a number behind it."""
+        """Return a new value named `name`, with a numeric suffix if the name is taken."""
         found = base = word(name)
         count = self.numbered.get(base, 0)
         while found in self.taken:
@@ -65,7 +65,7 @@ class Builder:
         return Value(found, type)
 
     def effect(self, cls: Callable[..., Op], *parts: Any, results: tuple[Value, ...] = ()) -> None:
-        """Append an op that stands for its effect, or has several results."""
+        """Append an op that has an effect, or several results."""
         self.ops.append(cls(*parts, results=results, loc=self.locate()))
 
     def emit(self, cls: Callable[..., Op], *parts: Any, type: Type, name: str = "") -> Value:
@@ -87,7 +87,7 @@ class Builder:
         return self.emit(cls, *operands, type=cls.result_type(*(v.type for v in operands)))
 
     def first_along(self, x: Value, axis: int, count: int, other: int | float | bool) -> Value:
-        """x in its first `count` places along an axis, `other` behind them."""
+        """Return x at the first `count` positions along an axis and `other` at the rest."""
         places = Tile((x.type.shape[axis],), INDEX_SCALAR.dtype)
         end = self.const(count, places)
         below = self.binary(Less, self.emit(Iota, type=places), end)
@@ -139,11 +139,11 @@ class Number:
         return x.make(self.builder.emit(Select, self.value, x.value, y.value, type=x.value.type))
 
     def make(self, value: Value) -> Number:
-        """A number of this kind that stands for `value`."""
+        """Return a number of this class for `value`."""
         return Number(self.builder, value)
 
     def together(self, other: Any) -> tuple[Number, Number]:
-        """This number and `other`, as numbers of one type."""
+        """Return this number and `other` as numbers of one type."""
         if isinstance(other, Number):
             return self, other
         return self, self.make(self.builder.const(int(other), self.value.type))

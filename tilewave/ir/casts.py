@@ -1,4 +1,4 @@
-"""A number in another dtype, and an array of them alike: rounded once, saturated, or wrapped."""
+"""Casts of numbers and arrays to another dtype: rounded once, saturated, or wrapped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewave.ir.types import BOOL, DType
 
 Array = np.ndarray[Any, Any]
 LOST_BITS = 11
-"""That an i64 has more than an f64 has digits for, its sign apart."""
+"""Bits of an i64, without its sign, in excess of the precision of f64."""
 
 
 def cast(x: Any, dtype: DType) -> Any:

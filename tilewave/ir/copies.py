@@ -10,7 +10,7 @@ from tilewave.ir.rewrite import map_blocks, substitute
 
 
 class Copier:
-    """Copies ops under other names, each used by the copies behind it."""
+    """Copies ops under new names; later copies use the values of earlier ones."""
 
     def __init__(self, builder: Builder, suffix: str) -> None:
         self.builder, self.suffix = builder, suffix

@@ -63,30 +63,31 @@ Want = Callable[[bool, str], None]
 Axis = tuple[Value, int]
 """One axis of an operand or a result."""
 Places = Mapping[str, tuple[str, ...]]
-"""For each field that holds a memory, the address spaces it may lie in; signals and exchanges count as spaces too."""
+"""For each field that holds a memory, the address spaces allowed; mbarriers and exchanges count as spaces too."""
 NO_MEMORY: Places = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One step: fields holding values are operands, fields holding blocks are regions, the rest are attributes.
+    """One operation: fields holding values are operands, fields holding blocks are regions, the rest are attributes.
 
-    An op says what it is next to its fields; verifier, passes and analyses ask it, and keep no lists of ops. One that
-    says nothing stands on no level, stays where it is, and is refused by name wherever more would have to be known.
+    An op declares its properties next to its fields; verifier, passes and analyses read them instead of keeping lists
+    of ops. An op that declares nothing is allowed on no level, is never moved, and is refused by name where more is
+    needed.
     """
 
     levels: ClassVar[tuple[str, ...]] = ()
-    """Where it may stand: "tile", "lane"."""
+    """The levels on which the op is allowed: "tile", "lane"."""
     gives: ClassVar[int | None] = 0
     """How many results it has; None: as many as its regions say."""
     has_effect: ClassVar[bool] = True
-    """Whether it stays though nobody uses its results."""
+    """Whether DCE keeps the op when its results are unused."""
     is_pure: ClassVar[bool] = False
-    """Whether it gives the same for the same operands wherever it stands, and costs next to nothing: it may be moved,
-    merged with its like, and computed again."""
+    """Whether equal operands give equal results anywhere, at almost no cost: the op may be moved, merged by CSE, and
+    rematerialized."""
     reads: ClassVar[Places] = NO_MEMORY
     writes: ClassVar[Places] = NO_MEMORY
-    """The fields whose memories it reads and writes. A memory that stands in neither must stand in `hands_on`."""
+    """The fields whose memories the op reads (`reads`) and writes. Memories in neither must be listed in `hands_on`."""
     hands_on: ClassVar[Places] = NO_MEMORY
     """The fields whose memories it neither reads nor writes."""
     passes_lanes_by: ClassVar[bool] = False
@@ -112,9 +113,9 @@ class Op:
         """What it says of the `lanes` of a wave: of most ops, nothing."""
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
-        """Axes of operands and results that run together: cut them alike, and it does the same to the parts.
+        """Return pairs of axes of operands and results that must be split together; the op then applies to each part.
 
-        An axis that stands in no pair can be cut by itself. None: it is not said, and nothing may be cut.
+        An axis in no pair can be split independently. None: not declared, and nothing may be split.
         """
         return None
 
@@ -125,12 +126,12 @@ class Op:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is only begun, and what it gives is there later: nobody but one who `awaits` it takes that."""
+        """Whether the op only starts here and its result is complete later: only an op with `awaits` may use that."""
         return False
 
     @property
     def goes_on_with(self) -> tuple[Value, ...]:
-        """What it takes though that is under way: it is made behind it."""
+        """Operands that may still be pending, because this op executes after the ops that make them."""
         return ()
 
     @property
@@ -144,12 +145,12 @@ class Op:
         return tuple(getattr(self, name) for name in self.writes)
 
     def attributes(self) -> tuple[tuple[type, str], ...]:
-        """What it says beside operands and regions; 1, 1.0 and True differ here, which they do not in Python."""
+        """Return the fields that are neither operands nor regions; 1, 1.0 and True differ here, unlike in Python."""
         parts = [getattr(self, name) for name in _attribute_names(type(self))]
         return tuple([(type(part), repr(part)) for part in parts])
 
     def operand_parts(self) -> tuple[Any, ...]:
-        """Its operands, field by field: values, and tuples of them."""
+        """Return the operands field by field: values, and tuples of values."""
         return tuple([getattr(self, name) for name in _operand_names(type(self))])
 
     @classmethod
@@ -226,7 +227,7 @@ def _fields(cls: type[Op]) -> dict[str, Field[Any]]:
 
 
 def part_names(cls: type[Op]) -> tuple[str, ...]:
-    """The fields of an op beside `results` and `loc`, in order."""
+    """Return the fields of an op class in order, without `results` and `loc`."""
     return tuple(_fields(cls))
 
 
@@ -291,7 +292,7 @@ class Kernel:
     name: str
     body: Block
     workgroups: int | str
-    """Or the name of an index that is known at the launch."""
+    """A number, or the name of an index that is known at the launch."""
     level: str = "tile"
     waves: tuple[int, ...] = ()
     lanes: int = 0
@@ -318,12 +319,12 @@ class Kernel:
         return self.workgroups
 
     def declining(self, *reasons: Declined) -> Kernel:
-        """The same kernel, from a pass that left these as they were; each is said once."""
+        """Return the kernel with further remarks, each of them once."""
         return replace(self, declined=tuple(dict.fromkeys((*self.declined, *reasons)))) if reasons else self
 
     @staticmethod
     def attribute_names() -> tuple[str, ...]:
-        """What stands in braces behind a kernel's name."""
+        """Return the names of the attributes printed in braces after a kernel's name."""
         return tuple(f.name for f in fields(Kernel) if f.compare and f.name not in ("name", "body"))
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Kernel, Op
 
 UNFORESEEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, RuntimeError)
-"""With TypeError and ValueError: what code raises where nobody thought of a case; NotImplementedError is one."""
+"""With TypeError and ValueError, the exceptions of unforeseen cases; NotImplementedError is a RuntimeError."""
 
 
 class CannotCompile(TilewaveError):

@@ -24,7 +24,7 @@ STEPS = (
 LINE = 1 << 7
 """Bytes that every alignment which anybody asks for divides."""
 FAR = 1 << 30
-"""Elements along an axis, and between two neighbours, up to which arrays may lie alike: the copy engine takes them."""
+"""The largest extent or stride, in elements, that `rank` maps to 2, so that arrays share a layout key: TMA takes it."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def larger(x: Number, y: Number) -> Number:
 
 
 def power(exponent: Number) -> Number:
-    """Of two."""
+    """Return two to the power of `exponent`."""
     recorder = _recorder(exponent)
     return 1 << exponent if recorder is None else recorder.record("power", exponent)
 

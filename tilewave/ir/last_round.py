@@ -1,8 +1,8 @@
-"""How the tiles that a last round leaves over are shared: decided at each launch, in constant time.
+"""Stream-K: how the tiles of a partial last wave of workgroups are split, decided at each launch in constant time.
 
-A tile of S steps in p parts takes as long as ceil(S / p) steps and p hand-overs do. That is least near the root of S
-times a step / a hand-over, so a few numbers around it are weighed, and not all; ranges may also give three workgroups
-two tiles.
+A tile of S steps split into p parts takes as long as ceil(S / p) steps and p reductions of partial sums. The minimum is
+near the root of S times a step / a reduction, so only a few numbers of parts around it are compared; ranges may also
+give two tiles to three workgroups.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import lru_cache
 from tilewave.ir.host_program import Number, bits, chosen, larger, power, quotient, remainder, root, rounded_up, smaller
 
 HAND_OVER_BYTES = 512
-"""Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
-added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
+"""The bytes of K whose MMAs take about as long as moving a tile of partial sums to another workgroup and adding it. On
+an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
 SCATTERED_BYTES = 256 << 10
-"""Of sums that one workgroup would take over: from here on it is quicker if several take a slice of them each. On an
-H200 one reads about 32 bytes in a cycle, and a workgroup begins within 2,000."""
+"""Bytes of partial sums of a tile from which on a reduction by several workgroups, a slice each, is faster than by one.
+On an H200 a workgroup reads about 32 bytes in a cycle, and starts within 2,000 cycles."""
 LEAST_SUMS_BYTES = 16 << 10
-"""Of a tile that is added up in slices: smaller ones have too few columns."""
+"""The fewest bytes of a tile that is reduced in slices: smaller tiles have too few columns."""
 SCATTERED = 3
 """Hand-overs that this takes as long as, however many parts there are."""
 AROUND = 2
@@ -28,7 +28,7 @@ LARGEST = (1 << 31) - 1
 KEPT = 1024
 """Answers that are remembered: of the sizes of calls, mostly one changes from one to the next."""
 MOST_TILES = 1 << 27
-"""Of one launch; so few that their rows and columns, in groups of up to 15, are computed in 32 bits."""
+"""The most tiles of one launch: rows and columns, in groups of up to 15, are then computed in 32 bits."""
 
 
 def range_sharers(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
@@ -87,10 +87,10 @@ def parts_that_pay(
     sums_bytes: int,
     hand_over_bytes: int = HAND_OVER_BYTES,
 ) -> int:
-    """Into how many parts each of few tiles is best cut, where `workgroups` run at once; 1: whole tiles are as quick.
+    """Return the best split-K factor for a small grid where `workgroups` run at once; 1: whole tiles are as fast.
 
-    `step_bytes` are those of a row of an operand in one step, `sums_bytes` those of a tile of sums. For whoever chooses
-    tiles, or the number in a `SplitConstraint`.
+    `step_bytes` are the bytes of an operand's row in one step, `sums_bytes` those of an accumulator tile. Used to
+    choose tiles, or the number in a `SplitConstraint`.
     """
     quickest = steps * step_bytes, 1
     for parts in range(2, min(workgroups // max(1, tiles), steps) + 1):

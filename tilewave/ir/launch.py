@@ -1,17 +1,17 @@
-"""Sizes that are known at the launch: what is computed from them there, and a kernel with numbers in their place.
+"""Dynamic sizes, known at the launch: what the host computes from them, and kernels with numbers in their place.
 
-A kernel whose sizes are open names them in the types of its arrays, and how many workgroups run it:
+A kernel with dynamic sizes names them in the types of its arrays, and names its number of workgroups:
 
     kernel @gemm {workgroups = tiles} (%a: memory<{M}x{K}xf16, global>, …, %M: index, %N: index, %K: index) {
       %tiles, %steps = launch() : index, index do () {
-        …                                                  the arithmetic of whoever launches it, once
+        …                                                  arithmetic of the host, once per launch
         yield(%rows_by_cols, %k_steps)
       }
       %w = workgroup() : index
       …
 
-`at_launch` moves there what depends on nothing else, `HostLaunch` computes it, and `bind` puts numbers in the place of
-all of it: what reads a bound kernel (a schedule, an interpreter, the simulator) need not know that it was ever open.
+`at_launch` moves what depends on nothing else there, `HostLaunch` computes it, and `bind` replaces all of it by
+numbers: readers of a bound kernel (a schedule, an interpreter, the simulator) need no support for dynamic sizes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MOST_OPEN = 1 << 30
 
 
 def numbers_of(kernel: Kernel) -> tuple[Value, ...]:
-    """What a call gives beside arrays: its indices, and parameters of other dtypes."""
+    """Return the scalar arguments of a kernel: its indices, and parameters of other dtypes."""
     return tuple(v for v in kernel.body.args if isinstance(v.type, Scalar))
 
 
@@ -105,7 +105,7 @@ def launch_and_rest(body: Block) -> tuple[tuple[Op, ...], Block]:
 
 
 def in_front(ops: Sequence[Op], body: Block) -> Block:
-    """The body with further ops in front; what is computed for a whole launch stays the first."""
+    """Return the body with `ops` inserted at its start, but after the `launch` op, which stays first."""
     launch, rest = launch_and_rest(body)
     return replace(body, ops=(*launch, *ops, *rest.ops))
 
@@ -180,7 +180,7 @@ class _Mover:
 
 
 def _pruned(block: Block) -> Block:
-    """Without what nobody uses."""
+    """Return the block after DCE."""
     used: set[Value] = set()
     kept: list[Op] = []
     for op in reversed(block.ops):
@@ -218,8 +218,8 @@ MEANINGS: dict[type[Op], Callable[..., Any]] = {
     RangeSharers: range_sharers,
     EqualShares: equal_parts,
 }
-"""What each op means for whole numbers of any size, which is what a host computes with, and for recorded ones; its own
-numbers stand behind its operands."""
+"""The function of each op on Python integers of any size and on recorded numbers; the op's attributes are passed after
+its operands."""
 
 
 class LaunchNumbers(NamedTuple):
@@ -227,7 +227,7 @@ class LaunchNumbers(NamedTuple):
 
     workgroups: Number
     numbers: tuple[Any, ...]
-    """Those that are wanted; of a `HostLaunch` those of the call, then the results of the launch."""
+    """The wanted numbers; for a `HostLaunch`, the scalar arguments of the call, then the results of the launch."""
 
 
 LAUNCH = "host_launch"
@@ -265,7 +265,7 @@ def _meaning(op: Op) -> Callable[..., Any]:
 
 
 def _own_numbers(op: Op) -> tuple[int, ...]:
-    """What stands behind an op's operands."""
+    """Return the attributes of an op that are passed after its operands."""
     match op:
         case Const(value):
             return (int(value),)
@@ -286,18 +286,18 @@ def _results(kernel: Kernel) -> dict[str, Value]:
 
 
 class HostLaunch:
-    """A kernel's launch, as whoever launches it computes it."""
+    """Computes a kernel's launch on the host."""
 
     def __init__(self, kernel: Kernel) -> None:
         given, launch = tuple(v.name for v in numbers_of(kernel)), launch_of(kernel)
         self.names = (*given, *(v.name for v in (launch.results if launch else ())))
-        """Of all numbers that a launch passes on, in order."""
+        """Names of all scalars that a launch passes to the kernel, in order."""
         self.steps = LaunchSteps(kernel, given, self.names)
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
 
     @classmethod
     def of(cls, kernel: Kernel) -> HostLaunch:
-        """That of a kernel, made once: all who ask for the same call are given the same answer."""
+        """Return the kernel's only HostLaunch, made once, so that its last result is cached for all callers."""
         found: HostLaunch | None = vars(kernel).get(LAUNCH)
         if found is None:
             found = vars(kernel)[LAUNCH] = cls(kernel)
@@ -328,7 +328,7 @@ def picked(places: Sequence[int]) -> Picked:
 
 
 def skeleton(kernel: Kernel) -> Kernel:
-    """Its numbers and its launch alone: what whoever launches its machine code must know."""
+    """Return a kernel with only the scalar arguments and the launch, all that launching its machine code needs."""
     launch = launch_of(kernel)
     return Kernel(kernel.name, Block(numbers_of(kernel), (launch,) if launch else ()), kernel.workgroups)
 

@@ -22,7 +22,7 @@ class LaunchParts:
         return self.counted(length, each, times).name
 
     def counted(self, size: str, each: int, times: int = 1) -> Value:
-        """The same of an open size, computed in front of all else."""
+        """Return how many parts a dynamic size has, times `times`, emitted at most once for each combination."""
         build, key = self._builder, (size, each, times)
         if key not in self._computed and times > 1:
             parts = self.counted(size, each)

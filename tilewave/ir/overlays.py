@@ -1,4 +1,4 @@
-"""Which elements of two memories lie in the same bytes, where one was laid over the other.
+"""Which elements of two memories share bytes, where one memory aliases the other.
 
 x_shared, 4x8 of f16      a row is 16 bytes:    x[0, 0] x[0, 1] x[0, 2] …
 over it, 2x8 of f32       a row is 32 bytes:    c[0, 0]         c[0, 1] …        c[0, 0] meets x[0, 0] and x[0, 1]
@@ -32,7 +32,7 @@ def meeting(a: Memory, b: Memory) -> Array:
 
 
 def lower_memories(block: Block) -> dict[Value, Value]:
-    """For each memory that lies over another, the one at the bottom."""
+    """Return, for each memory that aliases another, the memory that was allocated."""
     found: dict[Value, Value] = {}
     for op in walk(block):
         if isinstance(op, Overlay):

@@ -181,7 +181,7 @@ class _Parser:
 
     def type(self) -> Type:
         token = self.tokens.take()
-        found = self.types.get(token.text)  # few types, told again and again
+        found = self.types.get(token.text)  # cached, because a text repeats few types many times
         if found is None:
             found = self.types[token.text] = self.new_type(token)
         return found

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def steps_of_a_part(steps: Any, parts: int) -> Any:
-    """Of the first part, which has the most; `steps` may be a number of any kind."""
+    """Return the steps of the first part, which has the most; `steps` may be a number of any kind."""
     return (steps + (parts - 1)) // parts
 
 

@@ -1,7 +1,6 @@
-"""Where the elements of a shared memory stand: rows behind each other, padded, with their chunks changing places, or in
-panels of some columns each.
+"""Placement of a shared memory's elements: rows in order, padded, swizzled by chunks, or in panels of some columns.
 
-8 rows of 8 chunks, xor(…, 8, 1): a column of chunks, which lanes read together, lies in 8 different places.
+8 rows of 8 chunks, xor(…, 8, 1): a column of chunks, which lanes read together, is in 8 different places.
 
     row 0   0 1 2 3 4 5 6 7
     row 1   1 0 3 2 5 4 7 6
@@ -20,7 +19,7 @@ from tilewave.ir.types import Columns, Extent, Memory, Padded, Panels, Swizzled,
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
-    """Where in its row a column stands; twice changes nothing, so it is also which column stands at a place."""
+    """Return where in its row a column is placed; an involution, so it also maps a place to its column."""
     match memory.placement:
         case Swizzled(chunk, period, every) | Panels(_, chunk, period, every):
             return (column // chunk ^ row // every % period) * chunk + column % chunk
@@ -48,7 +47,7 @@ def _runs(moves: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
 
 
 def offset(memory: Memory, *position: Any) -> Any:
-    """How many elements stand before the one at `position`: ints, arrays, or whatever has + * // % and ^."""
+    """Return the offset of `position` in elements; it may be ints, arrays, or anything with + * // % and ^."""
     *front, column = position
     row = front[-1] if front else 0
     if isinstance(memory.placement, Panels):
@@ -59,7 +58,7 @@ def offset(memory: Memory, *position: Any) -> Any:
 
 
 def _rows(memory: Memory) -> tuple[int, ...]:
-    """How many there are along each axis, from the one in which they lie farthest apart."""
+    """Return the extents of all axes outside of a row, slowest first."""
     if isinstance(memory.placement, Panels):
         return (*memory.shape[:-2], panels(memory), memory.shape[-2])
     return memory.shape[:-1]
@@ -85,17 +84,17 @@ def row_elements(memory: Memory) -> int:
 
 
 def panels(memory: Memory) -> int:
-    """How many lie behind each other in every matrix of rows and columns."""
+    """Return the number of panels in every matrix of rows and columns; 1 without panels."""
     return memory.shape[-1] // memory.placement.width if isinstance(memory.placement, Panels) else 1
 
 
 def elements(memory: Memory) -> int:
-    """As many as it takes in all, with those that nobody uses."""
+    """Return the number of elements that a memory takes, including padding."""
     return prod(_rows(memory)) * row_elements(memory)
 
 
 def without_swizzle(memory: Memory) -> Memory:
-    """The same with every chunk in its own place."""
+    """Return the memory without a swizzle."""
     match memory.placement:
         case Panels(width, chunk):
             return replace(memory, placement=Panels(width, chunk, 1, 1))
@@ -113,7 +112,7 @@ def lies_in(v: Value, space: str) -> bool:
 
 
 def is_repacked(v: Value) -> bool:
-    """Whether a launch copies a memory to where it lies as its type says, unless an array lies so already."""
+    """Return whether a launch packs a memory into the layout of its type, unless the array has that layout already."""
     return lies_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
 
 
@@ -124,7 +123,7 @@ def stored_axes(memory: Memory) -> tuple[int, ...]:
 
 
 def is_one_row(memory: Memory) -> bool:
-    """Whether all its elements lie behind each other, so that nothing hangs on where a next row would begin."""
+    """Return whether all elements are in one row, so that the row stride does not matter."""
     *others, _ = stored_axes(memory)
     return all(memory.extents[axis] == 1 for axis in others)
 
@@ -149,5 +148,5 @@ def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
 
 
 def box_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """All axes of a memory in the order in which the copy engine sees them: those of a box come last."""
+    """Return all axes of a memory in the order of its TMA descriptor: those of a box come last."""
     return (*(axis for axis in range(rank) if axis not in axes), *axes)

@@ -1,4 +1,4 @@
-"""Where the author's constraints stand, for whoever finds later that one of them cannot hold."""
+"""Source locations of the author's constraints, for errors found later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Places:
-    """The lines of the constraints on tiles, depth, waves and hardware; `sides` tell rows and columns apart."""
+    """The lines of the constraints on tiles, depth, waves and hardware; `sides` are rows and columns."""
 
     tiles: Loc = NOWHERE
     depth: Loc = NOWHERE

@@ -1,10 +1,10 @@
-"""Why a pass left something as it was: a sentence for the author, the line it is about, and what to write instead.
+"""Remarks: why a pass did nothing, as a sentence for the author, the line it is about, and what to write instead.
 
-    ACROSS_ROWS = Reason("{memory} is read across its rows, and the copy engine goes along them", "declare it …")
+    ACROSS_ROWS = RemarkKind("{memory} is read across its rows, and TMA loads along them", "declare it …")
     …
     return kernel.declining(ACROSS_ROWS.at(read.loc, memory=read.memory.name))
 
-The sentences stand at the top of each pass, so that a reader sees what it may decline, and a test that each is shown.
+The sentences are at the top of each pass, so that a reader sees what it may decline, and a test that each is shown.
 """
 
 from __future__ import annotations

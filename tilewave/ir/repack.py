@@ -1,17 +1,17 @@
-"""Kernels that copy rows from where they lie to where the copy engine takes them, and back.
+"""Kernels that pack unaligned rows into rows that TMA can load, and unpack them.
 
-Rows that begin anywhere are copied into rows that begin on cache lines, 16 bytes a lane and all of an array in one
-line: lane i of the launch makes chunk i of the copy.
+Rows of any alignment are copied into rows that begin on cache lines, 16 bytes per lane, with all rows of an array in
+one index space: lane i of the launch makes chunk i of the copy.
 
     %at = …                                                      workgroup, wave and lane
     %row, %chunk = %at // %chunks, %at % %chunks
-    %x = load_unaligned(%rows, [%row, %chunk * 8], [])           0 behind the end of the row
+    %x = load_unaligned(%rows, [%row, %chunk * 8], [])           0 after the end of the row
     store(%x, %padded, [%row, %chunk * 8], [])
 
-On the way back a lane makes what is one aligned chunk of the array itself; only the first and the last one of a row are
-stored element by element. Where chunks begin follows from the array's address: `%begin` and `%apart_0` say, in
-elements, by how much its first row and each next one lie behind a multiple of 16 bytes. Any other numbers give the same
-copy, but slowly.
+When unpacking, a lane makes one aligned chunk of the destination; only the first and the last chunk of a row are stored
+element by element. Where chunks begin follows from the array's address: `%begin` and `%apart_0` are the offsets, in
+elements, of its first row and of each next row after a multiple of 16 bytes. Other values give the same copy, but
+slowly.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, DType, Memory, Vector
 
 CHUNK_BYTES = 16
 WAVES = 8
-"""Of a workgroup: it makes 4 KiB of a copy."""
+"""Waves of a workgroup, which makes 4 KiB of a copy."""
 RESIDENT = 8
 """Workgroups of a processor: with all the lanes that it can hold, enough bytes are on their way."""
 MOST_CHUNKS = 1 << 31
-"""Of one copy: numbers below it are divided by multiplying."""
+"""The most chunks of one copy: smaller numbers are divided by multiplication with a reciprocal."""
 
 
 @cache
 def pack_rows(dtype: DType, rank: int, lanes: int, count: int = 1) -> Kernel:
-    """`%padded` becomes `%rows`, and 0 behind the end of each row: its own are as long as a multiple of 16 bytes.
+    """Return the kernel that packs `%rows` into `%padded`, whose rows are multiples of 16 bytes and padded with 0.
 
-    `count` arrays at once: the first workgroups copy the first, the next ones the next.
+    It packs `count` arrays in one launch: the first workgroups copy the first array, the next ones the next.
     """
     copies = _Copies(dtype, lanes)
     for _ in range(count):
@@ -91,7 +91,7 @@ class _Copies:
         return at_launch(Kernel(name, body, ends[-1].value.name, "lane", (WAVES, 1), self.lanes, resident=RESIDENT))
 
     def ends(self) -> list[Number]:
-        """Behind the last workgroup of each copy."""
+        """Return, for each copy, the number after that of its last workgroup."""
         found: list[Number] = []
         for copy in self.added:
             own = (copy.chunks + (WAVES * self.lanes - 1)) // (WAVES * self.lanes)
@@ -146,7 +146,8 @@ class _RowCopy:
         raise NotImplementedError
 
     def positions(self, workgroup: Number) -> list[Number]:
-        """Where the chunk of this lane lies: along each outer axis, and which of its row; the first may be outside."""
+        """Return the position of this lane's chunk: along each outer axis, which may be out of bounds along the first,
+        and which chunk of the row it is."""
         lanes = self.copies.lanes
         wave, lane = (Number(self.builder, self.builder.emit(kind, type=INDEX_SCALAR)) for kind in (Wave, Lane))
         rest = (workgroup.smaller(MOST_CHUNKS // (WAVES * lanes) - 1) * WAVES + wave) * lanes + lane

@@ -122,7 +122,7 @@ def names(kernel: Kernel) -> set[str]:
 
 
 def unnamed(kernel: Kernel) -> str:
-    """Its text with all values but the parameters numbered: what an author calls them does not show."""
+    """Return the kernel's text with all values but the parameters numbered, so that it does not depend on names."""
     found = {f"%{v.name}": f"%{v.name}" for v in kernel.body.args}
     text = _NAME.sub(lambda name: found.setdefault(name[0], f"%.{len(found)}"), str(kernel))
     return f"{text}workgroups: {found[f'%{kernel.workgroups}']}" if isinstance(kernel.workgroups, str) else text

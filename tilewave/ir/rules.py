@@ -19,7 +19,7 @@ GLOBAL_OR_SHARED: Words = (*GLOBAL, *SHARED)
 
 
 def places(**fields: Words) -> Places:
-    """`places(memory=GLOBAL)`: the memory in the field of that name, and where it may lie."""
+    """`places(memory=GLOBAL)`: the field `memory` holds a memory of one of these address spaces."""
     return MappingProxyType(fields)
 
 
@@ -52,5 +52,5 @@ def want_yields(block: Block, types: Sequence[Type], want: Want) -> None:
 
 
 def same_axes(first: Value, *others: Value) -> tuple[tuple[Axis, Axis], ...]:
-    """Axis by axis; a number has none, and goes with whatever it is beside."""
+    """Return pairs of equal axes; a scalar has no axes, and combines with any value."""
     return tuple(((first, i), (other, i)) for other in others for i in range(len(other.type.shape)))

@@ -21,7 +21,7 @@ LONGEST_LIST = 1 << 12
 SHOWN = 60
 """Characters that a message shows on either side of the place it means."""
 
-# No two alternatives begin alike and no repetition holds another, so nothing is ever tried twice.
+# No two alternatives have a common prefix and no repetition is nested, so the regex never backtracks.
 TOKEN = re.compile(
     r"""(?P<value>[%@]\w+)
     |(?P<number>-?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf\b|nan\b))
@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """A text, read word by word; what no kernel may hold is refused where it stands."""
+    """A text, read token by token; what no kernel may contain is refused at its location."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
@@ -100,7 +100,7 @@ class Tokens:
     # -- places
 
     def loc(self, at: int) -> Loc:
-        """The line and column of a place, none in front of the one asked for before: lines are counted once."""
+        """Return the line and column of an offset; offsets must not decrease, because lines are counted once."""
         if lines := self.text.count("\n", self.counted, at):
             self.line += lines
             self.line_start = self.text.rfind("\n", self.counted, at) + 1
@@ -112,7 +112,7 @@ class Tokens:
         line = self.text.count("\n", 0, at) + 1
         begin, end = self.text.rfind("\n", 0, at) + 1, self.text.find("\n", at)
         end = end if end >= 0 else len(self.text)
-        if end - begin > 4 * SHOWN:  # nobody reads a line of megabytes
+        if end - begin > 4 * SHOWN:  # an excerpt, because a line of megabytes is unreadable
             begin, end = max(begin, at - SHOWN), min(end, at + SHOWN)
         shown = "".join(c if c.isprintable() else " " for c in self.text[begin:end])
         raise ParseError(f"{why}\n  {self.file}:{line}\n      {shown}\n      {' ' * (at - begin)}^")

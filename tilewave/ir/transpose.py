@@ -1,13 +1,13 @@
 """A kernel that copies an array with its last two axes exchanged, through shared memory.
 
-A workgroup takes a block of 256 bytes of 32 to 128 rows, and leaves 128 bytes of each of its columns:
+A workgroup takes a block of 256 bytes of 32 to 128 rows, and stores 128 bytes of each of its columns:
 
-    rows:      lane i loads 16 bytes of a row (`load_unaligned`, rows begin anywhere) and puts them into shared memory,
-               where chunks of a row change places with every chunk of rows, so that columns lie on different banks
-    columns:   a lane takes one word of each of 16 bytes' worth of rows, exchanges rows and columns among its registers,
-               and stores 16 bytes for each column that a word has
+    rows:      lane i loads 16 bytes of an unaligned row (`load_unaligned`) and stores them to shared memory, where
+               chunks of a row are swizzled by every chunk of rows, so that columns have no bank conflicts
+    columns:   a lane loads one word of each of 16 bytes' worth of rows, transposes them among its registers, and stores
+               16 bytes for each column that a word has
 
-Behind the end of a row, and below the last one, there are zeros.
+After the end of a row, and below the last one, there are zeros.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Transpose:
         )
 
     def place(self, number: Number, sizes: tuple[Number, ...]) -> list[Number]:
-        """Of the block with that number: the last of the sizes first."""
+        """Return the position of block `number` along each size; the last one varies fastest."""
         found: list[Number] = []
         rest = number.smaller((1 << 31) - 1)
         for n in reversed(sizes):

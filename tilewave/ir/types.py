@@ -88,7 +88,7 @@ FLOAT8 = (F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ)
 INTERNAL = (INDEX, I16)
 """Dtypes that no array of a call has: positions, and i8 widened for its products."""
 WIDEST_BYTES = max(d.bytes for d in DTYPES.values())
-"""Of an element."""
+"""Bytes of the widest element."""
 
 
 Extent = int | str
@@ -138,7 +138,7 @@ class Tile(Sized):
 
 @dataclass(frozen=True)
 class Padded:
-    """Rows with some unused elements behind each: `pad(16)`."""
+    """Rows with some unused elements after each: `pad(16)`."""
 
     elements: int
 
@@ -148,9 +148,9 @@ class Padded:
 
 @dataclass(frozen=True)
 class Swizzled:
-    """Rows whose chunks change places: chunk c of row r stands at c ^ (r // every % period): `xor(8, 8, 1)`.
+    """Rows with an XOR swizzle: chunk c of row r is placed at c ^ (r // every % period): `xor(8, 8, 1)`.
 
-    `period` is a power of two and divides the number of chunks in a row, so that every chunk keeps a place of its own.
+    `period` is a power of two and divides the number of chunks in a row, so that no two chunks share a place.
     """
 
     chunk: int
@@ -159,7 +159,7 @@ class Swizzled:
 
     @property
     def rows(self) -> int:
-        """After so many rows chunks stand as in the first ones again."""
+        """The number of rows after which the swizzle repeats."""
         return self.period * self.every
 
     def __str__(self) -> str:
@@ -168,9 +168,9 @@ class Swizzled:
 
 @dataclass(frozen=True)
 class SwizzledByBits:
-    """The same, where each bit of a row's number says by itself how far it moves chunks: `bits(8, 2, 4, 0, 1)`.
+    """Rows with a swizzle in which each bit of the row's number has an XOR mask: `bits(8, 2, 4, 0, 1)`.
 
-    Chunk c of row r stands at c ^ (the moves of those bits that are 1 in r, XORed); bits behind the last move none.
+    Chunk c of row r is placed at c ^ (the masks of the bits that are 1 in r, XORed); bits after the last move none.
     """
 
     chunk: int
@@ -186,9 +186,9 @@ class SwizzledByBits:
 
 @dataclass(frozen=True)
 class Panels:
-    """Columns in panels of `width`, each with its part of all rows, one panel behind the other: `panels(64, 8, 8, 1)`.
+    """Columns in consecutive panels of `width`, each with its part of all rows: `panels(64, 8, 8, 1)`.
 
-    Within a panel chunks change places as in `xor(chunk, period, every)`.
+    Within a panel chunks are swizzled as in `xor(chunk, period, every)`.
     """
 
     width: int
@@ -202,8 +202,8 @@ class Panels:
 
 @dataclass(frozen=True)
 class Columns:
-    """A launch finds the last two axes of a global memory exchanged, with some unused elements behind each column:
-    `columns(61)`; 0 where the launch says how long columns are."""
+    """A global memory that the launch stores with its last two axes exchanged, with some unused elements after each
+    column: `columns(61)`; 0 where the launch decides the length of columns."""
 
     elements: int
 
@@ -219,10 +219,10 @@ Placement = Padded | Columns | Swizzle | Panels
 class Memory:
     """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call.
 
-    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`. Of a
-    global one, `pad(16)` says that a launch copies it into rows with so many unused elements behind each, and
-    `columns(16)` that it does so with columns.
-    Sizes that stay open until the launch are named: `memory<{M}x64xf16, global>`.
+    A shared memory is row-major, unless a placement says otherwise: `…, shared, pad(16)>`. For a global memory,
+    `pad(16)` says that a launch packs it into rows with so many unused elements after each, and `columns(16)` that it
+    packs it into columns.
+    Dynamic sizes are named: `memory<{M}x64xf16, global>`.
     """
 
     extents: tuple[Extent, ...]
@@ -232,7 +232,7 @@ class Memory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents, all of them known; whoever can do with open ones asks for `extents`."""
+        """The extents, all of them static; code that supports dynamic extents uses `extents`."""
         if self.is_open:
             raise NotImplementedError(f"{self} has sizes that are known only at the launch")
         return self.extents  # type: ignore[return-value]
@@ -274,7 +274,7 @@ class Vector(Sized):
 
 @dataclass(frozen=True)
 class Signals(Sized):
-    """Barriers with phases, in shared memory: `signals<4>`; each turns when all its arrivals have come."""
+    """Mbarriers in shared memory: `mbarriers<4>`; each completes a phase when all its arrivals have come."""
 
     shape: tuple[int, ...]
     dtype: DType = I64
@@ -285,9 +285,9 @@ class Signals(Sized):
 
 @dataclass(frozen=True)
 class Exchange(Sized):
-    """Slots, empty at first, in which workgroups hand tiles to each other: `exchange<112x128x256xf32>` has 112.
+    """Slots, empty at first, through which workgroups pass tiles to each other: `exchange<112x128x256xf32>` has 112.
 
-    It is memory of the launch, and lies behind the kernel's arguments.
+    It is memory of the launch, passed after the kernel's arguments.
     """
 
     shape: tuple[int, ...]
@@ -303,7 +303,7 @@ SPACES = ("global", "shared", "packed")
 
 
 def space_of(kind: Type) -> str:
-    """The address space of a memory, "signals" or "exchange"; nothing for what is held in registers."""
+    """Return the address space of a memory, or the pseudo space of mbarriers or an exchange; "" for registers."""
     if isinstance(kind, Memory):
         return kind.space
     return "signals" if isinstance(kind, Signals) else "exchange" if isinstance(kind, Exchange) else ""

@@ -1,4 +1,4 @@
-"""Programs without what nobody needs."""
+"""Dead code elimination (DCE)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewave.ir.rewrite import rewrite, uses, walk
 
 
 def drop_unused(kernel: Kernel) -> Kernel:
-    """Without the ops that have no effect and whose results nobody uses, nor what loops carry for nobody."""
+    """Return the kernel without ops that have no effect and unused results, and without unused values of loops."""
     ops, used = list(walk(kernel.body)), uses(kernel)
     idle = any(not used[v] for op in ops if isinstance(op, (Loop, While)) for v in op.results)
     needed = _needed(ops) if idle else None

@@ -52,7 +52,7 @@ def _check_named(kernel: Kernel) -> None:
 
 
 def verify_part(kernel: Kernel) -> Kernel:
-    """As `verify`, for a piece cut out of a kernel, whose arguments may be what ops in front of it made."""
+    """Verify a slice of a kernel, whose arguments may be results of ops outside of it."""
     check_kernel(kernel, lambda holds, why: _want_of(kernel.name, NOWHERE, holds, why))
     _Verifier(kernel).body(kernel.body)
     return kernel
@@ -68,7 +68,7 @@ class _Verifier:
         """What the loop at hand yields though it is under way."""
 
     def body(self, block: Block) -> None:
-        """Of a kernel: nobody takes what it yields."""
+        """Verify the body of a kernel, which yields nothing."""
         self.block(block, Yield(()))
         for op in block.ops[-1:]:
             _want(op, not op.ends_blocks, "nothing takes what a kernel's own block yields")

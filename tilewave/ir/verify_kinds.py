@@ -1,4 +1,4 @@
-"""What may stand in a kernel at all: types that can be, attributes of their kind, memories and axes as ops say."""
+"""Verification of kinds: valid types, attributes of the right kind, and memories and axes as ops declare them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def check_parts(op: Op, want: Want) -> None:
 
 
 def check_places(op: Op, want: Want) -> None:
-    """Every memory stands in a field of which the op says what it does to it, and lies where it says."""
+    """Check that every memory is in a field that the op declares, and in an address space declared for it."""
     touched = [v for v in op.operands if space_of(v.type)]
     if not touched and not (op.reads or op.writes or op.hands_on):
         return
@@ -198,14 +198,14 @@ def check_type(kind: Type, want: Want) -> None:
 
 @lru_cache(maxsize=1024)
 def _type_fault(kind: Type) -> str:
-    """Why there is no such type; empty where there is. Few types stand in a kernel, each in many places."""
+    """Return why a type is invalid; empty if it is valid. Cached, because a kernel repeats few types many times."""
     if isinstance(kind, Scalar):
         return ""
     if isinstance(kind, Memory) and kind.is_open and kind.space == "shared":
         return f"{kind}: the sizes of a shared memory are numbers"
     extents = kind.extents if isinstance(kind, Memory) else kind.shape
     known = [extent for extent in extents if isinstance(extent, int)]
-    least = 0 if isinstance(kind, Memory) and kind.space == "global" else 1  # a call may bring an empty array
+    least = 0 if isinstance(kind, Memory) and kind.space == "global" else 1  # arguments may be empty arrays
     if not 0 < len(extents) <= MOST_AXES or not all(least <= n < FARTHEST for n in known):
         return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
     most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]

@@ -1,8 +1,8 @@
-"""The vocabulary, one class per op, one file per idea: read these to learn what a kernel can say.
+"""The ops of the IR, one class per op and one file per topic: the place to learn what a kernel can express.
 
-An op says next to its fields what passes need to know of it: where it may stand, whether it is pure, which memories it
-reads and writes, what its operands and results are to each other, and how their axes correspond (`core.Op` has the
-list). What it means stands in `interp/`.
+An op declares next to its fields what passes need to know: its levels, whether it is pure, which memories it reads and
+writes, the constraints between its operands and results, and how their axes correspond (`core.Op` has the list). Its
+semantics are defined in `interp/`.
 """
 
 from __future__ import annotations

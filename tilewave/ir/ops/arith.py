@@ -13,7 +13,7 @@ from tilewave.ir.rules import ON_BOTH, same_axes, want_results
 from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
 
 LARGEST_FLOAT = 1 << 1023
-"""Of whole numbers that are written where floats are meant."""
+"""The largest magnitude of integers that are written where floats are meant."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def _is_in_reach(value: float, dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class Elementwise(Pure):
-    """Each element of the result from the elements of the operands at its place, and from nothing else.
+    """Each element of the result depends only on the operands' elements at the same position.
 
-    Whoever is one passes through every pass and analysis by that alone. Unless it says otherwise, its operands
-    are numbers of one type, and so is its result.
+    Every pass and analysis handles subclasses without naming them. Unless a subclass says otherwise, its operands are
+    numbers of one type, and so is its result.
     """
 
     levels = ON_BOTH
@@ -96,7 +96,7 @@ class Binary(Elementwise):
 
 
 class Arithmetic(Binary):
-    """Of two numbers one of their dtype."""
+    """Takes two numbers of one dtype and gives a number of that dtype."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)
@@ -124,7 +124,7 @@ class Div(Arithmetic):
 
 
 class Division(Arithmetic):
-    """Of integers."""
+    """Integer division."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)
@@ -170,7 +170,7 @@ class Max(Arithmetic):
 
 
 class Logic(Binary):
-    """Of two truth values one more."""
+    """Takes two booleans and gives a boolean."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)
@@ -186,7 +186,7 @@ class Or(Logic):
 
 
 class Comparison(Binary):
-    """Of two numbers, or truth values, a truth value."""
+    """Takes two numbers, or two booleans, and gives a boolean."""
 
     @classmethod
     def result_type(cls, *operands: Type) -> Type:
@@ -225,7 +225,7 @@ class Abs(Unary):
 
 
 class Function(Unary):
-    """Of floats, computed in f32 at least."""
+    """A function of floats, computed in f32 at least."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)
@@ -301,7 +301,7 @@ class RoundEven(Rounding):
 
 
 class Cast(Unary):
-    """The same number in the result's dtype: the nearest float; integers towards zero, saturating, from floats."""
+    """The number in the result's dtype: rounded to the nearest float; floats to integers towards zero, saturating."""
 
     def check(self, want: Want) -> None:
         x, out = self.x.type, self.result.type

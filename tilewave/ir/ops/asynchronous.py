@@ -1,14 +1,14 @@
-"""What comes by itself: copies that pass the lanes by, barriers with phases, other kernels
+"""Asynchronous ops: copies that bypass registers, mbarriers, clusters, and dependent launches
 
-One verb, and what differs behind it: `copy` is over when it is done; a `copy_async` is on its way then, and its name
-says how one learns that it has come:
+`copy` is complete when it is done; after a `copy_async` or a TMA op the copy is in flight, and the op decides how
+completion is observed:
 
-    copy                  a box, there when the op is done
-    copy_async            a box, lanes move it                       `await_async` counts bytes
-    copy_async_chunks     its share of one wave, chunk by chunk      `await_async` counts bytes
-    copy_async_signal     a box, the copy engine moves it            it tells a signal; `await` waits for that
-    copy_async_cluster    the same, for two workgroups, half each    it tells the signals of both
-    copy_async_out        a box from shared memory to a global one   `await_async_out` counts copies
+    copy                  a box, complete when the op is done
+    copy_async            a box, moved by lanes                      `wait_async` counts bytes
+    copy_async_chunks     one wave's share, chunk by chunk           `wait_async` counts bytes
+    tma_load              a box, moved by TMA                        completes on an mbarrier; `wait_mbarrier` waits
+    tma_load_multicast    a box for several CTAs, a part from each   completes on the mbarriers of all of them
+    tma_store             a box from shared to global memory         `wait_tma_stores` counts copies
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGNALS = ("signals",)
 
 
 class Asynchronous(Op):
-    """What the machine does by itself, beside the waves that ask for it and wait for it."""
+    """An op that the hardware executes asynchronously to the waves that start it and wait for it."""
 
     levels = ON_LANES
 
@@ -44,11 +44,11 @@ class CopyToShared(Op):
 
 @dataclass(frozen=True)
 class Copy(CopyToShared):
-    """A box of a global memory goes to shared memory, and is there when this is done; 0 where it lies outside.
+    """Copy a box of a global memory to shared memory, complete when the op is done; out-of-bounds elements are 0.
 
     The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
-    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes. On the lane level
-    wave 0 of the workgroup makes it, and goes on when it is made.
+    runs along; `at` is its first element in `memory`, `to_at` the indices before those axes. On the lane level wave 0
+    of the workgroup makes the copy, and continues when it is complete.
     """
 
     levels = ON_BOTH
@@ -65,7 +65,7 @@ class Copy(CopyToShared):
 
 @dataclass(frozen=True)
 class CopyAsync(CopyToShared):
-    """A box, as in `copy`, is on its way to shared memory; `await_async` tells when it is there."""
+    """Start the copy of a box, as in `copy`, to shared memory; `wait_async` waits for it."""
 
     levels = ON_TILES
 
@@ -75,7 +75,7 @@ class CopyAsync(CopyToShared):
     to_at: tuple[Value, ...]
     axes: tuple[int, ...]
     guard: tuple[int, ...] = ()
-    """The memory axes along which the box may hang over; decided by guard_edges."""
+    """The memory axes along which the box may be out of bounds; set by `predicate_edges`."""
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
@@ -84,13 +84,13 @@ class CopyAsync(CopyToShared):
 
 @dataclass(frozen=True)
 class CopyAsyncChunks(CopyToShared):
-    """Chunks, of a wave's lanes, are on their way to shared memory; `await_async` tells when they are there.
+    """Start the copy of chunks, one per lane of a wave, to shared memory; `wait_async` waits for them.
 
-    `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`, and what lies
-    outside along `guard` is 0. Lane l's chunk goes right behind that of lane l - 1, and a round behind the one before,
-    as rows stand in `to` from the beginning of row `to_at` on: lanes choose what they take, not where it goes.
-    `columns`: where along the last axis each round's chunk lies, where chunks change places from round to round; else
-    at `at[-1]` in all of them.
+    `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`; elements out of
+    bounds along `guard` are 0. Chunks are stored contiguously, lane after lane and round after round, in row order of
+    `to` from the beginning of row `to_at`: lanes choose what they load, not where it is stored. `columns` are the
+    positions of each round's chunk along the last axis, where a swizzle differs between rounds; if empty, all rounds
+    use `at[-1]`.
     """
 
     levels = ON_LANES
@@ -108,7 +108,7 @@ class CopyAsyncChunks(CopyToShared):
     """Every lane takes part."""
 
     def of_round(self, r: int) -> CopyAsyncChunks:
-        """As it is for round r, whose chunks lie at `at` and as many steps from there."""
+        """Return the op as it is for round r, whose chunks are at `at` and r steps from there."""
         return replace(self, at=(*self.at[:-1], self.columns[r]), columns=()) if self.columns else self
 
     def check(self, want: Want) -> None:
@@ -139,7 +139,7 @@ class AwaitAsync(Op):
 
 
 class SignalledCopy(CopyToShared, Asynchronous):
-    """A box that the copy engine brings; a signal tells when it is there."""
+    """A TMA load of a box, which completes on an mbarrier."""
 
     writes = places(to=SHARED, signals=SIGNALS)
 
@@ -160,7 +160,7 @@ class SignalledCopy(CopyToShared, Asynchronous):
 
 @dataclass(frozen=True)
 class CopyAsyncSignal(SignalledCopy):
-    """A box, as in `copy`, that one lane asks the copy engine for; it arrives some time later, and tells a signal."""
+    """Start a TMA load of a box, as in `copy`, by one lane; it completes on an mbarrier."""
 
     memory: Value
     at: tuple[Value, ...]
@@ -177,12 +177,12 @@ class CopyAsyncSignal(SignalledCopy):
 
 @dataclass(frozen=True)
 class CopyAsyncCluster(SignalledCopy):
-    """As `copy_async_signal`, for workgroups of a cluster: where `together` holds, each gets a part for all who share.
+    """A `tma_load` for the workgroups of a cluster: where `together` is true, each loads a part and multicasts it.
 
-    There are `shares` of these, whose numbers in the cluster are `apart` from each other. Parts are of the rows, the
-    last axis but one: the first workgroup brings the first part to all, to the same place in each one's shared memory,
-    and tells the same signal of each; the second brings the second. Where it does not hold, a workgroup gets the whole
-    box for itself. `full` signals expect the same bytes either way.
+    A box is shared by `shares` workgroups, whose ranks in the cluster are `apart` from each other. Parts are of the
+    rows, the last axis but one: the first workgroup multicasts the first part to the same address in the shared memory
+    of each, completing on the same mbarrier of each; the second multicasts the second. Where `together` is false, a
+    workgroup loads the whole box for itself. The `full` mbarriers expect the same bytes either way.
     """
 
     writes = places(to=SHARED, signals=SIGNALS)
@@ -211,7 +211,7 @@ class CopyAsyncCluster(SignalledCopy):
         want(whole, f"is done by {self.shares} workgroups {self.apart} apart, and a cluster has {members}")
 
     def share(self, rank: Any) -> Any:
-        """Which part a workgroup brings, by its number in the cluster."""
+        """Return which part a workgroup multicasts, by its rank in the cluster."""
         return rank // self.apart % self.shares
 
     def sharers(self, rank: int) -> range:
@@ -225,9 +225,9 @@ class CopyAsyncCluster(SignalledCopy):
 
 @dataclass(frozen=True)
 class CopyAsyncOut(Asynchronous):
-    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory.
+    """Start a TMA store of a box of shared memory to a global memory; out-of-bounds elements are not stored.
 
-    `more`: the next one of this wave goes with it, and both are awaited as one.
+    `more`: the next store of this wave is in the same bulk group, so that both are waited for as one.
     """
 
     reads = places(source=SHARED)
@@ -303,14 +303,14 @@ class AwaitOlderProducts(Asynchronous):
     check = parts_only
 
 
-# -- barriers with phases
+# -- mbarriers
 
 
 @dataclass(frozen=True)
 class MakeSignals(Asynchronous):
-    """Barriers that each turn when `arrivals` arrivals, and all bytes they were told to expect, have come.
+    """Make mbarriers, each of which completes a phase when `arrivals` arrivals and all expected bytes have come.
 
-    A fresh one is in phase 0. The wave that makes them does so for the workgroup; others see them behind a barrier.
+    A new mbarrier is in phase 0. One wave makes them for the workgroup; other waves see them after a barrier.
     """
 
     gives = 1
@@ -325,10 +325,10 @@ class MakeSignals(Asynchronous):
 
 @dataclass(frozen=True)
 class Arrive(Asynchronous):
-    """This wave has come to signal `at`; what it did before is seen by whoever waits for the phase that this ends.
+    """Arrive on mbarrier `at`; waves that wait for the phase that this completes see what this wave did before.
 
-    `expect` bytes more must be copied in before that phase can end. `waves`: so many neighbours, counted from wave 0,
-    arrive once together, when all of them have come. `members`: at the same signal of each of the cluster's workgroups.
+    `expect` more bytes must be copied before the phase completes. `waves`: so many neighbouring waves, from wave 0,
+    arrive once together, after all of them got here. `members`: on the same mbarrier of each workgroup of the cluster.
     `seen`: what this wave loaded from the memory that it releases here; the arrival waits until it is in registers.
     """
 
@@ -354,7 +354,7 @@ class Arrive(Asynchronous):
 
 @dataclass(frozen=True)
 class Await(Asynchronous):
-    """Go on when signal `at` is no longer in the phase whose parity is `parity` (0 or 1)."""
+    """Wait until mbarrier `at` has completed the phase of parity `parity` (0 or 1)."""
 
     reads = places(signals=SIGNALS)
 
@@ -384,9 +384,9 @@ class ClusterBarrier(Asynchronous):
 
 
 class AwaitEarlier(Asynchronous):
-    """Go on when all kernels launched before have ended, and what they wrote is there.
+    """Wait until all kernels launched before have ended and their writes are visible (griddepcontrol.wait).
 
-    A kernel that has this may start while they still run, so no wave touches global memory in front of it.
+    A kernel with this op may start while they still run (PDL), so no wave accesses global memory before it.
     """
 
     check = parts_only

@@ -26,8 +26,8 @@ class Loop(Computed):
     optional: bool = False
     """Whether its author means it not to run at times: what it alone writes may stay as it was."""
     split: int = 1
-    """Into how many parts its rounds are cut, of equally many; each begins with zeros, and what they come to is added,
-    part by part, to what the loop begins with. On whole tiles alone: lanes are told who does what."""
+    """The number of equal parts into which the iterations are split. Each part starts from zeros, and the parts' sums
+    are added in order to the loop's initial value. Only on the tile level; lowering to lanes assigns the parts."""
 
     def check(self, want: Want) -> None:
         carried = [v.type for v in self.init]
@@ -69,9 +69,9 @@ def _want_carried(op: Loop | While, want: Want) -> None:
 
 @dataclass(frozen=True)
 class Role(Op):
-    """Only waves `first` to `last` - 1 run this block; the others go on behind it.
+    """Only waves `first` to `last` - 1 run this block; the others continue after it.
 
-    Lanes of the others may be left `others_keep` registers, so that these have more; 0 leaves them what they have.
+    `others_keep` limits the registers of the other waves' lanes, so that these waves have more; 0 changes nothing.
     """
 
     levels = ON_LANES

@@ -38,7 +38,7 @@ class HandOver(Op):
     exchange: Value
     slot: Value
     wide: int = 1
-    """Its columns fill so many slots, one behind the other."""
+    """The number of consecutive slots that the tile's columns fill."""
 
     def check(self, want: Want) -> None:
         _want_slot(self, want, self.wide)
@@ -49,9 +49,10 @@ class HandOver(Op):
 
 @dataclass(frozen=True)
 class TakeOver(Op):
-    """tile + the one in a slot, which is empty afterwards; waits until somebody has handed it over.
+    """Wait for the tile in a slot, add it to `tile`, and leave the slot empty.
 
-    Only workgroups of lower numbers may do so: these begin earlier, so that nobody waits for one that cannot begin.
+    Only workgroups of lower numbers may fill the slot: they start earlier, so no workgroup waits for one that cannot
+    start.
     """
 
     levels = ON_BOTH
@@ -84,7 +85,7 @@ class TakeOverAll(TakeOver):
 
 
 def _in_slot(op: HandOver | TakeOver) -> tuple[tuple[Axis, Axis], ...] | None:
-    """The axes of a tile, and those behind the first of what holds many; registers of lanes lie there in no order."""
+    """Return pairs of equal axes of a tile and a slot; None for vectors, whose order in the slot is not defined."""
     tile = op.tile.type
     if not isinstance(tile, Tile):
         return None

@@ -1,4 +1,4 @@
-"""Kinds of ops, by what may be done with them: what says nothing is an `Op`, which stays where it stands."""
+"""Kinds of ops, by what passes may do with them; an op that declares nothing is a plain `Op` and is never moved."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tilewave.ir.core import Op
 
 
 class Computed(Op):
-    """One that stands for its result alone: where nobody uses that, it goes."""
+    """An op without an effect: DCE removes it when its result is unused."""
 
     gives: ClassVar[int | None] = 1
     has_effect = False
 
 
 class Pure(Computed):
-    """One that gives the same for the same operands wherever it stands, and costs next to nothing."""
+    """An op that gives equal results for equal operands anywhere, at almost no cost."""
 
     is_pure = True

@@ -14,7 +14,7 @@ from tilewave.layouts.formulas import neighbours_last
 from tilewave.layouts.fragments import GROUP_ROWS
 
 F32_MANTISSA = 23
-"""Bits behind the leading one."""
+"""Bits after the implicit leading one."""
 
 
 class Lane(Pure):
@@ -77,9 +77,9 @@ class Unset(Computed):
 
 @dataclass(frozen=True)
 class Renew(Computed):
-    """The same registers, but nobody may take what was computed from them before for what is computed from them now.
+    """A copy of registers that CSE cannot see through: values computed from it are not merged with earlier ones.
 
-    `turn` tells apart several of one vector.
+    `turn` distinguishes several copies of one vector.
     """
 
     levels = ON_LANES
@@ -146,13 +146,13 @@ def _want_all_lanes(op: Rearrange | Shuffle, lanes: int, want: Want) -> None:
 
 @dataclass(frozen=True)
 class Load(Computed):
-    """What this lane takes from a memory.
+    """Load elements of a memory into this lane's registers.
 
     Register (i, j, …) of the result holds the element at `at[a] + i · steps[0][a] + j · steps[1][a] + …` along each
-    memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
-    `mask` holds a truth value, lanes that say no take nothing and hold 0. Of a tile that is not there as a whole,
-    `own[a]` is where in the tile the first register lies along memory axis a; from `within[a]` on it is 0, and nothing
-    is looked at. `begin[a]`, in a global memory, is how far behind `at[a]` the first register lies.
+    memory axis a. Out-of-bounds elements are 0 along the axes in `guard`; along others none may be out of bounds. Where
+    `mask` is false, a lane loads nothing and holds 0. For a boundary tile, `own[a]` is the first register's position
+    in the tile along memory axis a; registers from `within[a]` on are 0 and are not loaded. `begin[a]`, in a global
+    memory, is the offset of the first register after `at[a]`.
     """
 
     levels = ON_LANES
@@ -173,10 +173,10 @@ class Load(Computed):
 
 @dataclass(frozen=True)
 class LoadTransposed(Computed):
-    """What neighbouring `lanes` take from a shared memory for each other.
+    """A transposing load from shared memory: groups of `lanes` neighbouring lanes load for each other.
 
-    They read `rows` rows of `lanes` elements: each lane `rows` neighbours along the memory's last axis, those of a row
-    one behind the other, `lanes` / `rows` of them, and then those of the next row. Lane i gets element i of each row.
+    They read `rows` rows of `lanes` elements: each lane reads `rows` neighbours along the memory's last axis; the first
+    `lanes` / `rows` lanes read the first row in order, the next ones the next row. Lane i gets element i of each row.
     `at` is where this lane reads; for each group of `rows` registers at positions as in `load`.
     """
 
@@ -235,7 +235,7 @@ class Store(Op):
 
     @property
     def is_across_rows(self) -> bool:
-        """Whether the registers that lie behind each other in memory are numbered otherwise."""
+        """Whether registers that are contiguous in memory are not numbered consecutively."""
         return neighbours_last(self.steps, len(self.at) - 1) != tuple(range(len(self.steps)))
 
     def check(self, want: Want) -> None:
@@ -243,18 +243,18 @@ class Store(Op):
 
 
 class LoadUnaligned(Load):
-    """The same for neighbours along the last axis that begin anywhere: aligned chunks of the memory that hold some of
-    them are loaded, and shifted."""
+    """A `load` of unaligned neighbours along the last axis: the aligned chunks that contain them are loaded, and
+    shifted."""
 
 
 class StoreUnaligned(Store):
-    """The same for neighbours along the last axis: they are stored at once where all of them are inside and lie as one
-    access wants it, which each lane finds out as it runs, and else one by one."""
+    """A `store` of neighbours along the last axis: one access where all are in bounds and aligned, which each lane
+    checks at run time, and else one access per element."""
 
 
 @dataclass(frozen=True)
 class LoadEach(Computed):
-    """Each register from a position of its own: `at[a]` is a vector of positions along memory axis a; 0 outside."""
+    """A gather: each register from its position; `at[a]` is a vector of positions along axis a; 0 out of bounds."""
 
     levels = ON_LANES
     reads = places(memory=GLOBAL_OR_SHARED)
@@ -269,7 +269,7 @@ class LoadEach(Computed):
 
 @dataclass(frozen=True)
 class StoreEach(Op):
-    """Each register to a position of its own; nothing outside the memory."""
+    """A scatter: each register to its position; out-of-bounds elements are not stored."""
 
     levels = ON_LANES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -317,12 +317,12 @@ def _want_moved(op: Load | LoadTransposed | Store | LoadEach | StoreEach, held: 
 
 @dataclass(frozen=True)
 class Matrix(Computed):
-    """acc + a · bᵀ by all lanes of a wave, in fragments as `layouts/fragments.py` lays them.
+    """acc + a · bᵀ by all lanes of a wave, in fragments of `layouts/fragments.py`.
 
     a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
     blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
-    or several that share the depth. `transposed`: the four neighbours of acc lie along columns instead of rows. `rows`:
-    only the row blocks from rows[0] up to rows[1] are added to, the other sums pass through.
+    or several that share the depth. `transposed`: four neighbouring registers of acc are along columns instead of rows.
+    `rows`: only the row blocks from rows[0] up to rows[1] are added to, the other sums pass through.
     """
 
     levels = ON_LANES
@@ -358,16 +358,16 @@ class Matrix(Computed):
 
 
 class GroupProduct(Computed):
-    """acc + a · bᵀ by a group of four waves together, which read `b` from shared memory.
+    """acc + a · bᵀ by a warpgroup of four waves, which read `b` from shared memory.
 
-    `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` with `columns` rows of `b` at `b_at`.
-    Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc: batches… x rows / 64 x
-    columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+    `shape` is rows x columns x depth: the warpgroup multiplies `rows` rows of `a` with `columns` rows of `b` at `b_at`.
+    Each wave has the sums of 16 rows of every 64, in the acc fragment of `layouts/fragments.py`: batches… x rows / 64 x
+    columns / 8 x 2 x 2. Where `adds` holds a boolean that is false, acc counts as zeros.
 
-    The depth of an operand runs along its memory's last axis; of those in `turned`, 0 for `a` and 1 for `b`, along the
-    last but one, and their rows along the last. Of each, the last `ignored_bits` of the mantissa count as 0.
+    The depth of an operand is its memory's last axis; of those in `turned` (transposed: 0 for `a`, 1 for `b`) it is the
+    last but one, and rows are the last. Of each operand, the last `ignored_bits` of the mantissa count as 0.
 
-    `later`: it is only begun here. Its operands stay as they are, and nobody looks at its sums, up to `await_products`.
+    `later`: asynchronous. Up to `wait_mma` its operands must not change and its sums must not be used.
     """
 
     levels = ON_LANES

@@ -14,9 +14,9 @@ from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Type
 
 @dataclass(frozen=True)
 class Launch(Computed):
-    """Numbers that are the same for all workgroups, computed by whoever launches them, from the numbers of the call.
+    """Scalars that are uniform over all workgroups, computed by the host at the launch from the scalar arguments.
 
-    It stands first in a kernel, and its block sees the kernel's own indices only.
+    It is the first op of a kernel, and its block uses only the kernel's indices.
     """
 
     levels = ON_BOTH
@@ -37,7 +37,7 @@ class Launch(Computed):
 
 
 class LaunchOnly(Elementwise):
-    """What the host alone computes: it stands in a launch when passes are done."""
+    """An op that only the host computes: after all passes it is inside a `launch`."""
 
     def takes(self, want: Want) -> None:
         for v in self.operands:

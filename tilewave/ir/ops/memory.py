@@ -22,12 +22,12 @@ from tilewave.ir.rules import (
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
 
 FORMULA: tuple[type[Op], ...] = (Const, Elementwise, Yield)
-"""What says where the elements of a tile lie."""
+"""The ops allowed in a formula for the positions of a tile's elements."""
 
 
 @dataclass(frozen=True)
 class Allocate(Op):
-    """A memory of this workgroup's own; nobody has written it yet."""
+    """Allocate a shared memory of this workgroup, uninitialized."""
 
     levels = ON_BOTH
     gives = 1
@@ -74,12 +74,12 @@ class Read(Computed):
     """Lanes and rows: so many neighbouring lanes read so many rows of the memory for each other, and each gets a column
     of them; nothing: each lane reads what it holds."""
     guard: tuple[int, ...] = ()
-    """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
+    """The memory axes along which the tile may be partly or wholly out of bounds; set by `predicate_edges`."""
     within: tuple[int, ...] = ()
     """How much of the tile is there along each of its axes: the rest is 0, and is not looked at; nothing: all is."""
     ahead: tuple[int, ...] = ()
-    """How much further along each axis of the memory that lies which is read next, so that it may be brought meanwhile;
-    nothing: that is not known. It may lie outside."""
+    """The distance, along each memory axis, to the tile that is read next, so that it can be prefetched; empty where
+    it is not known. It may be out of bounds."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.result.type, want)
@@ -113,11 +113,11 @@ class Write(Op):
 
 @dataclass(frozen=True)
 class WriteThrough(Op):
-    """As `write`, by way of a shared memory that holds parts of the tile on their way; it holds nothing afterwards.
+    """A `write` through a shared memory that stages parts of the tile; its contents are undefined afterwards.
 
-    Where the machine copies them out, `shared` is groups x buffers x rows x columns: each group of four waves fills its
-    buffers, row block by row block and column by column, and lets them go. Where lanes do, it is waves x rows x
-    columns: each wave writes a part of its own, and reads it back along rows.
+    Where TMA copies them out, `shared` is groups x buffers x rows x columns: each warpgroup fills its buffers, row
+    block by row block and column by column, and starts their stores. Where lanes do, it is waves x rows x columns: each
+    wave writes its part, and reads it back along rows.
     """
 
     levels = ON_TILES
@@ -148,7 +148,7 @@ class Gather(Computed):
     where: Block
     through: str = ""
     part: bool = False
-    """Of a tile that was cut, so that all of it may lie outside."""
+    """Whether the tile is a slice of a larger one, so that all of it may be out of bounds."""
 
     def check(self, want: Want) -> None:
         _want_positions(self, self.result.type, want)
@@ -165,7 +165,7 @@ class Scatter(Op):
     memory: Value
     where: Block
     part: bool = False
-    """Of a tile that was cut, so that all of it may lie outside."""
+    """Whether the tile is a slice of a larger one, so that all of it may be out of bounds."""
 
     def check(self, want: Want) -> None:
         _want_positions(self, self.tile.type, want)

@@ -22,7 +22,7 @@ class Barrier(Op):
     waves: int = 0
     """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
     over: str = "shared"
-    """What it hands over: what waves did to shared memory in front of it, or, `global`, to global memory too."""
+    """Which accesses it orders: `shared`, those to shared memory; `global`, those to global memory too."""
 
     def check(self, want: Want) -> None:
         want(self.over in ("shared", "global"), f"hands over shared or global memory, not {self.over!r}")
@@ -68,7 +68,7 @@ class Priority(Scheduling):
 
 
 class KeepOrder(Scheduling):
-    """What stands in front stays in front, what stands behind stays behind; no result depends on it."""
+    """A scheduling fence: no op moves across it; no result depends on it."""
 
     check = parts_only
 

@@ -25,11 +25,11 @@ class Mma(Computed):
     instruction: str = ""
     """The matrix instruction that the machine has for it; chosen by choose_instructions."""
     depth: int = 0
-    """How deep a block is that each wave multiplies at once: one instruction, or several behind each other."""
+    """K of a block that each wave multiplies at once: one instruction, or several consecutive ones."""
     neighbours: str = "columns"
-    """Along what a lane's sums lie behind each other, `rows` or `columns`; chosen by chain_products."""
+    """Along what a lane's consecutive sums are, `rows` or `columns`; chosen by `chain_mma`."""
     in_order: bool = False
-    """Whether all that a lane has along it lie behind each other, and not only those of one block."""
+    """Whether all of a lane's sums along that axis are consecutive, and not only those of one block."""
 
     def check(self, want: Want) -> None:
         _want_product(self, isinstance(self.acc.type, Tile), want)
@@ -48,7 +48,7 @@ class Mma(Computed):
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the sums that a lane holds behind each other lie along columns."""
+        """Whether a lane's consecutive sums are along columns."""
         return self.neighbours == "columns"
 
 
@@ -56,8 +56,8 @@ class Mma(Computed):
 class Prepack(Computed):
     """A copy of `memory` made once per launch, before any workgroup: panels of rows, their depth in groups.
 
-    The result has the shape (batches…, panels, groups, rows, depth of a group), one dtype of its own, and 0 wherever a
-    panel hangs over the memory: result[b, p, g, r, d] = memory[b, p · rows + r, g · depth + d], where `row_axis` and
+    The result has the shape (batches…, panels, groups, rows, depth of a group), the dtype of its type, and 0 wherever a
+    panel is out of bounds: result[b, p, g, r, d] = memory[b, p · rows + r, g · depth + d], where `row_axis` and
     `depth_axis` name the axes of `memory` that rows and depth run along.
     """
 
@@ -105,7 +105,7 @@ class ReadPanel(Computed):
 
 
 class MatrixUnitOp(Computed):
-    """What a matrix unit does with registers of its own."""
+    """An op on the registers of a matrix unit."""
 
     levels = ON_TILES
 

@@ -1,10 +1,11 @@
 """Reductions: many elements become one
 
-Neighbours are combined first, then neighbouring pairs, and so on; whoever has no neighbour waits for the next round:
+Neighbours are combined first, then neighbouring pairs, and so on; an element without a neighbour moves up a level:
 
     x0 x1 x2 x3 x4      (x0 + x1) (x2 + x3) x4      ((x0 + x1) + (x2 + x3)) x4      … + x4
 
-So the order of a sum depends on how many elements there are and on nothing else; along several axes the last is first.
+So the order of a sum is deterministic: it depends only on the number of elements; of several axes the last is reduced
+first.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Part(Pure):
 
 @dataclass(frozen=True)
 class Concatenate(Computed):
-    """Vectors one behind the other along an axis."""
+    """Vectors concatenated along an axis."""
 
     levels = ON_LANES
 
@@ -90,7 +90,7 @@ class Permute(Pure):
 
 @dataclass(frozen=True)
 class Convert(Computed):
-    """The same tile, in whatever layout it is needed: lanes of a wave move elements among their registers, or between
+    """The tile in the layout in which it is needed: lanes of a wave move elements among their registers, or between
     each other."""
 
     levels = ON_TILES

@@ -1,4 +1,4 @@
-"""Which workgroup, which tile"""
+"""The workgroup id and its tile"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TileOf(Pure):
     batches: int
     workgroups: int
     sides: tuple[Value, ...] = ()
-    """Those of the four above that are 0, in their order: they are known at the launch."""
+    """Values, known at the launch, for those of the four fields above that are 0, in their order."""
 
     def check(self, want: Want) -> None:
         want(self.number.type == INDEX_SCALAR, f"takes an index, not {self.number.type}")
