@@ -1,4 +1,4 @@
-"""What arithmetic means, on numbers and on arrays of them alike."""
+"""The semantics of arithmetic ops on numbers and on arrays."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _rounded_away(x: Any) -> Any:
 
 
 def _multiplied_and_added(a: Any, b: Any, c: Any) -> Any:
-    """Of f32, rounded once: what float64 leaves over of a sum makes it odd, so that rounding again sees that it was."""
+    """Return fma of f32, rounded once: the float64 sum is rounded to odd, so that rounding it to f32 is correct."""
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)  # exact: 24 bits times 24
     added = np.asarray(c, np.float64)
     total = product + added
@@ -183,7 +183,7 @@ def function(op: Op, x: Any, dtype: DType) -> Any:
 
 
 def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
-    """Python's integers beside an array become what its dtype holds, so that numpy wraps as the dtype does."""
+    """Convert Python integers next to an array to their dtype, so that numpy wraps as the dtype does."""
     if not any(isinstance(x, np.ndarray) for x in operands):
         return operands
     return [np.asarray(x, v.type.dtype.numpy) for x, v in zip(operands, op.operands, strict=True)]

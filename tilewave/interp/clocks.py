@@ -1,15 +1,15 @@
-"""Who happened before whom: what each wave of a workgroup knows of the others.
+"""Happens-before: what each wave of a workgroup knows of the others.
 
-A wave's run is cut into segments wherever it tells others how far it is, and a copy that arrives later is a segment of
-its own. What stands in a segment happened before whatever a wave does once it knows that segment:
+A wave's run is cut into segments wherever it releases what it did to others, and an asynchronous copy has its own
+segment. Accesses in a segment happen before everything a wave does once it knows that segment:
 
     wave 0   write │ barrier │ read           segment 1 │ 3: knows 1, 2
     wave 1   write │ barrier │ read           segment 2 │ 4: knows 1, 2
 
 so wave 1 may read what wave 0 wrote in segment 1, and segments 3 and 4 are not ordered.
 
-Shared and global memory are told apart: behind a barrier that hands over shared memory alone, a wave does not know what
-others did to global memory in front of it.
+Shared and global memory are tracked separately: after a barrier over shared memory alone, a wave does not know what
+others did to global memory before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Clocks:
         self._know_themselves()
 
     def new_segment(self) -> int:
-        """A segment that nobody knows yet."""
+        """Return a new segment, which no wave knows yet."""
         if self.count == self.table.shape[2]:
             self.table = np.concatenate([self.table, np.zeros_like(self.table)], axis=2)
         self.count += 1
@@ -68,7 +68,7 @@ class Clocks:
         self.table[:, wave, : told.shape[1]] |= told
 
     def barrier(self, waves: range, over: str = "global") -> None:
-        """These waves tell each other all they know, of shared memory at least."""
+        """Share what these waves know of shared memory, and with `over="global"` of global memory too."""
         own = slice(waves.start, waves.stop)
         for table in self.table[: SPACES[over] + 1]:
             table[own] = table[own].any(axis=0)

@@ -1,4 +1,4 @@
-"""What arrives later: a wave's side of signals and of copies that the machine makes by itself."""
+"""Asynchronous ops of a wave: mbarriers, and copies that the hardware makes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AsynchronousMeaning:
     def __init__(self, number: int, state: WorkgroupState) -> None:
         self.number, self.state, self.numbers = number, state, state.launch.numbers
         self.index = state.first + number
-        """Its number among all waves of the cluster."""
+        """The wave's number among all waves of the cluster."""
         self.env: dict[Value, Any] = dict(state.arguments)
         self.path: tuple[int, ...] = ()
         """The place in the program of the block that runs: op, round, op, round, …"""
@@ -64,11 +64,11 @@ class AsynchronousMeaning:
         self.loading: dict[Value, int] = {}
         """What lanes load from memory that copies fill, and the segments of these reads until something waits."""
         self.sent: list[tuple[CopyUnderWay, ...]] = []
-        """Copies out, in the order in which this wave asked for them; those that go together in one."""
+        """TMA stores in the order in which this wave started them; one tuple for each bulk group."""
         self.joined: tuple[CopyUnderWay, ...] = ()
         """Copies out that more will go with."""
         self.brought: list[tuple[CopyUnderWay, int]] = []
-        """What this wave brings, in order, and its bytes."""
+        """Asynchronous copies that this wave started, in order, with their bytes."""
         self.may_touch = not state.launch.starts_early
         """Global memory; where the kernel starts early, others may still write it."""
 
@@ -78,7 +78,7 @@ class AsynchronousMeaning:
         return f"wave {self.number}" if alone else f"wave {self.number} of workgroup {self.state.number}"
 
     def access(self, op: Op, verb: str, segment: int | None = None) -> WaveAccess:
-        """What this wave does now; with a segment of its own, what the machine will do for it."""
+        """Return an access of this wave, made now, or, with `segment`, made asynchronously for it."""
         place, copied = (*self.path, self.place), segment is not None
         when = self.state.ledger.clocks.current[self.index] if segment is None else segment
         return WaveAccess(op, self.index, place, when, verb, copied, self.name, self.meeting)
@@ -130,13 +130,13 @@ class AsynchronousMeaning:
                 "await_earlier() must stand in front of it",
             )
 
-    # -- signals
+    # -- mbarriers
 
     def make_signals(self, op: MakeSignals) -> SignalArray:
         return self.state.make_signals(op, op.arrivals, self.number, self.leader)
 
     def signal(self, op: Op, signals: Value, at: Value, member: WorkgroupState | None = None) -> tuple[Signal, str]:
-        """The signal meant, of this workgroup or another, and its name; it must have been made for all to see."""
+        """Return an mbarrier of this workgroup or of `member`, and its name; its initialization must be visible."""
         there = member or self.state
         made: SignalArray = there.signals.get(signals) or self.env[signals]
         number = self.uniform(op, at)
@@ -258,7 +258,7 @@ class AsynchronousMeaning:
         box: tuple[int, ...],
         member: WorkgroupState,
     ) -> None:
-        """A box is on its way to a workgroup, and will tell its signal."""
+        """Start the TMA load of a box to a workgroup, completing on its mbarrier."""
         source: LaneMemory = self.env[op.memory]
         self.want_awaited(op, source)
         target = member.allocate(op.to)
@@ -357,7 +357,7 @@ class AsynchronousMeaning:
         return (found,)
 
     def taken(self, op: TakeOver, slot: int) -> Generator[None, None, Array]:
-        """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
+        """Wait for a slot; workgroups run one after the other, so an empty slot is reported as a deadlock."""
         slots: ExchangeSlots = self.env[op.exchange]
         slots.want_inside(op, self.state.number, slot)
 
@@ -367,7 +367,7 @@ class AsynchronousMeaning:
         yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
         return slots.take(op, self.state.number, slot, self.number).reshape(self.state.lanes, *op.tile.type.shape)
 
-    # -- what lanes bring
+    # -- asynchronous copies by lanes
 
     def bring_elements(self, op: CopyAsyncChunks, elements: Elements) -> None:
         """`elements`: those of the global memory, lanes x rounds x neighbours."""
@@ -391,7 +391,7 @@ class AsynchronousMeaning:
         self.brought.append((copy, len(flat) * target.element_bytes))
 
     def places(self, op: CopyAsyncChunks, target: LaneMemory) -> Array:
-        """The numbers of the elements that stand behind each other from a row's beginning on."""
+        """Return the numbers of the elements that the chunks fill, contiguous from the beginning of a row."""
         *front, row = (self.uniform(op, v) for v in op.to_at)
         kind = op.to.type
         assert isinstance(kind, Memory)
@@ -417,7 +417,7 @@ class AsynchronousMeaning:
         return ()
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
-        """The numbers of the elements behind leading indices."""
+        """Return the numbers of the elements at the leading indices `at`."""
         indices = [self.uniform(op, v) for v in at]
         if not all(0 <= i < extent for i, extent in zip(indices, memory.shape, strict=False)):
             where = ", ".join(map(str, indices))
@@ -442,7 +442,7 @@ class AsynchronousMeaning:
 
 
 def boxed(source: LaneMemory, window: Window | None, box: tuple[int, ...]) -> Array:
-    """What a box of a memory holds, 0 where it lies outside."""
+    """Return the elements of a box of a memory; out-of-bounds elements are 0."""
     tile = np.zeros(box, source.data.dtype)
     if window is not None:
         tile[window.part] = window.to_tile(source.data.reshape(source.shape)[window.inside])

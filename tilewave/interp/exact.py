@@ -8,12 +8,12 @@ modulo P have a subgroup of Q elements with a generator G, so that
     log2(x) = (the Q-part of x modulo P, ?)     log2(x · y) = log2(x) + log2(y), log2(exp2(x)) = x modulo Q
 
 hold for all elements: a second prime is needed, since no prime alone has a homomorphism from its sums to its products.
-What a logarithm is modulo P nobody can say (`?`): such an element is open there, and so is what is computed from it.
+What a logarithm is modulo P is undefined (`?`): such an element is open there, and so is what is computed from it.
 
 An element is a uint64: bits 0 to 31 hold the residue modulo P, bits 32 to 52 the one modulo Q; the uppermost bits mark
-infinities, what is no number, and open elements. Zero is 0. Two different real numbers, which are polynomials of degree
-d in the inputs, have the same element with a probability of about d / 2^51, or d / 2^20 where one residue is all that
-is left: behind a logarithm, and inside a power.
+infinities, NaN, and open elements. Zero is 0. Two different real numbers, which are polynomials of degree d in the
+inputs, have the same element with a probability of about d / 2^51, or d / 2^20 where only one residue is left: after a
+logarithm, and inside a power.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P = 2_147_473_409
 COFACTOR_BITS = 11
 """P - 1 is Q · 2^11."""
 G = 820_629_405
-"""Of order Q modulo P."""
+"""An element of order Q modulo P."""
 
 ELEMENT = np.dtype(np.uint64)
 OPEN, INFINITE, NEGATIVE, NAN = (np.uint64(1 << bit) for bit in (60, 61, 62, 63))
@@ -60,7 +60,7 @@ def joined(q: Any, p: Any) -> Array:
 
 
 def opened(x: Array) -> Array:
-    """Elements of which nobody knows the residue modulo P."""
+    """Return the elements with an undefined residue modulo P."""
     found: Array = x >> np.uint64(32) << np.uint64(32) | OPEN
     return found
 
@@ -150,7 +150,7 @@ def _power(x: Array, exponent: int, modulus: int) -> Array:
 
 
 def reciprocal(x: Array) -> Array:
-    """1 / x: infinity where x is 0. A residue that is 0 beside another that is not stays 0."""
+    """Return 1 / x; infinity where x is 0. A zero residue stays 0 where the other residue is not."""
     each, of = np.unique(x, return_inverse=True)  # whole rows are divided by one number
     found: Array = _reciprocal(each)[of].reshape(np.shape(x))
     return found

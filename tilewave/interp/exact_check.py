@@ -1,7 +1,7 @@
-"""Holds what passes make of a kernel to the kernel before them, bit for bit: floats are elements of a ring.
+"""Compares the result of passes with the kernel before them, bit for bit, with floats as elements of a ring.
 
-Passes may add in another order, keep another maximum, and round elsewhere; none of that changes an element. Whatever
-else a pass changes shows in every element that depends on it.
+Passes may add in another order, defer rescaling, and round elsewhere; none of that changes an element. Any other change
+shows in every element that depends on it.
 """
 
 from __future__ import annotations

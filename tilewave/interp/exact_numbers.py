@@ -1,7 +1,7 @@
-"""What ops mean where floats are elements of a ring (`interp/exact.py`); integers and truth values stay what they are.
+"""The semantics of ops where floats are elements of a ring (`interp/exact.py`); integers and booleans are unchanged.
 
-Every dtype of floats holds all elements, so a cast between two of them changes nothing: how often and where a pass
-rounds is not seen, whatever else it does is. Functions without an identity that passes use are hashes, each with a key.
+Every float dtype holds all elements, so a cast between two of them changes nothing: how often and where a pass rounds
+is not seen, anything else it does is. Functions without an identity that passes use are hashes, each with a key.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LOG2_E = elements(np.float32(log2(e)))
 LN_2 = exact.reciprocal(LOG2_E)
 LOG10_2 = elements(np.float32(log10(2)))
 SYMBOLIC = {float(np.float32(log2(e))): LOG2_E, float(np.float32(1 / log2(e))): LN_2}
-"""Literals that stand for irrational numbers, by their f32: one is 1 / the other, which no two floats are."""
+"""Literals for irrational numbers, by their f32: one is the exact reciprocal of the other, which no two floats are."""
 
 
 def _larger(a: Array, b: Array) -> Array:
@@ -113,7 +113,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     **{op: partial(exact.hashed, key=key) for key, op in enumerate((Tanh, Erf, Sin, Cos), 2)},
     **{op: partial(exact.hashed, key=key) for key, op in enumerate((Floor, Ceil, RoundAway, RoundEven), 6)},
 }
-"""Of floats; selects and casts apart."""
+"""The function of each op on floats, without selects and casts."""
 
 
 class ExactNumbers(DTypeNumbers):
@@ -173,7 +173,7 @@ EXACT_NUMBERS = ExactNumbers()
 
 
 def literal(value: float, dtype: DType) -> Array:
-    """The largest number of a dtype without infinities stands for infinity: what a maximum begins with."""
+    """Return the element of a literal; the largest number of a dtype is infinity, because a maximum begins with it."""
     if abs(value) == dtype.largest:
         value = inf if value > 0 else -inf
     with np.errstate(over="ignore"):

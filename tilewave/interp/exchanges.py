@@ -1,4 +1,4 @@
-"""What workgroups handed to each other and nobody has taken over yet, while a kernel runs."""
+"""Tiles that workgroups put into an exchange and that are not taken yet, while a kernel runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Handed:
 
 @dataclass
 class ExchangeSlots:
-    """An exchange of one launch; `part` is 0 for whole tiles, and the wave's number for what waves hand over."""
+    """An exchange of one launch; `part` is 0 for whole tiles, and the wave's number on the lane level."""
 
     value: Value
     full: dict[tuple[int, int], Handed] = field(default_factory=dict)

@@ -99,7 +99,7 @@ class _LaneInterpreter:
         except Race:
             raise
         except (InterpreterError, EndlessLoop):
-            if state.ledger.suspicion is not None:  # whatever followed from memory that nobody wrote
+            if state.ledger.suspicion is not None:  # the cause: a read of uninitialized memory
                 raise state.ledger.suspicion from None
             raise
         if state.ledger.suspicion is not None:
@@ -117,7 +117,7 @@ class _LaneInterpreter:
             raise _deadlock(state, waves)
 
     def ready(self, state: ClusterState, waves: list[WaveRun]) -> list[WaveRun]:
-        """The waves that can run now; some copies have landed in between, and all do before nobody can run."""
+        """Return the waves that can run, after completing some copies at random, or as many as it takes."""
         for copy in tuple(state.copies):
             if self.random.integers(2):
                 state.land(copy)

@@ -33,11 +33,11 @@ class WaveAccess(NamedTuple):
     op: Op
     wave: int
     place: tuple[int, ...]
-    """Where in the program: op, round, op, round, …; all waves run one program, so places tell first from second."""
+    """The position in the program: op, iteration, op, iteration, …; comparable, as all waves run one program."""
     segment: int
     verb: str
     copied: bool = False
-    """By the machine, at a later time than the wave asked for it."""
+    """Whether the access is asynchronous, made after the wave started it."""
     name: str = ""
     """What the wave is called where its number, which counts all waves of a cluster, is not enough."""
     meeting: int = 0
@@ -74,7 +74,7 @@ class Ledger:
         self.segments = np.full(256, BEFORE, np.int32)
         self.copied = np.zeros(256, bool)
         self.suspicion: InterpreterError | None = None
-        """A read of memory that nobody had written yet: a race if somebody else does so later, an error if not."""
+        """A read of uninitialized memory: a race if another wave writes it later, an error if not."""
 
     def add(self, access: WaveAccess) -> int:
         number = len(self.accesses)
@@ -102,11 +102,11 @@ class Ledger:
 
 
 class LaneMemory:
-    """The elements of one memory in a row, and the stamps of whoever touched them; a global one has a buffer.
+    """The elements of one memory in a row, and stamps of their accesses; a global memory has a buffer.
 
     Stamps are kept as tables, (1 or waves) x elements: `writer` the last write; `twins` earlier writes of the same
-    bytes that it is not ordered with; `overwritten` what its own wave, or one it is ordered with, wrote before;
-    `readers` and `copies` the last read of each wave and of its copies.
+    bytes that it is not ordered with; `overwritten` earlier writes by the same wave, or ordered before it; `readers`
+    and `copies` the last read of each wave and of its copies.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class LaneMemory:
         return over
 
     def met(self, flat: Array) -> Iterator[tuple[LaneMemory, Array]]:
-        """What lies in the bytes of these elements."""
+        """Yield the memories and elements that share bytes with these elements."""
         for other, table in self.overlaps:
             there = np.unique(table[flat])
             yield other, there[there != NONE]
@@ -264,7 +264,7 @@ class LaneMemory:
         return int(np.flatnonzero(lost)[0]) if lost.any() else None
 
     def _touch(self, flat: Array) -> None:
-        if self.buffer is not None:  # shared memories are made anew for each workgroup
+        if self.buffer is not None:  # not for shared memories, which each workgroup allocates again
             self.touched.append(flat)
 
     def _want_order(
@@ -298,7 +298,7 @@ class LaneMemory:
             self.table("twins", self.waves)[of, flat[twin]] = stamps[twin]
 
     def _race(self, met: WaveAccess, access: WaveAccess, flat: int) -> Race:
-        """`access` met the stamp of another; told the same whichever ran first."""
+        """Return the race between two accesses, with the same message whichever ran first."""
         if met.copied or access.copied:
             first, second = met, access
             early = met.verb == "read" and self.tables["writer"][0, flat] == NO_ACCESS

@@ -1,4 +1,4 @@
-"""What the numbers of an interpreted kernel are: those of its dtypes, or others that stand for them."""
+"""The numbers of an interpreted kernel: those of its dtypes, or exact substitutes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Numbers(Protocol):
         """What numpy holds them as; 0 is all bits 0."""
 
     def poison(self, dtype: DType) -> Any:
-        """What memory nobody wrote holds: a value that shows."""
+        """Return the value of uninitialized memory, chosen to be noticed in results."""
 
     def given(self, x: Any, dtype: DType) -> Any:
         """A number of a call."""
@@ -49,7 +49,7 @@ class Numbers(Protocol):
 
 
 class DTypeNumbers(Numbers):
-    """Those of the dtypes, rounded as the dtypes are."""
+    """The numbers of the dtypes, with the dtypes' rounding."""
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
         return dtype.numpy
@@ -88,5 +88,5 @@ DTYPE_NUMBERS = DTypeNumbers()
 
 
 def poison_of(dtype: DType) -> float | int:
-    """What memory nobody wrote holds: a value that shows."""
+    """Return the value of uninitialized memory, chosen to be noticed in results."""
     return math.nan if dtype.is_float else (1 << dtype.bits - 1) - 1 if dtype.is_int else 1

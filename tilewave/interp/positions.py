@@ -34,7 +34,7 @@ class OutsideMemory(Exception):
 
 @dataclass(frozen=True)
 class RegisterOffsets:
-    """Where the registers of a load or store lie, relative to its first element; the op alone decides it."""
+    """The offsets of a load's or store's registers from its first element, which depend on the op alone."""
 
     offsets: tuple[Array, ...]
     flat: Array
@@ -53,7 +53,7 @@ class RegisterOffsets:
         return RegisterOffsets(offsets, flat, low, high)
 
     def fit(self, at: Sequence[Any], memory: tuple[int, ...]) -> bool:
-        """Whether no register of any lane lies outside."""
+        """Return whether all registers of all lanes are in bounds."""
         bounds = zip(at, self.low, self.high, memory, strict=True)
         return all(
             (a.min() + low >= 0 and a.max() + high < extent)
@@ -63,7 +63,7 @@ class RegisterOffsets:
         )
 
     def below(self, own: Sequence[Any], within: Sequence[int]) -> Array:
-        """Which registers lie in the part of a tile that is there; `own` is where in the tile the first one lies."""
+        """Return which registers are in the in-bounds part of a tile; `own` is the first register's position in it."""
         rank = self.flat.ndim
         places = [by_lane(a, rank) + o < n for a, o, n in zip(own, self.offsets, within, strict=True)]
         found: Array = np.logical_and.reduce(np.broadcast_arrays(*places))
@@ -84,7 +84,7 @@ class RegisterOffsets:
 def elements_at(
     positions: Sequence[Array], memory: tuple[int, ...], guard: Sequence[int], mask: Array | None
 ) -> Elements:
-    """Elements at positions of their own; those outside along `guard` are not touched, others must not be outside."""
+    """Return the elements at given positions; out of bounds along `guard` they are skipped, along others refused."""
     shape = np.broadcast_shapes(*(p.shape for p in positions), *(() if mask is None else (mask.shape,)))
     active = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape).copy()
     inside = np.ones(shape, bool)
@@ -103,7 +103,7 @@ def elements_at(
 
 
 def in_a_row(x: Array, active: Array | None) -> Array:
-    """What the active lanes and registers hold, one behind the other."""
+    """Return what the active lanes and registers hold, flattened."""
     row: Array = x.reshape(-1) if active is None else x[active]
     return row
 

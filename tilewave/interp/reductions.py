@@ -9,7 +9,7 @@ from tilewave.interp.numbers import Numbers
 
 
 def reduced(numbers: Numbers, how: str, x: Array, axis: int) -> Array:
-    """x without an axis; neighbours first, and whoever has none waits for the next round."""
+    """Return x reduced along an axis, pairwise; an element without a neighbour moves up a level."""
     x = np.moveaxis(x, axis, -1)
     while (count := x.shape[-1]) > 1:
         pairs = numbers.combined(how, x[..., 0 : count - 1 : 2], x[..., 1:count:2])

@@ -1,4 +1,4 @@
-"""Barriers with phases: who has come, how many bytes are still on their way, and what the awaiting learn."""
+"""Mbarriers: arrivals, bytes still in flight, and the happens-before edges of waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewave.ir.core import Op, Value
 
 @dataclass
 class Signal:
-    """One barrier with phases."""
+    """One mbarrier."""
 
     needed: int
     phase: int = 0
@@ -21,11 +21,11 @@ class Signal:
     expected: int = 0
     landed: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
-    """Of each group of waves that arrives together, how many are still to come."""
+    """For each group of waves that arrives together, how many waves are missing."""
     gathered: Knowledge = field(default_factory=lambda: NOTHING)
-    """What the phase that runs now will tell."""
+    """The segments that the current phase releases when it completes."""
     told: Knowledge = field(default_factory=lambda: NOTHING)
-    """What the phases that are over told."""
+    """The segments that completed phases released."""
 
     @property
     def is_overfull(self) -> bool:
@@ -42,7 +42,7 @@ class Signal:
         self._gather(knowledge)
 
     def land(self, segment: int, nbytes: int) -> None:
-        """A copy has come in; whoever awaits this phase knows of it, and not of what else its wave did."""
+        """Complete a copy; waits for this phase acquire the copy's segment alone, not its wave's other accesses."""
         self.landed += nbytes
         own = np.zeros((len(NOTHING), segment + 1), bool)
         own[:, segment] = True

@@ -70,7 +70,7 @@ Env = dict[Value, Any]
 
 NOBODY, SEVERAL, LATER = -1, -2, -3
 MOST_ROUNDS = 1 << 20
-"""A while loop that goes round more often than this is taken to be endless."""
+"""A while loop with more iterations than this is taken to be endless."""
 
 
 def interpret(
@@ -102,7 +102,7 @@ class TrackedMemory:
     reader: Array | None = None
 
     def lose(self, poison: Any) -> None:
-        """Nobody has written it."""
+        """Make the memory uninitialized."""
         assert self.writer is not None
         self.data[...] = poison
         self.writer[...] = NOBODY
@@ -342,7 +342,7 @@ class _Interpreter(InterpretedCall):
         return (TrackedMemory(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
 
     def overlay(self, op: Overlay) -> tuple[Any, ...]:
-        return (self.env[op.memory],)  # whoever writes here writes all of it: see WriteThrough
+        return (self.env[op.memory],)  # no other tracking needed: a write to an overlay writes all of it (WriteThrough)
 
     def read_panel(self, op: ReadPanel) -> tuple[Any, ...]:
         *batch, panel, first = (self.env[v] for v in op.at)
@@ -389,7 +389,7 @@ class _Interpreter(InterpretedCall):
         return ()
 
     def lies_behind(self, op: Write, buffer: TrackedMemory) -> bool:
-        """Whether a tile lies behind its memory, where a pass said that it may."""
+        """Return whether a tile is wholly out of bounds along an axis that a pass predicated."""
         return any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
 
     def write_through(self, op: WriteThrough) -> tuple[Any, ...]:
@@ -406,7 +406,7 @@ class _Interpreter(InterpretedCall):
         return ()
 
     def bring(self, op: CopyAsync) -> tuple[Any, ...]:
-        """What was there is lost at once; what comes is seen when it was awaited."""
+        """Start an asynchronous copy: old contents are lost at once, new ones are visible after the wait."""
         target: TrackedMemory = self.env[op.to]
         where, tile = self.box(op, self.env[op.memory], target)
         self.note_write(op, target, (*where, ...))
@@ -435,7 +435,7 @@ class _Interpreter(InterpretedCall):
         return tuple(self.env[v] for v in op.to_at), tile
 
     def window(self, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]) -> Window | None:
-        """The part of a tile that lies inside its memory; None where nothing does, which an array may be read at."""
+        """Return the in-bounds part of a tile; None where there is none, which is allowed in arrays alone."""
         at = [self.env[v] for v in op.at]
         window = Window.of(at, op.axes, shape, buffer.data.shape)
         if window is None and not _has_edges(buffer):

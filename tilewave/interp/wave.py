@@ -97,7 +97,7 @@ WITHOUT_END = -1
 
 
 class WaveRun(AsynchronousMeaning):
-    """One wave of a workgroup: its values, and where it stands."""
+    """One wave of a workgroup: its values, and its position in the program."""
 
     def __init__(self, number: int, state: WorkgroupState, registers: dict[int, RegisterOffsets]) -> None:
         super().__init__(number, state)
@@ -291,7 +291,7 @@ class WaveRun(AsynchronousMeaning):
         return self.group_product(op, self.reading(op), GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
 
     def reading(self, op: GroupProduct) -> WaveAccess:
-        """What a product does to its operands: at once, or up to where it is awaited."""
+        """Return the read of an MMA's operands: made now, or pending until the MMA is waited for."""
         if not self.state.comes_along(self.number // GROUP, self.products, (*self.path, self.place)):
             self.fail(
                 op,
@@ -452,9 +452,9 @@ class WaveRun(AsynchronousMeaning):
         return found
 
     def read_late(self, op: Load | LoadTransposed | LoadEach, memory: LaneMemory) -> int | None:
-        """A segment of its own for a load from memory that copies fill: it may read until something waits for it.
+        """Return a new segment for a load from memory that copies fill: it may read until something waits for it.
 
-        An arrival does not, unless it names what was loaded: the assembler may place it before the data has come.
+        An arrival does not wait, unless it names what was loaded: the assembler may place it before the data has come.
         """
         if op.memory not in self.state.launch.filled:
             return None

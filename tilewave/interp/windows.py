@@ -1,4 +1,4 @@
-"""Which elements of a memory a tile covers, and which of the tile's lie outside."""
+"""Which elements of a memory a tile covers, and which of the tile's elements are out of bounds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tilewave.interp.arithmetic import Array
 
 
 def is_empty_axis(at: Any, extent: int, spanned: bool) -> Any:
-    """Whether a tile takes an axis from its beginning on which no element stands: that is not outside."""
+    """Return whether a tile takes an axis of extent 0 from its beginning, which is not out of bounds."""
     return spanned and extent == 0 and at == 0
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a tile that lies inside its memory."""
+    """The in-bounds part of a tile."""
 
     inside: tuple[Any, ...]
     part: tuple[slice, ...]
@@ -27,7 +27,7 @@ class Window:
 
     @staticmethod
     def of(at: Sequence[int], axes: tuple[int, ...], tile: tuple[int, ...], memory: tuple[int, ...]) -> Window | None:
-        """None where no element lies inside; but a whole axis may be empty."""
+        """Return the window; None where no element is in bounds, except that a whole axis may be empty."""
         inside: list[Any] = list(at)
         part: list[slice] = [slice(None)] * len(axes)
         whole = True

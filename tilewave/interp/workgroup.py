@@ -1,4 +1,4 @@
-"""What the waves of a workgroup share: memories, signals, the barrier; and what workgroups of a cluster share."""
+"""State shared by the waves of a workgroup (memories, mbarriers, the barrier) and by the workgroups of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewave.ir.rewrite import walk
 
 @dataclass(frozen=True)
 class Wait:
-    """Where a wave stands still, until when, and how that is told."""
+    """The op at which a wave waits, whether the wait is over, and its description for messages."""
 
     op: Op
     is_over: Callable[[], bool]
@@ -52,13 +52,13 @@ class LateAccess:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a wave asked for that its partner is to ask for too, and whether they do so together."""
+    """A multicast load that a wave started, to be compared with those of the other workgroups of its group."""
 
     op: CopyAsyncCluster
     who: str
     rank: int
     box: tuple[int, ...] | None
-    """Where it begins; None where the wave brings all of it alone."""
+    """The position of the box; None where the workgroup loads the whole box for itself."""
 
 
 class ClusterState:
@@ -90,10 +90,10 @@ class ClusterState:
             self.ledger.clocks.barrier(range(self.waves))
 
     def ask(self, place: tuple[int, ...], asked: Asked) -> Asked | None:
-        """What another asked for at the same place, of those who share a box there, if that is not the same."""
+        """Return a multicast load of another workgroup of the group, at the same place, that differs; else None."""
         sharers = asked.op.sharers(asked.rank)
         here = self.asked.setdefault((*place, sharers.start), {})
-        if asked.rank in here:  # the next time, as nobody else has come there
+        if asked.rank in here:  # this workgroup's next iteration; the others never got here
             here.clear()
         here[asked.rank] = asked
         other = next((one for one in here.values() if one.box != asked.box), None)
@@ -133,7 +133,7 @@ class WorkgroupState:
         self.signals: dict[Value, SignalArray] = {}
         self.at_barrier: dict[int, Op] = {}
         self.products: dict[int, list[tuple[int, ...]]] = {}
-        """Of each group of waves, where in the program it made its products."""
+        """For each group of waves, the program positions of its MMAs."""
         self.said: dict[int, bool] = {}
         self.agreed: dict[int, bool] = {}
         """What each wave said where it came to last, and what all who met there said."""
@@ -154,7 +154,7 @@ class WorkgroupState:
         return self.allocations[value]
 
     def leave_out(self, loop: Loop) -> None:
-        """It takes no round, which the sizes of a call may decide: what it would read is not written for nothing."""
+        """Mark what a loop without iterations would read as read: sizes of a call may decide that it does not run."""
         if id(loop) not in self.left_out:
             self.left_out.add(id(loop))
             for value in {v for op in walk(loop.body) for v in op.read}:
@@ -162,7 +162,7 @@ class WorkgroupState:
                     self.allocations[value].was_read = True
 
     def make_signals(self, op: Op, arrivals: int, wave: int, maker: int) -> SignalArray:
-        """All waves come here, and one of them makes the signals."""
+        """Return the mbarriers of an op that all waves execute; the wave `maker` initializes them."""
         if op.result not in self.signals:
             self.signals[op.result] = SignalArray.of(op.result, op, maker, arrivals)
         made = self.signals[op.result]
