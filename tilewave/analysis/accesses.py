@@ -1,4 +1,4 @@
-"""What moves whole tiles between a memory and elsewhere."""
+"""Accesses that move whole tiles from or to a memory."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def tile_shape(op: Access) -> tuple[int, ...]:
 
 
 def sizes(op: Access) -> dict[int, int]:
-    """How long its tile is along each memory axis; 1 along those that are not said."""
+    """Return the extent of an access's tile along each memory axis; axes that are not listed have extent 1."""
     return dict(zip(op.axes, tile_shape(op), strict=True))

@@ -1,4 +1,4 @@
-"""Numbers as sums of multiples: what a position gains with every step of a loop, and what stays.
+"""Scalars as affine sums: what a position gains with every step of a loop, and what is loop-invariant.
 
 %k = mul(add(%step, %c1), %c64)      64 · %step + 64
 """
@@ -35,16 +35,16 @@ class Affine:
         return Affine(self.constant + constant, self.terms)
 
     def where(self, holds: Callable[[Value], bool]) -> Affine:
-        """The terms for which `holds`, and no constant."""
+        """Return the terms whose value satisfies `holds`, without the constant."""
         return Affine(0, {v: factor for v, factor in self.terms.items() if holds(v)})
 
     def divisor(self) -> int:
-        """A number that divides it whatever its values are; 0 where it is 0."""
+        """Return a number that divides the sum for all values; 0 where the sum is 0."""
         return gcd(self.constant, *self.terms.values())
 
 
 def sum_of(op: Op, of: Callable[[Value], Affine]) -> Affine | None:
-    """An op's one result as a sum, from those of its operands; None where it is no sum of theirs."""
+    """Return an op's result as an affine sum, from those of its operands; None where it is not affine in them."""
     match op:
         case Const(value):
             return Affine(int(value))
@@ -62,7 +62,7 @@ def sum_of(op: Op, of: Callable[[Value], Affine]) -> Affine | None:
 
 
 class Sums:
-    """Every index of a kernel."""
+    """The affine sum of every index of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Affine] = {}

@@ -30,7 +30,7 @@ from tilewave.ir.types import Scalar, Tile
 Label = tuple[str, int]
 """One axis of one value, by name and number; represents all axes that are split together with it."""
 DEAR: tuple[type[Op], ...] = (Function, Division, Div, Reduce, Shift)
-"""What is computed once and kept: to compute it again takes longer than to read it."""
+"""Ops that are expensive to rematerialize: reading their result back is faster."""
 
 
 class Axes:
@@ -102,14 +102,14 @@ def own_leaves(kernel: Kernel) -> Kernel:
 
 
 def runs_along_itself(kernel: Kernel) -> bool:
-    """Whether two axes of one tile carry the same label."""
+    """Return whether two axes of one tile have the same label."""
     axes = Axes(kernel.body.ops)
     labels = (axes.of(v) for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile))
     return any(len(set(mine)) < len(mine) for mine in labels)
 
 
 def _made_anew(kernel: Kernel, made: Mapping[Value, Op]) -> Kernel:
-    """Each use of these tiles gets its own copy of the ops that make it."""
+    """Return the kernel with the ops that make these tiles duplicated for each use."""
     builder, first_use = Builder(names(kernel)), set(made)
 
     def copy(v: Value, copies: dict[Value, Op]) -> None:
@@ -147,7 +147,7 @@ def _is_leaf(op: Op) -> bool:
 
 
 def _computed_from_leaves(kernel: Kernel) -> dict[Value, Op]:
-    """Leaves, and what is cheap to compute from them element by element."""
+    """Return leaves, and tiles that are cheap to compute from them elementwise, with their ops."""
     found: dict[Value, Op] = {}
     for op in walk(kernel.body):
         tiles = [v for v in op.operands if isinstance(v.type, Tile)]

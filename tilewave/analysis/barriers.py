@@ -22,7 +22,7 @@ Touched = Callable[[Op], tuple[Value, ...]]
 
 
 def written_by_lanes(op: Op) -> tuple[Value, ...]:
-    """The memories that lanes store to; not what passes them by."""
+    """Return the memories that lanes store to; asynchronous copies that bypass registers are left out."""
     return () if op.passes_lanes_by else op.written
 
 
@@ -31,7 +31,7 @@ def touched_by_lanes(op: Op) -> tuple[Value, ...]:
 
 
 class Stored(IntEnum):
-    """What may be under way; of two ways to the same place the greater counts."""
+    """Which accesses may be pending; where two paths join, the greater one counts."""
 
     NOTHING = 0
     AHEAD = 1
@@ -57,13 +57,13 @@ class Handovers:
         return self._found.get(id(barrier), Stored.NOTHING) > Stored.NOTHING
 
     def around_a_loop(self, barrier: Barrier) -> bool:
-        """Whether that may be a store of an earlier round."""
+        """Return whether a store of an earlier iteration may be pending at a barrier."""
         return self._found.get(id(barrier)) is Stored.AROUND
 
     def _walk(self, block: Block, stored: Stored) -> Stored:
-        """What may be under way at the block's end, given that at its start."""
+        """Return which accesses may be pending at the block's end, given those at its start."""
         for op in block.ops:
-            if isinstance(op, Barrier) and op.waves != 1:  # one wave hands nothing over
+            if isinstance(op, Barrier) and op.waves != 1:  # a barrier of one wave orders nothing between waves
                 self._found[id(op)] = max(stored, self._found.get(id(op), Stored.NOTHING))
                 stored = Stored.NOTHING
             elif self._is_access(op):
@@ -73,7 +73,7 @@ class Handovers:
                 if isinstance(op, (Loop, While)) and behind:
                     behind = self._walk(inner, Stored.AROUND)  # a second pass, for accesses across the back edge
                 if isinstance(op, While) and behind:
-                    behind = Stored.AROUND  # it is left at its head, where every round comes by
+                    behind = Stored.AROUND  # a while loop exits at its condition, after the back edge
                 stored = max(stored, behind)
         return stored
 
@@ -94,7 +94,7 @@ class Transits:
         return id(barrier) in self._found
 
     def _walk(self, block: Block, comes: bool) -> bool:
-        """Whether something may be on its way at the block's end, given that at its start."""
+        """Return whether a copy may be in flight at the block's end, given whether one is at its start."""
         for op in block.ops:
             match op:
                 case Barrier() if comes:

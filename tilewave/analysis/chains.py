@@ -1,4 +1,4 @@
-"""Products whose sums become an operand of another product, element by element, as in attention.
+"""Chained MMAs, as in attention: the accumulator of one becomes, elementwise, an operand of another.
 
 %s = mma(%k, %q, %zero)
 %p = cast(exp2(sub(%s, …)))
@@ -22,7 +22,7 @@ class Link:
     """The axis of the source's accumulator that is the taker's K: 0 for rows, 1 for columns."""
     taker: Mma
     side: int
-    """Which operand of the taker they become."""
+    """Which operand of the taker it becomes: 0 for a, 1 for b."""
 
     @property
     def length(self) -> int:
@@ -41,8 +41,8 @@ def links(kernel: Kernel) -> Iterator[Link]:
 
 
 def sums_in(v: Value, axis: int, makers: dict[Value, Op]) -> tuple[Mma, int] | None:
-    """The product that a tile is computed from element by element, and which axis of its sums (0 are rows, 1 columns,
-    others batches) runs along an axis of the tile."""
+    """Return the MMA that a tile is computed from elementwise, and the axis of its accumulator (0 for rows, 1 for
+    columns, others for batches) that is `axis` of the tile."""
     op = makers.get(v)
     match op:
         case Mma():

@@ -52,11 +52,11 @@ Array = np.ndarray[Any, np.dtype[np.int64]]
 WHOLE = 1 << 62
 """A modulus that no position reaches: such a residue is the number itself."""
 MOST_SHIFTS = 64
-"""How many differences of two bases are tried, before the two accesses are taken to meet."""
+"""How many differences of two bases are tried before the two accesses are assumed to conflict."""
 
 
 class Meets(IntEnum):
-    """Who touches what another one did; of two answers the greater counts."""
+    """Who conflicts: no one, lanes of one wave, or different waves; of two answers the greater counts."""
 
     NOBODY = 0
     LANES = 1
@@ -66,19 +66,19 @@ class Meets(IntEnum):
 
 @dataclass(frozen=True)
 class AccessOnTheWay:
-    """An access as a way through the program comes to it, seen from where the way has got to."""
+    """An access on a path through the program, as seen from a later point of the path."""
 
     op: Op
     known: tuple[tuple[str, int], ...] = ()
-    """Indices of loops that are followed round by round."""
+    """Indices of loops that are unrolled in the analysis."""
     changed: frozenset[str] = frozenset()
     """Names of values that were recomputed since the access."""
     before: frozenset[str] = frozenset()
-    """Indices of loops that have been counted up since."""
+    """Indices of loops that were incremented since the access."""
 
 
 def touched_again(kernel: Kernel) -> set[Value]:
-    """The global memories that are written, and touched at more than one place or time."""
+    """Return the global memories that are written, and accessed by more than one op or in a loop."""
     written = {v for op in walk(kernel.body) for v in op.written if lies_in(v, "global")}
     once = [v for op in kernel.body.ops for v in (*op.read, *op.written)]
     blocks = [block for top in kernel.body.ops for block in top.blocks]
@@ -88,7 +88,7 @@ def touched_again(kernel: Kernel) -> set[Value]:
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """Where all lanes of a workgroup touch a memory: bases, and what each lane adds, one row per element."""
+    """The elements that all lanes of a workgroup access: bases, and each lane's offsets, one row per element."""
 
     base: tuple[Residue, ...]
     lanes: Array
@@ -106,7 +106,7 @@ class Footprint:
         return tuple(found)
 
     def differs(self, other: Footprint, together: int) -> bool:
-        """Whether some place is touched by two lanes, one of each side, that are not among so many neighbours."""
+        """Return whether two lanes, one of each side and of different groups of `together`, access one element."""
         low = np.minimum(self.places.min(axis=0), other.places.min(axis=0))
         extents = np.maximum(self.places.max(axis=0), other.places.max(axis=0)) - low + 1
         mine, theirs = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
@@ -142,7 +142,7 @@ class Conflicts:
         self._divisors = {v.name: positions.divisor(v) for op in walk(kernel.body) for v in op.results}
 
     def meet(self, first: AccessOnTheWay, second: AccessOnTheWay) -> Meets:
-        """Who may touch in the second access what another one touched in the first."""
+        """Return who may access in the second access what another one accessed in the first."""
         key = first, second
         if key not in self._known:
             self._known[key] = self._meet(first, second)
@@ -162,19 +162,19 @@ class Conflicts:
         return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOBODY)
 
     def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
-        """Who meets where the bases of both are the same."""
+        """Return who conflicts where both accesses have the same bases."""
         if self.spreads is None:
             return self.worst if one.differs(other, 1) else Meets.NOBODY
         if one.differs(other, self.wave_lanes):
             return Meets.WAVES
-        if isinstance(second, WriteThrough):  # its lanes meet within their wave before they store
+        if isinstance(second, WriteThrough):  # its lanes synchronize within their wave before they store
             return Meets.NOBODY
-        if isinstance(first, WriteThrough):  # which lane of a wave stores an element is settled on its way
+        if isinstance(first, WriteThrough):  # lowering decides which lane of a wave stores an element
             one = replace(one, lanes=np.full_like(one.lanes, -1))
         return Meets.LANES if one.differs(other, 1) else Meets.NOBODY
 
     def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Array, Array]) -> Sequence[int]:
-        """How much greater b can be than a, for places that then still overlap."""
+        """Return the possible differences b - a for which the places still overlap."""
         low, high = int(places[0].min() - places[1].max()), int(places[0].max() - places[1].min())
         difference = b + a.times(-1)
         offset = _signed(difference.offset)
@@ -185,15 +185,15 @@ class Conflicts:
         found = range(offset + -(-(low - offset) // step) * step, high + 1, step)
         if not _counts_up(factors, before):
             return found
-        return [shift for shift in found[: MOST_SHIFTS + 2] if shift != offset]  # an index is not what it was
+        return [shift for shift in found[: MOST_SHIFTS + 2] if shift != offset]  # the index has been incremented
 
     def _divisor(self, name: str) -> int:
         return self._divisors.get(name.removesuffix(EARLIER), 1)
 
-    # -- where lanes are
+    # -- footprints
 
     def footprint(self, op: Op) -> Footprint | None:
-        """None where it is not known."""
+        """Return the elements that an access touches; None where they are not known."""
         if id(op) not in self._footprints:
             self._footprints[id(op)] = self._footprint(op)
         return self._footprints[id(op)]
@@ -270,7 +270,7 @@ class Position:
         return Position(self.own * factor, self.base.times(factor))
 
     def split(self, divisor: int) -> Residue | None:
-        """The base divided by a number, if that leaves nothing over."""
+        """Return the base divided by a number; None if it is not a multiple."""
         factors = {name: _signed(f) for name, f in self.base.terms}
         if any(f % divisor for f in factors.values()):
             return None
@@ -281,7 +281,7 @@ NOWHERE = Residue((), 0, WHOLE)
 
 
 def _computed(op: Op, parts: list[Position]) -> Position | None:
-    """An op of two numbers; None where it is not known how much of the result all lanes agree on."""
+    """Return the position that an op computes; None where base and offset do not separate."""
     match op, parts:
         case Const(value), _:
             return Position(np.int64(int(value)), NOWHERE)
@@ -308,5 +308,5 @@ def _signed(factor: int) -> int:
 
 
 def _counts_up(factors: Mapping[str, int], before: frozenset[str]) -> bool:
-    """Whether the difference is a multiple of that of one index and the same index some rounds ago."""
+    """Return whether the difference is a multiple of that between an index and the same index some iterations ago."""
     return any(factors == {name: f, _earlier(name): -f} for name, f in factors.items() if name in before)

@@ -1,4 +1,4 @@
-"""How the lanes of each wave convert a tile by themselves, where they can, and what that costs."""
+"""Layout conversions within a wave: how lanes convert a tile without shared memory, and what that costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewave.layouts.formulas import Layout, as_linear
 
 
 def conversion_of(spreads: LayoutsNeeded, op: Convert, needed: TileLayouts) -> Conversion | None:
-    """None where waves must exchange something, or a layout is no matrix over bits."""
+    """Return the conversion; None where waves must exchange data, or a layout is not linear over bits."""
     held, shape = spreads.held(op.x), op.x.type.shape
     if held == needed:
         return Conversion(())
@@ -24,9 +24,9 @@ def conversion_of(spreads: LayoutsNeeded, op: Convert, needed: TileLayouts) -> C
 
 
 def stays_in_waves(spreads: LayoutsNeeded, op: Convert) -> bool:
-    """Whether each wave can convert by itself, and lanes exchange no more words than shared memory would move.
+    """Return whether each wave can convert by itself, moving no more words than shared memory would.
 
-    Both go through the same banks at the same rate, and shared memory costs barriers besides.
+    Both use the same banks at the same rate, and shared memory needs barriers besides.
     """
     size, needed = op.x.type.dtype.bytes, spreads.needed.get(op.result, [])
     found = [conversion_of(spreads, op, spread) for spread in needed]

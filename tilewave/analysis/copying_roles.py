@@ -29,7 +29,7 @@ AnyProgram = TypeVar("AnyProgram", bound="CopyProgram")
 
 @dataclass(frozen=True)
 class CopyProgram:
-    """A kernel whose waves have two roles, and the loop in which a workgroup goes from tile to tile, if it has one."""
+    """A warp-specialized kernel with two roles, and its loop over tiles, if it is persistent."""
 
     kernel: Kernel
     own: Workgroup
@@ -38,11 +38,11 @@ class CopyProgram:
     turns: Loop | None
     steps: Loop
     differs: frozenset[Value]
-    """What depends on the workgroup's number."""
+    """Values that depend on the workgroup id."""
 
     @classmethod
     def of(cls: type[AnyProgram], kernel: Kernel) -> AnyProgram:
-        """`Left` where a kernel has other parts than these."""
+        """Return the parts of a kernel; raise `Left` where it has another form."""
         roles = [op for op in kernel.body.ops if isinstance(op, Role)]
         owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
         barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
@@ -79,14 +79,14 @@ class CopyProgram:
 
     @property
     def made(self) -> dict[Value, Op]:
-        """How numbers outside of the steps are made."""
+        """The ops that compute scalars outside of the K loop."""
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
         outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
         return {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
 
     @property
     def takes_equal_steps(self) -> bool:
-        """Whether neighbours have equally many steps in every turn: all of these are looked at."""
+        """Whether neighbours have equally many steps in every iteration of the tile loop; all are checked."""
         if self.steps.trips not in self.differs:
             return True
         if is_open(self.kernel) or not _computed([self.steps.trips], self.made, self.differs):
@@ -95,14 +95,14 @@ class CopyProgram:
         return of_all.is_complete and of_all.agree == of_all.whole
 
     def compared(self, values: Sequence[Value], sharers: Sharers) -> Agreement:
-        """How numbers outside of the steps compare between neighbours."""
+        """Return how scalars outside of the K loop compare between neighbours."""
         made = self.made.values()
         before = [op for op in made if op in self.tops or op in self.producer.body.ops]
         inside = [op for op in made if self.turns and op in self.turns.body.ops]
         return compare(self.kernel, before, self.turns, inside, values, sharers)
 
     def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...]]:
-        """The copies of an operand, and what decides where they begin."""
+        """Return the TMA loads of an operand, and the values that decide their positions."""
         copies, made = tuple(op for op in self.copies if op.memory.name == memory), self.made
         positions = self.decisive([v for op in copies for v in op.at], made)
         if positions is None or not _computed(positions, made, self.differs):
@@ -138,7 +138,7 @@ def _path(block: Block) -> list[Op] | None:
 
 
 def _computed(values: Sequence[Value], made: Mapping[Value, Op], differs: frozenset[Value]) -> bool:
-    """Whether all these numbers can be computed again for another workgroup."""
+    """Return whether all these scalars can be computed for another workgroup too."""
     return all(
         v in made and (isinstance(made[v], Workgroup) or _computed(made[v].operands, made, differs))
         for v in values

@@ -46,7 +46,7 @@ class Depths:
         return replace(loop.body, ops=tuple(ops))
 
     def reaches(self, trips: Value, far: int, extent: int | str) -> bool:
-        """Whether so many steps of `far` cover an extent."""
+        """Return whether `trips` steps of `far` cover an extent."""
         count = self.constant(trips)
         if isinstance(extent, int):
             return count is not None and far * count >= extent
@@ -59,7 +59,7 @@ class Depths:
                 return False
 
     def is_above(self, v: Value, extent: str, most: int) -> bool:
-        """Whether a value is the extent and a constant of at least `most`."""
+        """Return whether a value is the extent plus a constant of at least `most`."""
         match self.makers.get(v):
             case Add(a, b):
                 return a.name == extent and (self.constant(b) or 0) >= most

@@ -49,7 +49,7 @@ Window = tuple[int, ...]
 
 @dataclass(frozen=True)
 class WrittenWindow:
-    """An array that is written, and how long its windows are along its axes."""
+    """An array that is written, and the extents of its windows."""
 
     array: str
     window: Window
@@ -57,20 +57,20 @@ class WrittenWindow:
 
 @dataclass(frozen=True)
 class EverySize:
-    """What is known of a kernel before its sizes are: that it is right for all of them, or why each is looked at."""
+    """What is proven of a kernel for all sizes: that it is correct, or why each size is checked."""
 
     because: str = FIXED
     doubts: tuple[str, ...] = ()
     windows: tuple[WrittenWindow, ...] = ()
     positive: tuple[str, ...] = ()
-    """Symbols of the call that the order of tiles needs to be at least 1."""
+    """Symbols of the call that must be at least 1 for the order of tiles."""
 
     @cached_property
     def holds(self) -> bool:
         return not self.doubts and self.because != FIXED
 
     def holds_at(self, shapes: Sequence[Sequence[int]], symbols: Sequence[int], workgroups: int) -> bool:
-        """Whether it is right for these: what can be numbered is, and somebody is there to compute it.
+        """Return whether the proof covers a call: tiles can be numbered, and some workgroup computes them.
 
         `shapes` are those of the arrays of its windows, `symbols` are those that must be positive.
         """
@@ -80,7 +80,7 @@ class EverySize:
         return max(workgroups, *tiles) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
 
     def surely(self, shapes: Sequence[Sequence[Number]], symbols: Sequence[Number], workgroups: Number) -> list[Number]:
-        """What `holds_at` holds by at any rate, for numbers that may be recorded: tiles are no more than elements."""
+        """Return conditions, recordable, that imply `holds_at`; there are at most as many tiles as elements."""
         most = [prod(lengths) <= MOST_WORKGROUPS for lengths in shapes]
         return [workgroups >= 1, workgroups <= MOST_WORKGROUPS, *most, *(x >= 1 for x in symbols)]
 
@@ -99,14 +99,14 @@ def _tiles(shape: Sequence[int], window: Window) -> int:
 
 
 def every_size(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) -> EverySize:
-    """What is known of a traced kernel; `order` are the words for its order of tiles, `doubt` those against it."""
+    """Return what is proven of a traced kernel; `order` describes its order of tiles, `doubt` an objection to it."""
     if not any(v.type == INDEX_SCALAR for v in traced.body.args):
         return EverySize()
     return _looked_at(traced, order, doubt, positive)
 
 
 def is_right_unseen(traced: Kernel, doubt: str) -> bool:
-    """Whether a kernel whose sizes are known is right by the same argument: none of its tiles need be looked at."""
+    """Return whether a kernel of static sizes is correct by the same proof, so that no tile needs a check."""
     found = _looked_at(traced, "", doubt, ())
     shapes = {v.name: v.type.shape for v in traced.body.args if isinstance(v.type, Memory)}
     return found.holds_at([shapes[written.array] for written in found.windows], (), traced.workgroup_count)
@@ -128,7 +128,7 @@ class _Counter:
     at: Form
     count: Form
     divided: tuple[Form, Form] | None = None
-    """The number and the divisor whose quotient it is, where it is one."""
+    """The dividend and the divisor, where it is a quotient."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Access:
-    """A window: where it begins and how long it is, along each axis of its memory."""
+    """A window: its start and extent along each axis of its memory."""
 
     at: tuple[Form, ...]
     window: Window
@@ -159,7 +159,7 @@ class _Look:
         self.doubts: list[str] = []
         self.writes: dict[Value, list[_Access]] = {}
         self.reads: dict[Value, list[tuple[_Access | None, Op]]] = {}
-        """Windows; None where a formula places each element."""
+        """Windows; None where a formula gives the position of each element."""
         self.workgroup = self.forms.named("workgroup")
         self.limits = limits_of(kernel)
 
@@ -260,7 +260,7 @@ class _Look:
         return _Scope(grid)
 
     def digits(self, op: Mod, scope: _Scope) -> _Scope:
-        """With two coordinates of the grid instead of one that is divided: what is left over, and how often."""
+        """Return the scope with a grid coordinate that is divided split in two: remainder and quotient."""
         if scope.grid is None or op.result.type != INDEX_SCALAR:
             return scope
         which, by = (self.of(v) for v in op.operands)
@@ -271,14 +271,14 @@ class _Look:
         return replace(scope, grid=tuple(grid))
 
     def two_of(self, counter: _Counter, left_over: Form, by: Form, rest: Form) -> list[_Counter]:
-        """A counter as what is left over by a divisor, and the quotient, of which there are `rest`, if not one."""
+        """Return a counter's remainder, and its quotient with `rest` values, unless that is one."""
         whole, divisor = counter.divided or (counter.at, number(1))
         divisor = self.forms.mul(divisor, by)
         quotient = _Counter(self.forms.floor_div(whole, divisor), rest, (whole, divisor))
         return [_Counter(left_over, by), *([] if number_of(rest) == 1 else [quotient])]
 
     def is_dealt(self, dealt: Form, sides: list[Form], workgroups: Form, scope: _Scope) -> bool:
-        """Whether each workgroup takes every workgroups-th tile: one, or round by round."""
+        """Return whether each workgroup takes every workgroups-th tile: one, or one per iteration."""
         tiles = number(1)
         for side in sides:
             tiles = self.forms.mul(tiles, side)
@@ -308,7 +308,7 @@ class _Look:
                 self.doubt(f"{op.memory.name} is written for tiles or steps that are no part of it", op)
 
     def walker(self, memory: Value, axis: int, access: _Access, scope: _Scope) -> _Counter | None:
-        """What the windows of a write go along an axis with, side by side to its end."""
+        """Return the counter with which a write's windows run along an axis, adjacent and to its end."""
         size, begin = access.window[axis], access.at[axis]
         steps = self.forms.steps(self.extent(memory, axis), size)
         fitting = (c for c in scope.counters if self.forms.mul(c.at, number(size)) == begin and c.count == steps)
@@ -318,7 +318,7 @@ class _Look:
         return number_of(access.at[axis]) == 0 and self.longest(memory, axis) <= access.window[axis]
 
     def longest(self, memory: Value, axis: int) -> int:
-        """How long an axis may be."""
+        """Return the largest extent an axis may have."""
         extent = memory.type.extents[axis]
         if isinstance(extent, str) and extent in self.limits:
             return self.limits[extent][1]

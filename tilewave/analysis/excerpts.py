@@ -1,4 +1,4 @@
-"""A part of a program: some of its ops, the loops around them, and what decides where they go and how often.
+"""Program slices: some ops of a program, the loops around them, and what decides their positions and trip counts.
 
 loop(%n, [%zero, %first])           →  loop(%n, [%first])
   copy_async_signal(%a, [%at], …)        copy_async_signal(%a, [%at], …)
@@ -20,7 +20,7 @@ Wanted = Callable[[Op], bool]
 
 
 def excerpt(block: Block, wanted: Wanted) -> Block:
-    """The wanted ops of a block, and what they need; what a loop carries for others is not carried."""
+    """Return the wanted ops of a block and what they need; loops carry no other values."""
     needed: set[Value] = set()
     size = -1
     while size != len(needed):
@@ -36,7 +36,7 @@ def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
 
 
 def made_in(block: Block) -> list[Value]:
-    """All that has a name in it."""
+    """Return all values that a block defines."""
     return [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
 
 
@@ -45,7 +45,7 @@ def _renamed(block: Block, new: Mapping[Value, Value]) -> Block:
 
 
 def renamed_op(op: Op, new: Mapping[Value, Value]) -> Op:
-    """An op with other names for what it takes, and for all that it makes."""
+    """Return an op with other names for its operands and for all that it defines."""
     blocks: dict[str, Any] = {part: _renamed(inner, new) for part, inner in op.parts() if isinstance(inner, Block)}
     return replace(substitute(op, new), results=tuple(new[v] for v in op.results), **blocks)
 
@@ -80,7 +80,7 @@ def _ends(block: Block) -> tuple[Value, ...]:
 
 
 def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
-    """For each value that a loop carries: where it begins, its names inside, what comes next, and what comes out."""
+    """Return for each carried value of a loop: its initial value, its names inside, the next value, and the result."""
     args = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
     return list(zip(op.init, *args, _ends(op.body), op.results, strict=True))
 
@@ -122,7 +122,7 @@ def taken_by(op: Op) -> Iterator[Value]:
 
 
 def following(ops: Sequence[Op], values: set[Value]) -> list[Op]:
-    """The ops that depend on some values."""
+    """Return the ops that depend on some values."""
     known, found = set(values), []
     for op in ops:
         if not known.isdisjoint(taken_by(op)):

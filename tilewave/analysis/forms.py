@@ -20,11 +20,11 @@ from tilewave.ir.ops.launch import LaunchOnly
 Product = frozenset[tuple[int, int]]
 """Names, and the exponent of each in the product."""
 Form = frozenset[tuple[Product, int]]
-"""Products and how often each is added; none is added 0 times."""
+"""Products and the factor of each, which is not 0."""
 
 ONE: Product = frozenset()
 MOST_PRODUCTS = 64
-"""A longer product of two sums is not multiplied out: it is a name."""
+"""A product of two sums with more terms is not expanded: it gets a name."""
 
 
 def number(n: int) -> Form:
@@ -32,7 +32,7 @@ def number(n: int) -> Form:
 
 
 def number_of(form: Form) -> int | None:
-    """Which number it is, if it is one."""
+    """Return the number that a form is; None if it is not constant."""
     if not form:
         return 0
     ((product, times),) = form if len(form) == 1 else ((None, 0),)
@@ -48,7 +48,7 @@ def add(a: Form, b: Form, times: int = 1) -> Form:
 
 
 def divided(form: Form, by: Form) -> Form | None:
-    """The form that times `by` is this one, if both are one product and there is such a form."""
+    """Return the form that times `by` is this one, if both are one product and there is such a form."""
     if len(form) != 1 or len(by) != 1:
         return None
     ((product, times),), ((other, n),) = form, by
@@ -72,18 +72,18 @@ def _times(a: Product, b: Product) -> Product:
 
 
 class Forms:
-    """The names that were given out."""
+    """Makes forms, and keeps the names that were given."""
 
     def __init__(self) -> None:
         self._names: dict[Hashable, int] = {}
 
     def named(self, *key: Hashable) -> Form:
-        """The form that is this alone, by its name."""
+        """Return the form that is one name, the same for equal keys."""
         name = self._names.setdefault(key, len(self._names))
         return frozenset({(frozenset({(name, 1)}), 1)})
 
     def fresh(self) -> Form:
-        """What is like nothing else."""
+        """Return a form that is equal to no other."""
         return self.named("fresh", len(self._names))
 
     def mul(self, a: Form, b: Form) -> Form:
@@ -103,11 +103,11 @@ class Forms:
         return a if by == 1 else self.named("FloorDiv", a, b)
 
     def steps(self, length: Form, step: int) -> Form:
-        """How many steps cover a length."""
+        """Return how many steps cover a length."""
         return self.floor_div(add(length, number(step - 1)), number(step))
 
     def of(self, op: Op, operands: list[Form]) -> Form:
-        """What an op on whole numbers makes of these."""
+        """Return the form of an integer op's result."""
         match op, operands:
             case Const(value), _:
                 return number(int(value))
@@ -123,7 +123,7 @@ class Forms:
                 return self.floor_div(a, b)
             case Mod(), [_, b] if number_of(b) == 1:
                 return number(0)
-            case LaunchOnly(), _:  # more than its operands decides what it is
+            case LaunchOnly(), _:  # its attributes decide its value too
                 return self.fresh()
             case _ if type(op) in MEANINGS and all(number_of(x) is not None for x in operands):
                 return number(int(MEANINGS[type(op)](*map(number_of, operands))))

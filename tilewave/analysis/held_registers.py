@@ -1,4 +1,4 @@
-"""How much a lane holds of a vector, and how much of one it may hold over a barrier."""
+"""Register pressure: the bytes a lane holds of a vector, and how many of them it may keep across a barrier."""
 
 from __future__ import annotations
 

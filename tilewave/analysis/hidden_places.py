@@ -41,13 +41,13 @@ from tilewave.ir.ops import (
 )
 
 NAN_OF_NAN = (Add, Sub, Mul, Div, Fma, Neg, Abs, Function)
-"""Where one operand is NaN, so is the result."""
+"""Ops whose result is NaN where one operand is NaN."""
 Axes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class HiddenNumber:
-    """One number, unless one of these is NaN in its row."""
+    """A number, unless one of the values `unless` is NaN in its row."""
 
     number: Any
     unless: frozenset[Value] = frozenset()
@@ -60,7 +60,7 @@ class HiddenPlaces:
         self.loop, self.makers, self.users = loop, makers, users
 
     def held(self, op: Op, known: Mapping[Value, HiddenNumber]) -> HiddenNumber | None:
-        """What an op gives there, of what is known of its operands; None: anything."""
+        """Return what an op gives at masked elements, from what is known of its operands; None where it is unknown."""
         if not isinstance(op, Elementwise) or not any(v in known for v in op.operands):
             return None
         found = [known.get(v) or self.constant(v) for v in op.operands]
@@ -71,7 +71,7 @@ class HiddenPlaces:
         return rest and HiddenNumber(rest.number, unless | rest.unless)
 
     def left_infinite(self, op: Op, numbers: Sequence[Any]) -> HiddenNumber | None:
-        """-inf, of which something is subtracted, or to which something is added, that is not infinite likewise."""
+        """Return -inf for -inf plus what is never inf, or minus what is never -inf; None for anything else."""
         match op, numbers:
             case Sub(), [a, None] if _is_lowest(a):
                 return self.unless_nan(a, self.without_lowest(op.b))
@@ -96,7 +96,7 @@ class HiddenPlaces:
     # -- what is not infinite ------------------------------------------------------------------------------------------
 
     def without_lowest(self, v: Value) -> Value | None:
-        """What v is NaN with, where it is never -inf; None where it may be."""
+        """Return the value whose NaN makes v NaN, where v is never -inf; None where it may be."""
         op = self.makers.get(v)
         match op:
             case Broadcast() | Permute():
@@ -129,7 +129,7 @@ class HiddenPlaces:
         return self.without_lowest(x) if factor.number * sign > 0 else self.without_highest(x)
 
     def is_bounded(self, v: Value) -> bool:
-        """Whether it is not below its dtype's lowest number, or NaN."""
+        """Return whether v is never below its dtype's lowest number, except NaN."""
         op = self.makers.get(v)
         match op:
             case Const(value):
@@ -142,17 +142,17 @@ class HiddenPlaces:
                 return v in self.loop.body.args[1:] and self.grows(v)
 
     def grows(self, v: Value) -> bool:
-        """Whether what a loop carries begins with a number, and is the larger of itself and another from then on."""
+        """Return whether a carried value begins finite, and each next one is its maximum with another value."""
         number = self.loop.body.args.index(v) - 1
         end = self.loop.body.ops[-1]
         assert isinstance(end, Yield)
         after = self.makers.get(end.values[number])
         return isinstance(after, Max) and v in after.operands and self.is_bounded(self.loop.init[number])
 
-    # -- rows without a number ---------------------------------------------------------------------------------------
+    # -- rows of NaN -------------------------------------------------------------------------------------------------
 
     def rows(self, v: Value, root: Value) -> Axes | None:
-        """The axes of v that those of the root are, where v is NaN in all rows in which the root is."""
+        """Return the axes of v that are the root's, where v is NaN in all rows in which the root is."""
         if v == root:
             return tuple(range(len(v.type.shape)))
         op = self.makers.get(v)
@@ -170,7 +170,7 @@ class HiddenPlaces:
                 return None
 
     def is_nan_anyhow(self, v: Value, axes: Axes, root: Value) -> bool:
-        """Whether whatever is computed of v is NaN in the rows in which the root is, whatever v is there."""
+        """Return whether everything computed from v is NaN in the rows in which the root is, whatever v is there."""
         return all(self.covers(op, v, axes, root) for op in self.users.get(v, ()))
 
     def covers(self, op: Op, v: Value, axes: Axes, root: Value) -> bool:

@@ -59,7 +59,7 @@ COMMUTATIVE = (Add, Mul, Max, Min, Equal)
 
 @dataclass(frozen=True)
 class Carried:
-    """What a loop carries, repeated along other axes: axis i of it is axis `axes[i]` there."""
+    """A carried value, broadcast along other axes: axis i of the value is axis `axes[i]`."""
 
     value: Value
     axes: tuple[int, ...]
@@ -67,17 +67,17 @@ class Carried:
 
 @dataclass(frozen=True)
 class Finite:
-    """Some number, as long as this one that a loop carries is one."""
+    """Some finite number, as long as this carried value is finite."""
 
     value: Value
 
 
 Known = Any
-"""One number for all elements, as numpy has it; `Carried`; `Finite`; None for anything else."""
+"""A numpy number, the same for all elements; `Carried`; `Finite`; or None for anything else."""
 
 
 def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether a step in which the condition holds nowhere gives what it was given."""
+    """Return whether a step in which the condition is false everywhere leaves all carried values unchanged."""
     _, *carried = loop.body.args
     if any(op.has_effect for op in walk(loop.body) if not isinstance(op, Yield)):
         return False
@@ -95,7 +95,7 @@ def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
 
 
 class _Step:
-    """What is known of the values of a step in which a condition holds nowhere."""
+    """What is known of the values of a step in which a condition is false everywhere."""
 
     def __init__(self, loop: Loop, condition: Value, makers: Mapping[Value, Op], carried: list[Known]) -> None:
         self.known: dict[Value, Known] = dict(zip(loop.body.args[1:], carried, strict=True))
@@ -184,7 +184,7 @@ class _Step:
                 return None
 
     def as_number(self, carried: Carried | Finite, found: Known) -> Known:
-        """What is found where this is a number, and neither infinite nor none."""
+        """Return `found`, under the assumption that the carried value is finite."""
         if not carried.value.type.dtype.is_float:
             return None
         self.numbers.add(carried.value)
@@ -198,7 +198,7 @@ def _constant(op: Op | None) -> Known:
 
 
 def _moved(op: Broadcast | Permute, x: Known) -> Known:
-    if not isinstance(x, Carried):  # whatever else it is, it is so at every place
+    if not isinstance(x, Carried):  # anything else is the same for all elements
         return x
     if isinstance(op, Broadcast):
         return Carried(x.value, tuple(op.axes[axis] for axis in x.axes))
@@ -214,7 +214,7 @@ def _is(x: Known, number: float) -> bool:
 
 
 def _shrinks(x: Known) -> bool:
-    """Whether a number times this one is a number: it does not become too large."""
+    """Return whether a finite number times this one is finite, because it cannot overflow."""
     return _is_constant(x) and 0 < abs(x) < 1
 
 
@@ -229,20 +229,20 @@ def _same(a: Known, b: Known) -> bool:
 
 
 def _next(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> Op | None:
-    """What makes the next of a value that a loop carries."""
+    """Return the op that makes the next value of a carried value."""
     end = loop.body.ops[-1]
     assert isinstance(end, Yield)
     return makers.get(end.values[loop.body.args.index(v) - 1])
 
 
 def _grows(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
-    """Whether the next is the larger of this one and another."""
+    """Return whether the next value is the maximum of this one and another."""
     op = _next(v, loop, makers)
     return isinstance(op, Max) and v in op.operands
 
 
 def _is_largest_of(condition: Value, v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
-    """Whether that other is the largest of what the condition leaves, so that it is -inf only where all of that is."""
+    """Return whether that other is the maximum of masked values, so that it is -inf only where all of them are."""
     op = _next(v, loop, makers)
     assert isinstance(op, Max)
     other = makers.get(op.b if op.a == v else op.a)
@@ -254,6 +254,6 @@ def _is_largest_of(condition: Value, v: Value, loop: Loop, makers: Mapping[Value
 
 
 def _is_behind(v: Value, condition: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether it is the condition, repeated along other axes."""
+    """Return whether a value is the condition, broadcast or permuted."""
     op = makers.get(v)
     return v == condition or (isinstance(op, (Broadcast, Permute)) and _is_behind(op.x, condition, makers))

@@ -17,5 +17,5 @@ def instruction_of(op: Mma) -> MatrixInstruction:
 
 
 def fragment_of(op: Mma) -> Fragment:
-    """One block of a product that each wave computes by itself."""
+    """Return the fragment of one block of an MMA that each wave computes by itself."""
     return replace(instruction_of(op).fragment(op.depth), in_order=op.neighbours if op.in_order else "")

@@ -69,10 +69,10 @@ class LayoutsNeeded:
         self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over, self.met).spread
         self._walk_back(kernel.body)
 
-    # -- how a tile is held where it is made
+    # -- the layout of a tile where it is made
 
     def held(self, v: Value) -> TileLayouts:
-        """As what it is tied to, or, where it can be had in any layout, as suits it best."""
+        """Return the layout of a tile: that of its ties, or the preferred one where any is available."""
         return self._tied[v] if v in self._tied else self._wish(v)
 
     def _wish(self, v: Value) -> TileLayouts:
@@ -86,7 +86,7 @@ class LayoutsNeeded:
 
     def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
         waves, shape = prod(self.waves), v.type.shape
-        if self._is_met(v):  # each lane combines what all waves left
+        if self._is_met(v):  # each lane combines what all waves stored
             (axis,), lanes = reduced, self.lanes // waves
             others = tuple(n for i, n in enumerate(shape) if i != axis)
             rest = rows_in_lanes(others, range(len(others))[::-1], 1, lanes, waves, ())
@@ -102,7 +102,7 @@ class LayoutsNeeded:
         return isinstance(maker, Read) and lies_in(maker.memory, "shared") and len(self._reduced[v]) == 1
 
     def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
-        """The axes of v as they run in the memory that it is made of, and how many bytes an element has there."""
+        """Return the axes of v in the order of the memory it is made from, and the bytes of an element there."""
         op = self._makers.get(v)
         match op:
             case Read() if lies_in(op.memory, "global"):
@@ -117,7 +117,7 @@ class LayoutsNeeded:
                 return None
 
     def left_over(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
-        """How the result of a reduction is held whose tile is held so."""
+        """Return the layout of a reduction's result, given that of its operand."""
         (layout, *_), waves = spread, prod(self.waves)
         if not op.run:
             return tuple(each.along(op.kept)[0] for each in spread) if op.kept else ()
@@ -126,7 +126,7 @@ class LayoutsNeeded:
         return (runs(layout, op.axes[0], op.run, found),)
 
     def met(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
-        """How a reduction takes what waves left in shared memory, where its result is held so."""
+        """Return the layout in which a reduction reads what waves stored in shared memory, given that of its result."""
         (axis,), lanes = op.axes, self.lanes // prod(self.waves)
         return tuple(with_axis_met(layout, axis, op.x.type.shape[axis], lanes) for layout in spread)
 
@@ -134,14 +134,14 @@ class LayoutsNeeded:
         return self._makers.get(v)
 
     def is_group(self, op: Mma) -> bool:
-        """Whether groups of waves compute it together, from operands in shared memory, or the first in registers."""
+        """Return whether warpgroups compute an MMA, with operands in shared memory, or the first in registers."""
         return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
         return fragment_of(op)
 
     def is_of_product(self, v: Value) -> bool:
-        """Whether it is computed from a product's sums element by element, so that lanes hold it as they hold those."""
+        """Return whether a tile is computed elementwise from an accumulator, so that it has the same layout."""
         op = self._makers.get(v)
         if isinstance(op, (Elementwise, Permute)):
             return any(self.is_of_product(x) for x in op.operands if _is_tile(x))
@@ -161,7 +161,7 @@ class LayoutsNeeded:
         return [(op.a, (GroupFragment(op.depth).sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
 
     def is_held(self, operand: Value) -> bool:
-        """Whether lanes hold an operand of a group's product; else the product takes it from shared memory."""
+        """Return whether lanes hold an operand of a warpgroup's MMA; else it is read from shared memory."""
         maker = self._makers.get(operand)
         return not (isinstance(maker, Read) and lies_in(maker.memory, "shared"))
 
@@ -206,7 +206,7 @@ class LayoutsNeeded:
             width //= 2
         return linear(shape, width, self.lanes)
 
-    # -- how it is needed, from the last use to the first
+    # -- the layouts needed, from the last use to the first
 
     def _walk_back(self, block: Block) -> None:
         for op in reversed(block.ops):
@@ -236,7 +236,7 @@ class LayoutsNeeded:
                         self._need(op, x, passed)
 
     def _made_of(self, op: Op, spread: TileLayouts) -> list[tuple[Value, TileLayouts]]:
-        """The tiles from which lanes make a result one by one, and how they hold these if they are to make it so."""
+        """Return the tiles that a result is computed from lane by lane, with the layouts they need for `spread`."""
         match op:
             case Broadcast(x, axes) if _is_tile(x):
                 return [(x, tuple(layout.along(axes)[0] for layout in spread))]
@@ -248,10 +248,10 @@ class LayoutsNeeded:
             case Part(x):
                 return [(x, self.held(x))] if self.cuts(op) in (None, spread) else []
             case _:
-                return []  # lanes make it of no tile; one that they do is refused where it is cut among lanes
+                return []  # made of no tile; other ops are refused by `distribute_lanes`
 
     def cuts(self, op: Part) -> TileLayouts | None:
-        """How lanes hold a part of what they hold; None where they hold it otherwise than in a row of registers."""
+        """Return the layout of a slice of a tile; None where lanes hold it in other than consecutive registers."""
         return part_of(self.held(op.x), op)
 
     def _loop_needs(self, op: Loop | While) -> None:
@@ -276,7 +276,7 @@ class LayoutsNeeded:
             self.needed[v].append(spread)
 
     def _can_be_had(self, v: Value, spread: TileLayouts) -> bool:
-        """Whether lanes hold it so, or can make it so of what they hold."""
+        """Return whether a tile is available in a layout: held in it, or computable from operands held in theirs."""
         if v not in self._tied or self._tied[v] == spread:
             return True
         if (v, spread) not in self._had:
@@ -285,17 +285,17 @@ class LayoutsNeeded:
         return self._had[v, spread]
 
     def is_tied(self, v: Value) -> bool:
-        """Whether it can be had in one spread only."""
+        """Return whether a tile is available in one layout only."""
         return v in self._tied
 
     def _is_smaller_before(self, v: Value, spread: TileLayouts) -> bool:
-        """Whether fewer bytes need converting if that is done to what `v` is made of."""
+        """Return whether converting what `v` is made from moves fewer bytes."""
         parts = self._made_of(self._makers[v], spread) if v in self._makers else []
         wrong = {x for x, passed in parts if not self._can_be_had(x, passed)}
         return bool(parts) and sum(map(_bytes, wrong)) < _bytes(v)
 
     def _held_as(self, v: Value, spread: TileLayouts) -> None:
-        """`v` can be had in this spread only."""
+        """Record that `v` is available in this layout only."""
         assert all(other == spread for other in self.needed.get(v, ())), f"{v} is needed as it cannot be had"
         self.needed[v] = [spread]
 

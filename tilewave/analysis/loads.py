@@ -1,4 +1,4 @@
-"""How a workgroup's lanes share what they load from global memory: in how many loads, of how many elements each."""
+"""How lanes share the loads of a tile from global memory: the number of loads per lane, and their width."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AHEAD_BYTES = 20 << 10
 
 @dataclass(frozen=True)
 class LaneLoads:
-    """Every lane loads `elements` neighbours of a memory at once, and does so `loads` times."""
+    """Every lane makes `loads` loads of `elements` contiguous elements each."""
 
     memory: str
     loads: int
@@ -29,7 +29,7 @@ class LaneLoads:
 
 
 def loads_per_lane(kernel: Kernel) -> tuple[LaneLoads, ...]:
-    """One entry for each read of global memory whose spread is decided, in program order."""
+    """Return one entry for each read of global memory with a decided distribution, in program order."""
     reads = (op for op in walk(kernel.body) if isinstance(op, Read) and op.spread)
     return tuple(_loads(op, kernel) for op in reads if lies_in(op.memory, "global"))
 
@@ -59,7 +59,7 @@ def run_of_neighbours(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> i
 
 
 def moved_in_chunks(kernel: Kernel) -> tuple[str, ...]:
-    """The arrays of which something moves several neighbours at once; of others lanes move single elements."""
+    """Return the arrays of which some access is vectorized; of others lanes move single elements."""
     moving = (op for op in walk(kernel.body) if not _moves_single_elements(op))
     memories = (v for op in moving for v in op.operands if isinstance(v.type, Memory) and lies_in(v, "global"))
     return tuple(dict.fromkeys(v.name for v in memories))
@@ -76,14 +76,14 @@ def _moves_single_elements(op: Op) -> bool:
 
 
 def memory_order(op: Read) -> tuple[int, ...]:
-    """The tile's axes, in the order in which they run in memory: the last one's elements are neighbours there."""
+    """Return the tile's axes in the memory's order: elements along the last one are contiguous."""
     return tuple(sorted(range(len(op.axes)), key=lambda i: op.axes[i]))
 
 
 def widest_chunk(op: Read, widest_bytes: int) -> int:
-    """The most neighbours in memory that a lane can load at once: a power of two that divides the tile's rows there.
+    """Return the widest vectorized load, in elements: a power of two that divides the tile's rows in memory.
 
-    Where rows are not there as a whole, it divides what is.
+    For a boundary tile, it divides the part that is in bounds.
     """
     shape, there, last = op.result.type.shape, op.within or op.result.type.shape, memory_order(op)[-1:]
     if not last or op.axes[last[0]] != op.memory.type.rank - 1:
@@ -92,7 +92,7 @@ def widest_chunk(op: Read, widest_bytes: int) -> int:
 
 
 def is_crossed(write: Write, order: tuple[int, ...]) -> bool:
-    """Whether a tile whose axes run in some order where it was read is written to rows of another axis."""
+    """Return whether a tile, read with its axes in `order`, is written to rows of another axis."""
     return write.axes[order[-1]] != max(write.axes)
 
 
@@ -105,7 +105,7 @@ class LaneBlock:
 
 
 def lane_block(op: Read, widest_bytes: int, lanes: int) -> LaneBlock | None:
-    """Rows for an access of `widest_bytes` at most, as far as there are enough for all lanes; None: fewer than two."""
+    """Return the block of rows and columns for transposed loads of at most `widest_bytes`; None for less than 2x2."""
     shape, size, order = op.result.type.shape, op.result.type.dtype.bytes, memory_order(op)
     if len(shape) < 2 or prod(shape[axis] for axis in order[:-2]) > 1:
         return None

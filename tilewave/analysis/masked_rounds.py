@@ -55,7 +55,7 @@ class Extremes:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A sum of numbers, divided and rounded down."""
+    """An affine sum, divided and rounded down."""
 
     sum: Affine
     by: int
@@ -67,7 +67,7 @@ class Quotient:
         return not self.sum.terms and self.sum.constant // self.by <= n
 
     def number(self, builder: Builder) -> Number:
-        """As code, where its numbers are known."""
+        """Emit code for it, where its values are defined."""
         found = Number(builder, builder.const(self.sum.constant))
         for v, factor in self.sum.terms.items():
             term = Number(builder, builder.cast(v, INDEX))
@@ -77,7 +77,7 @@ class Quotient:
 
 @dataclass(frozen=True)
 class StepBounds:
-    """From each of some rounds on, and before each of others."""
+    """Lower and upper bounds of the iterations."""
 
     starts: tuple[Quotient, ...] = ()
     stops: tuple[Quotient, ...] = ()
@@ -127,7 +127,7 @@ class MaskedRounds:
                 return found if found != StepBounds() else None
 
     def comparison(self, op: Op | None) -> tuple[Value, Value, int] | None:
-        """(a, b, 1) for a < b, (a, b, 0) for a <= b; None for anything else."""
+        """Return (a, b, 1) for a < b, (a, b, 0) for a <= b; None for anything else."""
         match op:
             case Less(a, b):
                 return a, b, 1
@@ -140,12 +140,12 @@ class MaskedRounds:
                 return None
 
     def compared(self, a: Value, b: Value, apart: int) -> StepBounds:
-        """Where some a + apart <= some b."""
+        """Return bounds of the iterations in which some a + apart <= some b."""
         left, right = self.span(a), self.span(b)
         return self.below(left.low + right.high.times(-1), apart) if left and right else StepBounds()
 
     def below(self, difference: Affine, apart: int) -> StepBounds:
-        """Where it is -apart at most."""
+        """Return bounds of the iterations in which `difference` is at most -apart."""
         each = difference.terms.get(self.counter, 0)
         rest = difference.where(lambda v: v != self.counter).plus(difference.constant + apart)
         if not self.inside.isdisjoint(rest.terms):
@@ -199,7 +199,7 @@ class MaskedRounds:
         return found.times(factor[0]) if found and factor[0] == factor[1] else None
 
     def fits(self, v: Value) -> bool:
-        """Whether nothing wraps: an index never does, and of others the bounds are known then."""
+        """Return whether v does not wrap: an index never does, other integers if their range fits."""
         return v.type.dtype == INDEX or self.ranges.of(v) != bounds(v.type.dtype)
 
     def holds(self, result: Value, x: Value) -> bool:

@@ -16,7 +16,7 @@ from tilewave.ir.rewrite import walk
 
 @dataclass(frozen=True)
 class WaveMeeting:
-    """What each wave leaves, the barrier, and what all of them make of it."""
+    """One cross-wave reduction: each wave's store, the barrier, the load, and the reductions of all waves' values."""
 
     store: Store
     barrier: Barrier
@@ -29,7 +29,7 @@ class WaveMeeting:
 
     @property
     def own(self) -> Value:
-        """What a wave leaves."""
+        """The value that a wave stores."""
         return self.store.x
 
     @property
@@ -45,7 +45,7 @@ class WaveMeeting:
         return (mine.result.type, mine.at, mine.steps) == (its.result.type, its.at, its.steps)
 
     def is_held_alike(self) -> bool:
-        """Whether a wave's own number, and what all have left, are held as what is made of them."""
+        """Return whether the stored value and the loaded values have the shape of the result."""
         return self.own.type == self.result.type and self.all.type.shape[:1] == self.result.type.shape
 
 
@@ -83,13 +83,13 @@ class WaveMeetings:
                     pass  # no other op takes part in a cross-wave reduction
 
     def reductions_of(self, v: Value) -> Iterator[Reduction]:
-        """What is made of a value, one after the other, and nothing else."""
+        """Yield the chain of reductions of a value, as long as each is the only use."""
         while len(users := self.users.get(v, [])) == 1 and isinstance(users[0], Reduction):
             yield users[0]
             v = users[0].result
 
     def reduced_to(self, v: Value) -> tuple[Value, list[Reduction]]:
-        """What a value was reduced from, and how, the last step first."""
+        """Return what a value was reduced from, and the reductions, last one first."""
         steps: list[Reduction] = []
         while isinstance(op := self.makers.get(v), Reduction):
             steps.append(op)
@@ -97,8 +97,8 @@ class WaveMeetings:
         return v, steps
 
     def known_from(self, ops: Sequence[Op], first: WaveMeeting, second: WaveMeeting) -> list[Op] | None:
-        """What between two barriers comes from the first meeting; None where it, or what else is there, cannot wait for
-        the second."""
+        """Return the ops between two barriers that depend on the first reduction; None where they, or other ops there,
+        cannot be delayed until after the second barrier."""
         between = ops[place(ops, first.barrier) + 1 : place(ops, second.barrier)]
         found, made = [], set[Value]()
         for op in between:

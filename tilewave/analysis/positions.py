@@ -16,7 +16,7 @@ from tilewave.ir.types import INDEX_SCALAR, DType, Scalar
 
 
 class BlockScalars:
-    """The scalars of a block and of those inside it."""
+    """What is known of the scalars of a block and of the blocks inside it."""
 
     def __init__(self, body: Block) -> None:
         self._makers: dict[Value, Op] = {}
@@ -33,7 +33,7 @@ class BlockScalars:
                 self._formulas[op.result] = self._number(self._key(op))
 
     def divisor(self, v: Value) -> int:
-        """A number that divides v whatever v is; 0, which every number divides, where v is 0."""
+        """Return a number that divides v for all values; 0, which every number divides, where v is 0."""
         return self._divisors.get(self._inside(v), 1)
 
     def formula(self, v: Value) -> int:
@@ -42,12 +42,12 @@ class BlockScalars:
         return self._formulas[v] if v in self._formulas else self._number(v.name)
 
     def constant(self, v: Value) -> int | None:
-        """What v is, where that is written in the kernel."""
+        """Return the constant that v is; None if it is not one."""
         maker = self._makers.get(self._inside(v))
         return int(maker.value) if isinstance(maker, Const) and v.type.dtype.is_int else None
 
     def multiple(self, v: Value, of: Value) -> int | None:
-        """n, where v is n times the other; None where that is not seen."""
+        """Return n where v is n times `of`; None where that is not known."""
         match self._makers.get(v):
             case Mul(a, b) if of in (a, b):
                 return self.constant(b if a == of else a)
@@ -55,7 +55,7 @@ class BlockScalars:
                 return 1 if v == of else None
 
     def rounded_up(self, v: Value) -> tuple[Value, int]:
-        """x and n, where v is x / n, rounded up."""
+        """Return x and n where v is x / n, rounded up."""
         quotient = self._makers.get(self._inside(v))
         total = self._makers.get(self._inside(quotient.a)) if isinstance(quotient, FloorDiv) else None
         match quotient, total:
@@ -65,7 +65,7 @@ class BlockScalars:
                 return v, 1
 
     def _inside(self, v: Value) -> Value:
-        """What a result of the launch is called where it is computed."""
+        """Return the value inside the launch's block for one of its results."""
         return self._launched.get(v, v)
 
     def _number(self, key: Hashable) -> int:
@@ -92,22 +92,22 @@ class BlockScalars:
                 return 1
 
     def _as(self, v: Value, dtype: DType) -> int:
-        """What divides a number that becomes one of a dtype."""
+        """Return a divisor of v after conversion to a dtype."""
         known = self.divisor(v)
         return known if v.type.dtype.bits <= dtype.bits else _power_of_two(known)
 
     def _key(self, op: Op) -> Hashable:
-        """What says how a number is computed."""
+        """Return a key that is equal for ops that compute the same number."""
         parts = (x if isinstance(x, tuple) else (x,) for x in op.operand_parts())
         operands = tuple([tuple(map(self.formula, part)) for part in parts])
         return type(op), op.attributes(), op.result.type, operands
 
 
 def _where_it_fits(divisor: int, dtype: DType) -> int:
-    """Positions and sizes never leave their range, narrower numbers may."""
+    """Return the divisor that remains in a dtype: indices never wrap, narrower integers may."""
     return divisor if dtype.bits >= INDEX_SCALAR.dtype.bits else _power_of_two(divisor)
 
 
 def _power_of_two(divisor: int) -> int:
-    """A number that does not fit loses multiples of a power of two, and keeps only such divisors."""
+    """Return the power of two in a divisor: wrapping subtracts multiples of a power of two, which keeps only these."""
     return divisor & -divisor

@@ -49,7 +49,7 @@ ANY: Range = bounds(INDEX)
 
 
 def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
-    """The bounds of an op's one result, which is an integer."""
+    """Return the range of an op's result, which is one integer."""
     dtype = op.results[0].type.dtype
     if isinstance(op, Const):
         return int(op.value), int(op.value)
@@ -60,7 +60,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
-    if isinstance(op, Launch):  # with one result, whose bounds `at_launch` found
+    if isinstance(op, Launch):  # it has one result, whose range `at_launch` found
         return known(op.results[0])
     if isinstance(op, DivideBy):
         return range_of(FloorDiv(op.a, op.b, results=op.results), known)
@@ -102,14 +102,14 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
 
 
 def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
-    """c, where b is a // c * c, so that a - b is a remainder."""
+    """Return c where b is a // c * c, so that a - b is a remainder."""
     product = makers.get(b)
     return product.b if isinstance(product, Mul) and _divides(product.a, a, product.b, makers) else None
 
 
 def difference(op: Sub, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
-    """Bounds of a - b, which is not below 0 where b is min(…, a), or a // c * c, or less because the quotient was
-    bounded."""
+    """Return the range of a - b, which is not negative where b is min(…, a), or a // c * c, or less because the
+    quotient was bounded."""
     divisor, product = divisor_of(op.a, op.b, makers), makers.get(op.b)
     if divisor is not None:
         return range_of(Mod(op.a, divisor, results=op.results), of)
@@ -123,7 +123,7 @@ def difference(op: Sub, makers: Mapping[Value, Op], of: Callable[[Value], Range]
 
 
 def _divides(quotient: Value, x: Value, divisor: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether one is x // divisor, also where the divisor is one of two, and the quotient was chosen as it was."""
+    """Return whether `quotient` is x // divisor, also where both are chosen by one condition."""
     match makers.get(quotient), makers.get(divisor):
         case ((FloorDiv(a, d) | DivideBy(a, d)), _) if a == x and d == divisor:
             return True
@@ -134,7 +134,7 @@ def _divides(quotient: Value, x: Value, divisor: Value, makers: Mapping[Value, O
 
 
 def multiple_below(op: Mul, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
-    """Bounds of x // d * d: it is not above x, where neither is negative."""
+    """Return the range of x // d * d, which is at most x where neither is negative."""
     match makers.get(op.a):
         case FloorDiv(x, d) | DivideBy(x, d) if d == op.b and of(x)[0] >= 0 and of(d)[0] >= 0:
             return 0, of(x)[1]
@@ -143,7 +143,7 @@ def multiple_below(op: Mul, makers: Mapping[Value, Op], of: Callable[[Value], Ra
 
 
 def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
-    """Bounds of w + turn · c, where turn counts to (end - w) // c: with its last turn it is end - c at most."""
+    """Return the range of w + turn · c, where turn runs to (end - w) // c: it ends at end - c at most."""
     far = makers.get(op.b)
     quotient = makers.get(trips[far.a]) if isinstance(far, Mul) and far.a in trips else None
     left = makers.get(quotient.a) if isinstance(quotient, FloorDiv) else None
@@ -157,7 +157,7 @@ def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value],
 def counted_on(
     op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]
 ) -> Range:
-    """Bounds of i + first, where i counts to end - first, or not at all: it stays below the end."""
+    """Return the range of i + first, where i runs to end - first, if at all: it is below the end."""
     for i, first in ((op.a, op.b), (op.b, op.a)):
         rounds = makers.get(trips[i]) if i in trips else None
         left = makers.get(rounds.a) if isinstance(rounds, Max) and of(rounds.b) == (0, 0) else rounds
@@ -171,19 +171,19 @@ def within_both(a: Range, b: Range) -> Range:
 
 
 def clamped(r: Range, dtype: DType) -> Range:
-    """`r`, or nothing known where it may not fit: integers wrap then."""
+    """Return `r`, or the dtype's range where `r` does not fit and integers wrap."""
     low, high = bounds(dtype)
     return r if low <= r[0] and r[1] <= high else (low, high)
 
 
 def divides_safely(op: FloorDiv | Mod, known: Callable[[Value], Range]) -> bool:
-    """Whether nothing is divided by zero, nor the smallest integer by -1."""
+    """Return whether there is no division by zero, nor of the smallest integer by -1."""
     (low, _), (c, d) = known(op.a), known(op.b)
     return c > 0 or d < -1 or (d < 0 and low > bounds(op.a.type.dtype)[0])
 
 
 def at_launch(kernel: Kernel) -> dict[Value, Range]:
-    """The bounds of what is known at the launch: the sizes that a kernel leaves open, and what follows from them."""
+    """Return the ranges of what is known at the launch: the dynamic sizes, and what is computed from them."""
     limits = limits_of(kernel)
     known: dict[Value, Range] = {v: limits[v.name] for v in kernel.body.args if v.name in limits}
     launch = launch_of(kernel)
@@ -229,7 +229,7 @@ def last_workgroups(kernel: Kernel) -> set[Value]:
 
 
 class Ranges:
-    """The bounds of every integer of a kernel."""
+    """The range of every integer of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = at_launch(kernel)

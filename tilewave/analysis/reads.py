@@ -24,11 +24,11 @@ from tilewave.ir.types import Scalar
 Reading = Read | Gather
 
 MOST_PLACES = 1 << 24
-"""Tiles and elements that are looked at one by one: some tenths of a second."""
+"""The most tiles and elements that are checked one by one: some tenths of a second."""
 
 
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
-    """The schedule, as `checked_schedule` has it, if no workgroup reads what it may not; else a counterexample."""
+    """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
     want_followed(kernel, lambda op: op.read)
     covered = Covered.by(kernel, symbols, remedy)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):
@@ -37,7 +37,7 @@ def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correcti
 
 
 def reads_depend_on(kernel: Kernel) -> list[str]:
-    """The dynamic symbols that decide where it reads what it writes too."""
+    """Return the dynamic symbols that decide where a kernel reads memories that it writes too."""
     symbols = [v for v in kernel.body.args if isinstance(v.type, Scalar)]
     written = {v for op in walk(kernel.body) for v in op.written if v in kernel.body.args}
     is_judged = any(_reads_from(op, written) for op in walk(kernel.body))
@@ -50,11 +50,11 @@ def _reads_from(op: Op, memories: Collection[Value]) -> bool:
 
 
 class _TooMany(Exception):
-    """More places than are looked at."""
+    """Raised when there are more places than MOST_PLACES."""
 
 
 class _Judge(WholeRun):
-    """Looks at every place of the memories that are written, where a workgroup reads."""
+    """Checks every place that a workgroup reads in memories that are written."""
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int], covers: Mapping[Value, Cover]) -> None:
         super().__init__(kernel, symbols, lambda op: _reads_from(op, covers))
@@ -106,7 +106,7 @@ class _Judge(WholeRun):
                 self.refuse_foreign(visit, which, [found[a] for a in range(len(found))], cover, int(number[which]))
 
     def judge_formula(self, visit: Visit) -> None:
-        """Boxes first; elements only where a box is not in one tile that is the workgroup's own."""
+        """Check bounding boxes first; elements only where a box is not in one tile of the same workgroup."""
         memory = visit.op.memory
         cut, owner = self.covers[memory].cut, self.covers[memory].owner
         fine = np.ones(len(visit.workgroups), bool)
@@ -146,6 +146,6 @@ class _Judge(WholeRun):
 
 
 def _some(visit: Visit, which: Array) -> Visit:
-    """What some of the workgroups visit."""
+    """Return the part of a visit for some of its workgroups."""
     at = tuple(p[which] if len(p) == len(which) else p for p in visit.at)
     return Visit(visit.op, visit.workgroups[which], at)

@@ -39,7 +39,7 @@ class TileRead:
 
     array: str
     cut: tuple[tuple[int, int], ...]
-    """Axes, and how far a tile goes along each."""
+    """Axes, and the tile's extent along each."""
     walked: int
     element_bytes: int
 
@@ -50,7 +50,7 @@ class TileRead:
 
 @dataclass(frozen=True)
 class TileLoads:
-    """What workgroups load of the arrays of a kernel: for each tile that one writes, whole rows of its operands."""
+    """What workgroups load of a kernel's arrays: for each tile written, whole rows of its operands."""
 
     reads: tuple[TileRead, ...]
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
@@ -110,9 +110,9 @@ def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
 
 
 def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
-    """The operands of products that are worth transposing: their dtypes are taken along the depth, their rows are not.
+    """Return the MMA operands worth transposing: the instruction wants their dtype along K, and their rows are not.
 
-    Those of open sizes are: calls decide whether they do so, or leave all to lanes.
+    Operands of dynamic size are included: each call decides between a transposed copy and loads by lanes.
     """
     memories = _arrays(kernel)
     found = tuple(name for name in _read_across(kernel) if memories[name].dtype.name in along_depth)
@@ -128,7 +128,7 @@ def single_columns(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _read_across(kernel: Kernel) -> tuple[str, ...]:
-    """The arrays that products alone take, and always across their rows."""
+    """Return the arrays that only MMAs use, and that are always read across their rows."""
     memories, users = _arrays(kernel), _users(kernel)
     reads: dict[str, list[bool]] = {}
     for op in walk(kernel.body):
@@ -151,7 +151,7 @@ def _arrays(kernel: Kernel) -> dict[str, Memory]:
 
 
 def _users(kernel: Kernel) -> dict[Value, list[Op]]:
-    """What takes each value."""
+    """Return the ops that use each value."""
     found: dict[Value, list[Op]] = {}
     for op in walk(kernel.body):
         for v in op.operands:
@@ -160,7 +160,7 @@ def _users(kernel: Kernel) -> dict[Value, list[Op]]:
 
 
 def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
-    """Whether it is an operand of a product, or what is computed from it element by element is."""
+    """Return whether a value, or what is computed from it elementwise, is an MMA operand."""
     for user in users.get(v, ()):
         if isinstance(user, Mma) and v in (user.a, user.b):
             return True
@@ -174,5 +174,5 @@ def _known_to_be_worth_it(kernel: Kernel, in_place: Container[str] = ()) -> bool
 
 
 def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:
-    """How many of them an array has."""
+    """Return how many tiles cover an array."""
     return prod(-(-n // tile.get(axis, 1)) for axis, n in enumerate(shape))

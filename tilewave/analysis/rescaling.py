@@ -64,7 +64,7 @@ SAME = Change()
 
 
 class Rescaling:
-    """Follows changes from op to op; `changes` are those of values that something is known of."""
+    """Follows changes from op to op; `changes` has those of the values that are known to change."""
 
     def __init__(self, makers: Mapping[Value, Op], changes: Mapping[Value, Change]) -> None:
         self.makers = makers
@@ -74,8 +74,8 @@ class Rescaling:
         return self.changes.get(v, SAME)
 
     def follow(self, ops: Iterable[Op]) -> bool:
-        """Whether all that these do stays right: what they give is known, and what has an effect does not change."""
-        known = [self.follows(op) for op in ops]  # all of them, though one is not
+        """Return whether the changes of all results are known, and ops with effects take nothing that changes."""
+        known = [self.follows(op) for op in ops]  # a list, so that all ops are followed even after a False
         return all(known)
 
     def follows(self, op: Op) -> bool:
@@ -93,7 +93,7 @@ class Rescaling:
         return None if rule is None or None in taken else rule(self, op)
 
     def number(self, v: Value) -> float | None:
-        """A constant, the same in all places."""
+        """Return the constant that all elements of v are; None if there is none."""
         op = self.makers.get(v)
         if isinstance(op, Broadcast):
             return self.number(op.x)
@@ -157,7 +157,7 @@ class Rescaling:
         return only if alike and self.of(op.condition) == SAME else None
 
     def compared(self, op: Equal | NotEqual) -> Change | None:
-        """Whether something is 0 does not depend on how large it is."""
+        """Return no change for a comparison with 0 of what changes by a power alone."""
         changes = [self.of(v) for v in (op.a, op.b) if self.number(v) != 0.0]
         zero = len(changes) == 1 and changes[0] is not None and changes[0].shift == NOTHING
         return SAME if zero else None
@@ -167,7 +167,7 @@ class Rescaling:
         return acc if a == acc and a is not None and a.shift == NOTHING else None
 
     def looped(self, op: Loop) -> Change | None:
-        """One that carries what it began with, changed in the same way."""
+        """Return the change of a loop that yields values changed as its initial ones are."""
         before = dict(self.changes)
         begins = [self.of(v) for v in op.init]
         self.changes.update(zip(op.body.args[1:], begins, strict=True))
@@ -199,7 +199,7 @@ def _scaled(pair: Pair, factor: float) -> Pair:
 
 
 def _times(found: Change | None, factor: float) -> Change | None:
-    """A multiple of it; one that is not 0, where it is made larger."""
+    """Return the change of a multiple of a value."""
     return None if found is None else Change(found.power, _scaled(found.shift, factor))
 
 

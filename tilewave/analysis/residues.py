@@ -42,7 +42,7 @@ class Residue:
         return Residue.of({name: f * factor for name, f in self.terms}, self.offset * factor, self.modulus)
 
     def replaced(self, name: str, by: Callable[[int], Residue]) -> Residue:
-        """With another number in place of the value of that name; `by` gives it for a modulus."""
+        """Return the residue with another number in place of a named value; `by` gives it for a modulus."""
         for found, factor in self.terms:
             if found == name:
                 rest = Residue(tuple(term for term in self.terms if term[0] != name), self.offset, self.modulus)
@@ -50,19 +50,19 @@ class Residue:
         return self
 
     def differs(self, other: Residue) -> bool:
-        """Whether the two are different whatever the values are."""
+        """Return whether the two differ for all values."""
         return self.offset != other.offset and self.terms == other.terms and self.modulus == other.modulus
 
 
 class Residues:
-    """The indices of a kernel."""
+    """The residues of a kernel's indices."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = Ranges(kernel)
         self.makers = {op.results[0]: op for op in walk(kernel.body) if isinstance(op, (Const, Binary, Cast))}
 
     def of(self, v: Value, modulus: int) -> Residue:
-        """v modulo `modulus`, in terms of values that are not computed from others by sums and multiples."""
+        """Return v modulo `modulus`, in terms of values that are not sums or multiples of others."""
         op = self.makers.get(v)
         match op:
             case Add(a, b):
@@ -97,7 +97,7 @@ class Residues:
                 return ANY[1]
 
     def _step(self, before: Value, after: Value) -> int:
-        """What is added to one number to get the other; 0 where that is not seen."""
+        """Return the constant that is added to `before` to get `after`; 0 where that is not known."""
         match self.makers.get(self._uncast(after)):
             case Add(a, b) if self._uncast(a) == before:
                 return self.constant(b) or 0
@@ -105,7 +105,7 @@ class Residues:
                 return 0
 
     def _uncast(self, v: Value) -> Value:
-        """What was cast, which is the same number if it is small."""
+        """Return the operand of a cast that keeps small integers, or v itself."""
         maker = self.makers.get(v)
         whole = isinstance(maker, Cast) and maker.x.type.dtype.is_int and v.type.dtype.bits >= SMALL_BITS
         return self._uncast(maker.x) if whole and isinstance(maker, Cast) else v

@@ -33,17 +33,17 @@ Around = tuple[Op, ...]
 
 
 def written_again(kernel: Kernel) -> set[Value]:
-    """The arrays of which a workgroup may write some place more than once.
+    """Return the arrays of which a workgroup may write some element more than once.
 
-    Where symbols are known at the call only, a loop is taken to write elsewhere in each round if anything made in it
-    says where.
+    With dynamic symbols, a loop is assumed to write elsewhere in each iteration if any value made in it decides the
+    position.
     """
     stores = [(op, around) for op, around in _with_loops(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
     stores = [(op, around) for op, around in stores if lies_in(op.memory, "global")]
     often = Counter(op.memory for op, _ in stores)
     found = {op.memory for op, _ in stores if isinstance(op, Scatter) or often[op.memory] > 1}
     looped = [(op, around) for op, around in stores if isinstance(op, Write) and around and op.memory not in found]
-    if not looped or hands_over(kernel):  # who shares tiles writes each where its last part ends
+    if not looped or hands_over(kernel):  # stream-K and split-K write each tile once, after its last part
         return found
     if not needed_values(kernel.body, lambda op: isinstance(op, Write)).isdisjoint(kernel.body.args):
         outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
@@ -61,7 +61,7 @@ def _with_loops(block: Block, around: Around = ()) -> Iterator[tuple[Op, Around]
 
 
 def _fills(kernel: Kernel, op: Write, around: Around, scalars: BlockScalars) -> bool:
-    """Whether a write is run as often as its memory has tiles, each time where one of them begins."""
+    """Return whether a write runs as often as its memory has tiles, each time at the start of a tile."""
     loops = [loop for loop in around if isinstance(loop, Loop) and not loop.optional]
     if len(loops) < len(around):
         return False
@@ -98,7 +98,7 @@ class _Trips(IndexRun):
 
 
 def _met_again(kernel: Kernel, writes: Iterable[Write]) -> set[Value]:
-    """The memories whose tiles, each where a tile of its grid begins, some workgroup comes to twice."""
+    """Return the memories of which some workgroup writes a tile of the grid twice."""
     wanted = {id(op): op for op in writes}
     places: dict[int, list[Array]] = {}
     found: set[Value] = set()

@@ -1,4 +1,4 @@
-"""A tile whose sums several workgroups add up: its program taken apart, and the rounds in which workgroups take parts.
+"""Tiles whose K loop several workgroups share (stream-K, split-K): the tile's program, and the loop over its parts.
 
 loop(‹turns›) do (%turn) {
   %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
@@ -46,13 +46,13 @@ READS_WRITTEN = Reason(
 
 @dataclass(frozen=True)
 class TileProgram:
-    """The program of a tile: a loop that adds up, from zero, and what is done with its sums."""
+    """The program of a tile: its K loop, which accumulates from zero, and the epilogue."""
 
     before: tuple[Op, ...]
     loop: Loop
     after: tuple[Op, ...]
     steps: Any
-    """An int, or a number of the launch."""
+    """An int, or a scalar of the launch."""
     step_bytes: int
     depths: Depths
 
@@ -79,7 +79,7 @@ class TileProgram:
 
     @staticmethod
     def of(kernel: Kernel) -> TileProgram:
-        """Raises `Left` where it is not sure that sums of parts make the sums."""
+        """Return the program of a kernel's tile; raise `Left` where partial sums may not add up to the sums."""
         ops = launch_and_rest(kernel.body)[1].ops
         loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
@@ -114,17 +114,17 @@ def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a workgroup computes in a turn: the steps of a tile from one to another."""
+    """What a workgroup computes in an iteration: the steps of a tile from `first` to `end`."""
 
     number: Value
     first: Number
     end: Number
     trips: Number | None = None
-    """How many steps it takes, where these may be more than there are."""
+    """How many steps it runs, where these may be more than the tile has."""
 
 
 class Sharing(ABC):
-    """Writes a kernel whose workgroups add up parts of tiles, and hand them to each other through an exchange."""
+    """Writes a kernel whose workgroups compute parts of tiles, and pass partial sums through an exchange."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
         self.old, self.tile, self.slots = kernel, tile, slots
@@ -136,7 +136,7 @@ class Sharing(ABC):
         """Return the exchange slot of an earlier workgroup's partial sums."""
 
     def prepare(self) -> None:
-        """The exchange, and the workgroup's own number."""
+        """Emit the exchange and the workgroup id."""
         b = self.builder
         self.exchange = b.emit(MakeExchange, type=self.slot_type, name="exchange")
         self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
@@ -152,7 +152,7 @@ class Sharing(ABC):
         return at_launch(new)
 
     def in_turns(self, trips: Value) -> None:
-        """`compute`, turn by turn."""
+        """Emit `compute` in a loop of `trips` iterations."""
         b = self.builder
         turn = b.fresh("turn", INDEX_SCALAR)
         with b.region():
@@ -162,10 +162,10 @@ class Sharing(ABC):
 
     @abstractmethod
     def compute(self, count: Number) -> None:
-        """What a workgroup does in a turn."""
+        """Emit what a workgroup does in an iteration."""
 
     def add_up(self, turn: Turn) -> Value:
-        """The loop, from one step to another."""
+        """Emit the K loop over the steps of a part, and return its partial sums."""
         new, loop = self.numbers(turn.number), self.tile.loop
         self.builder.ops += [substitute(op, new) for op in self.tile.before if not isinstance(op, Workgroup)]
         index, *sums = loop.body.args
@@ -209,7 +209,7 @@ class Sharing(ABC):
         return whole
 
     def takes_all(self, others: int) -> bool:
-        """Whether so many are few enough to be on their way together."""
+        """Return whether so many partial sums are few enough to be loaded at once."""
         return come_together(others, self.tile.sums_bytes)
 
     def when(self, times: Number, write: Any) -> None:
@@ -221,7 +221,7 @@ class Sharing(ABC):
         self.builder.effect(Loop, times.value, (), body)
 
     def numbers(self, number: Value) -> dict[Value, Value]:
-        """The tile's own number in place of the workgroup's."""
+        """Return the mapping from the workgroup id to the tile's number."""
         return {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
 
     @property
@@ -231,26 +231,26 @@ class Sharing(ABC):
 
     @property
     def wide(self) -> int:
-        """Slots that a tile fills."""
+        """The number of slots that a tile fills."""
         return 1
 
     def hand_over(self, sums: Value, times: Number) -> None:
         self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own_slot.value, self.wide))
 
     def end(self, number: Value, whole: Value, times: Number) -> None:
-        """What is done with the sums of a tile."""
+        """Emit the epilogue of a tile."""
         (result,) = self.tile.loop.results
         new = {**self.numbers(number), result: whole}
         self.when(times, lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
 
 
 class SharedRounds(Sharing):
-    """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
+    """Stream-K: whole tiles for all workgroups in full waves, then parts of the tiles that are left."""
 
     rounds: Any
-    """As many turns have whole tiles."""
+    """The number of iterations that compute whole tiles."""
     whole: Any
-    """As many tiles are computed whole."""
+    """The number of tiles that are computed whole."""
     workgroups: Any
     steps: Any
     """Steps of a whole tile."""
@@ -261,7 +261,7 @@ class SharedRounds(Sharing):
 
     @abstractmethod
     def start(self) -> Any:
-        """What a workgroup knows of its parts; how many it has."""
+        """Emit what a workgroup needs to know of its parts, and return how many it has."""
 
     @abstractmethod
     def turn(self, turn: Number, is_whole: Number) -> Turn: ...

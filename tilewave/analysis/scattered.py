@@ -25,13 +25,13 @@ from tilewave.ir.rewrite import substitute
 from tilewave.ir.types import Exchange, Tile
 
 GRAIN = 16
-"""Columns of a slice are a multiple of these, which every matrix unit's blocks divide."""
+"""Columns of a slice are a multiple of this, because the blocks of every matrix unit divide it."""
 MOST_ROWS = 128
 """The most rows for which the columns of a slice are contiguous in registers."""
 
 
 def slices_of(tile: TileProgram, parts: int) -> int:
-    """How many workgroups add up slices of a tile in so many parts; 1 where one adds up all of it."""
+    """Return how many workgroups reduce slices of a tile that is split into `parts`; 1 where one reduces all of it."""
     *outer, rows, columns = tile.loop.init[0].type.shape
     in_a_row = prod(outer) == 1 and rows <= MOST_ROWS
     if not is_scattered(parts, tile.sums_bytes) or not in_a_row or not _Columns.can_cut(tile):
@@ -86,7 +86,7 @@ class ScatteredParts(Sharing):
         raise NotImplementedError("all are taken over at once")
 
     def add_up_slice(self, tile: Number, at: Number, sums: Value) -> None:
-        """`sums` are zeros: this workgroup has taken no step."""
+        """Emit the reduction of a slice; `sums` are zeros, because this workgroup has run no step."""
         b, kind = self.builder, self.slot_type
         one = Tile(kind.shape[1:], kind.dtype)
         zeros = b.emit(Part, sums, len(one.shape) - 1, 0, type=one, name="zeros")
@@ -96,7 +96,7 @@ class ScatteredParts(Sharing):
 
 
 class _Columns:
-    """What is done with a tile's sums, done with some of their columns."""
+    """The epilogue of a tile, applied to some columns of its sums."""
 
     def __init__(self, sharing: Sharing, number: Value, sums: Value, first: Number) -> None:
         self.sharing, self.program, self.builder, self.first = sharing, sharing.tile, sharing.builder, first
@@ -109,7 +109,7 @@ class _Columns:
 
     @staticmethod
     def can_cut(program: TileProgram) -> bool:
-        """Whether all that is written are columns of the sums, and what is computed from them column by column."""
+        """Return whether everything that is written is computed from the sums column by column."""
         makers = _makers(program)
         (result,) = program.loop.results
         writes = [op for op in program.after if isinstance(op, Write)]
@@ -122,7 +122,7 @@ class _Columns:
         return all(cut) and len(ends) == 1
 
     def write(self) -> None:
-        """Numbers first, which say where; then what is written, where it is inside its memory."""
+        """Emit the scalars for positions, then the writes, predicated where columns may be out of bounds."""
         writes = [op for op in self.program.after if isinstance(op, Write)]
         numbers = [op for op in self.program.after if op.results and not isinstance(op.results[0].type, Tile)]
         self.builder.ops += [substitute(op, self.numbers) for op in numbers]
@@ -157,7 +157,7 @@ class _Columns:
         return (*at[:axis], here, *at[axis + 1 :])
 
     def cut(self, v: Value, axis: int) -> Value:
-        """The columns of a tile, which run along one of its axes."""
+        """Return the slice's columns of a tile, which are along `axis`."""
         if (v, axis) not in self.made:
             shape = tuple(self.width if i == axis else n for i, n in enumerate(v.type.shape))
             result = self.builder.fresh(v.name, Tile(shape, v.type.dtype))
@@ -182,7 +182,7 @@ def _makers(program: TileProgram) -> dict[Value, Op]:
 
 
 def _made_of(op: Op, axis: int) -> list[tuple[Value, int]]:
-    """The tiles that an op's result is made of column by column, and along which of their axes these run."""
+    """Return the tiles that an op's result is made of column by column, and the axis of the columns in each."""
     match op:
         case Permute(x, axes):
             return [(x, axes[axis])]
@@ -193,7 +193,7 @@ def _made_of(op: Op, axis: int) -> list[tuple[Value, int]]:
 
 
 def _axis(v: Value, sums: Value, makers: Mapping[Value, Op]) -> int | None:
-    """Along which axis of a tile the columns of the sums run that it is made of; None: of none."""
+    """Return the axis of a tile along which the columns of the sums are; None if it is not computed from them."""
     if v == sums:
         return len(v.type.shape) - 1
     match makers.get(v):
@@ -211,7 +211,7 @@ def _axis(v: Value, sums: Value, makers: Mapping[Value, Op]) -> int | None:
 
 
 def _is_cut(v: Value, axis: int, sums: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether columns of a tile along an axis can be made by themselves."""
+    """Return whether columns of a tile along an axis can be computed independently."""
     if v == sums:
         return axis == len(v.type.shape) - 1
     op = makers.get(v)

@@ -27,12 +27,12 @@ INJECTIVE = "a place in memory holds one element: let the mapping give every ele
 
 SEEN_AT_ONCE = 1 << 20
 MOST_TILES = 2**31 - 1
-"""As many as a launch has workgroups."""
+"""The most tiles: as many as a launch has workgroups."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What an author is to correct where tiles are lost or computed twice, and at which line."""
+    """What an author should correct where tiles are missing or computed twice, and at which line."""
 
     text: str = ""
     loc: Loc = NOWHERE
@@ -61,7 +61,7 @@ class Schedule:
         return self._on_grid(self.workgroup)
 
     def rounds(self) -> Array:
-        """How many tiles its workgroup computes before each tile."""
+        """Return, for each tile, how many tiles its workgroup computes before it."""
         return self._on_grid(np.arange(len(self.tile)) - self.starts[self.workgroup])
 
     def _on_grid(self, numbers: Array) -> Array:
@@ -85,12 +85,12 @@ class Schedule:
 
 
 def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
-    """The schedule, if every element of every memory written is computed by one workgroup; else a counterexample."""
+    """Return the schedule; raise with a counterexample unless one workgroup computes each element that is written."""
     return Covered.by(kernel, symbols, remedy).schedule
 
 
 def stores(op: Op) -> TypeGuard[Write | Scatter]:
-    """Whether it writes an array of the call, and no memory of a workgroup's own."""
+    """Return whether an op writes an array of the call, not a memory of a workgroup."""
     return isinstance(op, (Write, Scatter)) and lies_in(op.memory, "global")
 
 
@@ -103,7 +103,7 @@ class Covered:
 
     schedule: Schedule
     covers: Mapping[Value, Cover]
-    """Who writes which part of each memory."""
+    """Which workgroup writes which part of each memory."""
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
@@ -126,7 +126,7 @@ class Covered:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a written memory is cut into tiles; axes that no tile spans come first, one element each."""
+    """The tiles of a written memory; axes that no tile spans come first, one element each."""
 
     axes: tuple[int, ...]
     tile: tuple[int, ...]
@@ -154,14 +154,14 @@ class Cut:
 
 
 class Cover:
-    """The tiles of one memory, or its elements where its tiles are not those of a grid, and who computes them."""
+    """The tiles of one memory, or its elements where tiles form no grid, and the workgroups that compute them."""
 
     def __init__(self, kernel: Kernel, writes: list[Write | Scatter], cut: Cut | None = None) -> None:
         self.writes, self.op = writes, writes[0]
         self.cut = cut or Cut.by(self.op)
         self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
         self.is_optional = any(map(_optional_writes(kernel).__contains__, map(id, writes)))
-        """Whether some of it may be written by none."""
+        """Whether some elements may stay unwritten."""
         tiles = prod(self.cut.grid)
         if cut is None and tiles > MOST_TILES:
             what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
@@ -172,7 +172,7 @@ class Cover:
 
     @staticmethod
     def of_elements(kernel: Kernel, symbols: Mapping[str, int], writes: list[Write | Scatter]) -> Cover:
-        """For tiles that overlap, or begin where no tile of a grid does."""
+        """Return the cover by elements, for tiles that overlap or are off the grid."""
         cover, mine = Cover(kernel, writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
         for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
             if isinstance(visit.op, Scatter):
@@ -202,7 +202,7 @@ class Cover:
         self.found.add(workgroups, tiles, next(i for i, op in enumerate(self.writes) if op is visit.op))
 
     def add_elements(self, visit: Visit) -> None:
-        """Where each element of a scattered tile goes; those outside go nowhere."""
+        """Add each element of a scattered tile that is in bounds."""
         at = element_places(visit)
         inside = np.all([(p >= 0) & (p < n) for p, n in zip(at, self.op.memory.type.shape, strict=True)], axis=0)
         if not inside.any(1).all():
@@ -224,7 +224,7 @@ class Cover:
 
     @cached_property
     def pairs(self) -> tuple[Array, Array]:
-        """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
+        """Return (workgroup, tile) pairs by workgroup, in the order in which each computes its tiles."""
         return self.found.sorted()
 
     def by_write(self) -> Iterator[tuple[Write | Scatter, Array, Array]]:
@@ -235,10 +235,10 @@ class Cover:
             yield op, workgroups[mine], tiles[mine]
 
     def check(self, remedy: Correction) -> None:
-        """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
+        """Raise unless every tile, or every element where tiles form no grid, is computed once."""
         seen, tiles = np.zeros(prod(self.cut.grid), bool), self.pairs[1]
         for first in range(0, len(tiles), SEEN_AT_ONCE):
-            seen[tiles[first : first + SEEN_AT_ONCE]] = True  # numpy makes each number 8 bytes first
+            seen[tiles[first : first + SEEN_AT_ONCE]] = True  # in pieces: numpy converts indices to 8 bytes each
         if len(tiles) == len(seen) and seen.all():
             return
         for op, workgroups, elements in self.by_write():
@@ -301,7 +301,7 @@ class Cover:
 
 
 def _told(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageError:
-    """At the line of the order where that may be wrong, which then says where the tiles are written."""
+    """Return the error at the line of the tile order where that may be wrong, with the write's location in the text."""
     if remedy.loc.line:
         counts = f"{counts} They are written at {write}." if counts else f"The tiles are written at {write}."
     lines = filter(None, (counts, remedy.text))
@@ -309,7 +309,7 @@ def _told(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageErr
 
 
 def _optional_writes(kernel: Kernel) -> set[int]:
-    """The writes of loops that their author means not to run at times."""
+    """Return the ids of writes in loops that their author marked optional."""
     loops = (op for op in walk(kernel.body) if isinstance(op, Loop) and op.optional)
     return {id(op) for loop in loops for op in walk(loop.body) if isinstance(op, (Write, Scatter))}
 
@@ -321,7 +321,7 @@ class _Pairs:
         dtype = np.int32 if largest < 1 << 31 else np.int64
         self.workgroups, self.tiles = np.empty(expected, dtype), np.empty(expected, dtype)
         self.writes = np.empty(expected, np.int32) if writes > 1 else None
-        """Which of several writes each is of."""
+        """The number of the write of each pair, where there are several writes."""
         self.count = 0
 
     def add(self, workgroups: Array, tiles: Array, write: int) -> None:
@@ -334,7 +334,7 @@ class _Pairs:
         self.count = end
 
     def sorted(self) -> tuple[Array, Array]:
-        """By workgroup, and for each in the order in which they came."""
+        """Return the pairs by workgroup, stably."""
         self._resize(self.count)
         if (self.workgroups[1:] < self.workgroups[:-1]).any():
             order = np.argsort(self.workgroups, kind="stable")
@@ -343,16 +343,16 @@ class _Pairs:
         return self.workgroups, self.tiles
 
     def of(self, write: int) -> Any:
-        """Where the pairs of one write are, once they are sorted."""
+        """Return the indices of one write's pairs, after sorting."""
         return slice(None) if self.writes is None else self.writes == write
 
     def _resize(self, count: int) -> None:
         for numbers in (self.workgroups, self.tiles, *([] if self.writes is None else [self.writes])):
-            numbers.resize(count, refcheck=False)  # in place: nothing is held twice
+            numbers.resize(count, refcheck=False)  # in place, to save a second copy
 
 
 def _elements(visit: Visit) -> tuple[Array, Array]:
-    """(workgroup, element) of all tiles of a write."""
+    """Return (workgroup, element) of all tiles of a write."""
     shape = visit.op.memory.type.shape
     cut = Cut.by(visit.op)  # type: ignore[arg-type]
     size = dict(zip(cut.axes, cut.tile, strict=True))

@@ -43,11 +43,11 @@ class SeenSizes:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One of the axes along which an access goes: how long it is, where a window begins, and of how many elements."""
+    """One axis of an access: its extent, and the start and extent of the window."""
 
     extent: int | str
     at: Value | None
-    """None where a formula places each element."""
+    """None where a formula gives the position of each element."""
     window: int
 
 
@@ -56,9 +56,9 @@ class _Look:
         self.scalars, self.arrays = BlockScalars(kernel.body), set(kernel.body.args)
         self.written = {op.memory for op in walk(kernel.body) if isinstance(op, (Write, Scatter))}
         self.lengths: set[tuple[str, int]] = set()
-        """Open lengths of arrays, and by windows of how many elements they are seen; 1: as they are."""
+        """Dynamic extents of arrays, with the window by which they are divided; 1: the extent itself matters."""
         self.watched: set[Value] = set()
-        """Where windows begin of reads in loops that are left out."""
+        """Starts of windows of reads in loops that are left out, along the loop-invariant axes."""
         launch, body = launch_and_rest(kernel.body)
         body = rewrite_block(body, self.left_out)
         for op in walk(body):
@@ -81,10 +81,10 @@ class _Look:
         along = dict(zip(op.axes, tile.type.shape, strict=True))
         return [_Axis(e, v, along.get(axis, 1)) for axis, (e, v) in enumerate(zip(extents, op.at, strict=True))]
 
-    # loops that go along an axis ------------------------------------------------------------------------------------
+    # loops along an axis --------------------------------------------------------------------------------------------
 
     def left_out(self, op: Op) -> list[Op] | None:
-        """A loop whose reads are inside whatever the length that it goes along, if nothing else needs it."""
+        """Remove a loop whose reads are in bounds for any extent of the axis that it runs along."""
         if not isinstance(op, Loop) or not self.is_walk(op):
             return None
         for read in walk(op.body):
@@ -92,13 +92,13 @@ class _Look:
                 axes = self.axes(read)
                 still = [axis for axis in axes if not self.goes_along(op, axis)]
                 self.see(still)
-                # A loop that never runs reads nothing, along no axis.
+                # The extent still matters where it is 0, because a loop without iterations reads nothing.
                 self.lengths |= {(str(axis.extent), MOST_OPEN) for axis in axes if axis not in still}
                 self.watched |= {axis.at for axis in still if axis.at is not None}
         return []
 
     def is_walk(self, op: Loop) -> bool:
-        """Whether it reads only, at places that the loop's own number decides along one axis, and nothing else does."""
+        """Return whether a loop only reads, at positions that depend on its index along axes it runs along, alone."""
         inside = {v for o in walk(op.body) for v in o.results} | {*op.body.args}
         if any(isinstance(v.type, Scalar) for v in op.results):
             return False
@@ -112,7 +112,7 @@ class _Look:
         return True
 
     def goes_along(self, op: Loop, axis: _Axis) -> bool:
-        """Whether its windows begin at 0, t, 2 · t, … as long as that is inside."""
+        """Return whether a loop's windows begin at 0, t, 2 · t, … up to the end of the axis."""
         step = None if axis.at is None else self.scalars.multiple(axis.at, op.body.args[0])
         length, by = self.scalars.rounded_up(op.trips)
         return step is not None and step == by and length.name == axis.extent

@@ -20,7 +20,7 @@ from tilewave.layouts.formulas import Layout
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports
 
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
-"""What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
+"""Parameters of swizzles in the order of trying: the longest period most often has no bank conflicts."""
 REPEATING_ROWS = max(PERIODS) * max(EVERY)
 """Rows after which every swizzle repeats, so that more rows add no information."""
 BY_BITS = (
@@ -29,13 +29,13 @@ BY_BITS = (
     (2, 4, 0, 1, 2, 4),  # for blocks of 16 rows
     (1, 2, 0, 1, 4, 2),  # of 32 rows
     (1, 2, 4, 1, 2, 4),  # and where a lane takes several consecutive chunks of a row
-    # Read by lanes for each other: four neighbouring rows, and in blocks of 16 also those eight further on.
+    # Transposing loads: four neighbouring rows, and in blocks of 16 also those eight further on.
     (2, 4, 0, 8),
     (2, 4, 0, 0, 8),  # 16 further on, where a lane takes two consecutive groups of rows
     (4, 8),
     (1, 2, 0, 0, 4, 8),  # rows in order: four neighbours, and those 16 and 32 further on
 )
-"""Swizzles by the bits of a row's number, where one of all its bits does not serve."""
+"""Swizzles by the bits of a row's number, for cases in which `Swizzled` has bank conflicts."""
 WIDE_PADS, NARROW_PADS = (16, 32), (8, 4)
 """Padding bytes after each row; narrow padding splits wide accesses."""
 _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
@@ -44,7 +44,7 @@ _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
 
 @dataclass(frozen=True)
 class StagedAccess:
-    """How lanes write a tile to shared memory and read it back; all that a placement's cost depends on."""
+    """The layouts in which lanes write a tile to shared memory and read it back; they decide a placement's cost."""
 
     shape: tuple[int, ...]
     element_bytes: int
@@ -61,7 +61,7 @@ class StagedAccess:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cycles in which shared memory serves all lanes: as few as can be, and with those they wait for each other."""
+    """Cycles of shared memory for all lanes' writes and reads: (without bank conflicts, with them)."""
 
     placement: Placement | None
     bytes: int
@@ -75,9 +75,9 @@ class Cost:
 
 @lru_cache(maxsize=256)
 def cheapest(ports: Ports, access: StagedAccess) -> Cost:
-    """The one without conflicts that wastes the fewest bytes; where all have some, the one that takes the least time.
+    """Return the first placement without bank conflicts; where all have some, the one with the fewest.
 
-    Narrow padding only where nothing else serves.
+    Narrow padding is tried last.
     """
     found = [cost(ports, access, None)]
     candidates: list[Placement] = [
@@ -93,7 +93,7 @@ def cheapest(ports: Ports, access: StagedAccess) -> Cost:
 
 
 def swizzles(access: StagedAccess, widest_bytes: int) -> Iterator[Swizzled]:
-    """Chunks as wide as an access; narrower ones only where lanes read less at once."""
+    """Yield swizzles of chunks as wide as an access, and narrower ones where lanes read fewer elements at once."""
     per_lane = max(_neighbours(layout) for layout in access.read)
     for chunk in dict.fromkeys((max(per_lane, widest_bytes // access.element_bytes), per_lane)):
         chunks, left = divmod(access.shape[-1], chunk)
@@ -135,7 +135,7 @@ def cost(ports: Ports, access: StagedAccess, placement: Placement | None) -> Cos
 
 @lru_cache(maxsize=64)
 def accesses(layout: Layout, waves: int, lanes: int, most: int) -> tuple[Array, int]:
-    """Where the accesses of all waves begin: axes x accesses x lanes; and how many elements each has."""
+    """Return the first positions of all waves' accesses, axes x accesses x lanes, and the elements of each access."""
     piece = gcd(_neighbours(layout), most)
     positions = layout.positions(waves, lanes)[..., ::piece, :]
     found = np.full((waves * lanes, *positions.shape[1:]), NO_LANE)

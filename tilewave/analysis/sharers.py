@@ -1,4 +1,4 @@
-"""Neighbouring workgroups in clusters: in how many turns they want the same, and whether all have as many.
+"""Multicast: in how many iterations workgroups of a cluster load the same tile, and whether all have as many.
 
 turn            0    1    2
 workgroup 0   (0,0)(2,0)(4,0)      columns: 0 and 0, 0 and 0, 0 and none: they agree in 2 of 2 turns that both have,
@@ -20,19 +20,19 @@ from tilewave.ir.ops import CopyAsyncSignal, Loop, Workgroup, Yield
 from tilewave.ir.rewrite import walk
 
 MOST_TURNS = 256
-"""In which workgroups are compared: what they share, they share from the first turns on."""
+"""The most iterations in which workgroups are compared; multicast groups agree from the first iterations on."""
 
 
 @dataclass(frozen=True)
 class Sharers:
-    """Which workgroups of a cluster share a box: `shares` of them, whose numbers in it are `apart` from each other."""
+    """A multicast group: `shares` workgroups of a cluster, whose ranks are `apart` from each other."""
 
     members: int
     shares: int
     apart: int = 1
 
     def clusters(self, numbers: Array) -> Array:
-        """Numbers of workgroups, a row for each cluster: 0 of those that are not there."""
+        """Return numbers of workgroups, one row for each cluster, 0 for missing workgroups."""
         missing = np.zeros(-len(numbers) % self.members, numbers.dtype)
         rows: Array = np.concatenate([numbers, missing]).reshape(-1, self.members)
         return rows
@@ -51,11 +51,11 @@ class Agreement:
     whole: int
     agree: int
     uneven: bool
-    """The first member of some cluster has a turn more than another."""
+    """Whether the first member of some cluster has an iteration more than another."""
     backwards: bool
-    """Another has a turn more than the first."""
+    """Whether another member has an iteration more than the first."""
     is_complete: bool
-    """Whether all turns of all workgroups were looked at."""
+    """Whether all iterations of all workgroups were compared."""
 
 
 def compare(
@@ -66,7 +66,7 @@ def compare(
     at: Sequence[Value],
     sharers: Sharers,
 ) -> Agreement:
-    """How the values `at` compare, which ops `before` and `inside` the loop over turns compute."""
+    """Return how the values `at` agree; ops `before` and `inside` the tile loop compute them."""
     loc = (turns or kernel.body.ops[0]).loc
     first = next(op for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
     probe = CopyAsyncSignal(first.memory, tuple(at), first.to, (), first.signals, first.signal, (), loc=loc)
@@ -75,7 +75,7 @@ def compare(
         ops = (Loop(turns.trips, (), Block(turns.body.args[:1], (*ops, Yield((), loc=loc))), loc=loc),)
     body, count = Block(kernel.body.args, (*before, *ops)), kernel.workgroup_count
     run = _FirstTurns(Kernel(kernel.name, body, count), sharers)
-    last = count if turns is not None else min(count, CHUNK)  # without turns, all have one
+    last = count if turns is not None else min(count, CHUNK)  # without a tile loop, all have one iteration
     found = [run.agreement(np.arange(start, min(start + CHUNK, last))) for start in range(0, last, CHUNK)]
     uneven = any(a.uneven for a in found) or (turns is None and count % sharers.members > 0)
     agree, whole, backwards = sum(a.agree for a in found), sum(a.whole for a in found), any(a.backwards for a in found)
@@ -83,7 +83,7 @@ def compare(
 
 
 class _FirstTurns(IndexRun):
-    """Looks at the first workgroups in their first turns, and at how many turns each of the others has."""
+    """Compares the first workgroups in their first iterations, and counts the iterations of all."""
 
     def __init__(self, kernel: Kernel, sharers: Sharers) -> None:
         super().__init__(kernel, {}, lambda op: isinstance(op, CopyAsyncSignal))

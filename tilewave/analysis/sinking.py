@@ -1,11 +1,11 @@
-"""Move tiles that loops take from outside into the loops, so that a loop's tiles can be cut without those around it.
+"""Move tiles that loops use from outside into the loops, so that a loop's tiles can be split without those around it.
 
     %mask = less(%places, %end) : tile<1024xbool>      loop(%rows, []) do (%row: index) {
     loop(%rows, []) do (%row: index) {             →     %mask_1 = less(%places_1, %end) : tile<1024xbool>
       … select(%mask, …)                                 … select(%mask_1, …)
 
-What is cheap is computed again in each step. What is dear to compute, or read from a memory that is written, is kept in
-memory of the workgroup's own, and each step reads it there.
+What is cheap is rematerialized in each step. What is expensive to compute, or read from a memory that is written, is
+kept in shared memory, and each step reads it from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHEAP: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Rea
 
 
 def sunk(block: Block, is_cut: Callable[[Value], bool], written: Collection[Value], builder: Builder) -> Block:
-    """The block, whose ops' regions make for themselves the tiles that run along an axis of one that is to be cut.
+    """Return the block with the tiles that regions use along an axis of a tile to be split moved into the regions.
 
     Memories in `written` may change between the place where a tile is read and the region that uses it.
     """
@@ -39,7 +39,7 @@ class _Sinking:
     written: Collection[Value]
     builder: Builder
     kept: dict[Value, Value] = field(default_factory=dict)
-    """The memories of tiles that are dear to compute."""
+    """Memories of tiles that are expensive to compute."""
     moved: set[Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class _Sinking:
         return with_ops(self.of, _without_unused([made for op in ops for made in self.with_memory(op)], self.moved))
 
     def region(self, region: Block) -> Block:
-        """A region with its own copies of what it takes along the axes of tiles that are to be cut."""
+        """Return a region with copies of the tiles it uses along the axes of tiles to be split."""
         made = {v for op in walk(region) for v in op.results}
         large = (v for v in made if isinstance(v.type, Tile) and self.is_cut(v))
         labels = {label for v in large for label in self.axes.of(v)}
@@ -68,7 +68,7 @@ class _Sinking:
             return Block(region.args, (*self.builder.ops, *(substitute(op, new) for op in region.ops)))
 
     def copy(self, v: Value, new: dict[Value, Value]) -> None:
-        """Have `new` name a tile of the region's own with what is in v."""
+        """Map v in `new` to a tile of the same contents that is made in the region."""
         if v in new:
             return
         op = self.makers[v]
@@ -114,7 +114,7 @@ class _Sinking:
 
 
 def _without_unused(ops: Sequence[Op], moved: Collection[Value]) -> list[Op]:
-    """Without the ops whose tiles were moved and are used no more."""
+    """Return the ops without those whose tiles were moved and are unused now."""
     used = Counter(v for op in ops for v in _operands(op))
     left = []
     for op in reversed(ops):

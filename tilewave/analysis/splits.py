@@ -17,7 +17,7 @@ from tilewave.ir.types import INDEX_SCALAR
 
 
 def tiles_of(kernel: Kernel, builder: Builder) -> Any:
-    """How many tiles a kernel computes whose workgroups have one each: an int, or a number of the launch."""
+    """Return the number of tiles of a kernel with one tile per workgroup: an int, or a scalar of the launch."""
     if isinstance(kernel.workgroups, int):
         return kernel.workgroups
     return Number(builder, Value(kernel.workgroups, INDEX_SCALAR)).smaller(MOST_TILES)  # no launch has more
@@ -25,7 +25,7 @@ def tiles_of(kernel: Kernel, builder: Builder) -> Any:
 
 @dataclass(frozen=True)
 class Split:
-    """`steps` of each of `tiles`, cut evenly among `workgroups`; its formulas take numbers of any kind."""
+    """Stream-K: `steps` of each of `tiles`, split evenly among `workgroups`; formulas take numbers of any kind."""
 
     tiles: int
     steps: int
@@ -43,11 +43,11 @@ class Split:
 
     @property
     def longest(self) -> int:
-        """Steps that a workgroup has at most."""
+        """The most steps of a workgroup."""
         return -(-self.all_steps // self.workgroups)
 
     def first(self, workgroup: Any) -> Any:
-        """The step with which a workgroup's range begins; that of the next one ends it."""
+        """Return the first step of a workgroup's range, which ends where the next one begins."""
         return workgroup * self.all_steps // self.workgroups
 
     def workgroup_of(self, step: Any) -> Any:
@@ -65,7 +65,7 @@ class OpenSplit(Split):
     every: Any = field(kw_only=True)
     """Steps of all tiles."""
     most: int = field(kw_only=True)
-    """No more steps than these are shared."""
+    """The most steps that are shared."""
 
     @property
     def all_steps(self) -> Any:
@@ -80,9 +80,9 @@ class OpenSplit(Split):
 
 @dataclass(frozen=True)
 class EqualParts:
-    """Each of `tiles` in `parts` of equally many steps, a part for a workgroup; its formulas take numbers of any kind.
+    """Split-K: each of `tiles` in `parts` of equal steps, one part per workgroup; formulas take numbers of any kind.
 
-    Those that have the same part of neighbouring tiles are neighbours.
+    Neighbouring workgroups have the same part of neighbouring tiles.
     """
 
     tiles: int
@@ -107,7 +107,7 @@ class EqualParts:
         return workgroup % self.tiles
 
     def first(self, workgroup: Any) -> Any:
-        """The step of its tile with which a workgroup begins."""
+        """Return the first step of a workgroup's part of its tile."""
         return workgroup // self.tiles * self.longest
 
     def workgroup_of(self, tile: Any, part: Any) -> Any:

@@ -37,7 +37,7 @@ from tilewave.machine.description import Machine
 
 @dataclass(frozen=True)
 class Streamed:
-    """Arrays that L2 cannot keep, and the open sizes that this is said for."""
+    """Arrays that L2 cannot keep, and the dynamic sizes for which this holds."""
 
     arrays: frozenset[str] = frozenset()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
 
 
 def streams(array_bytes: float, card: Machine) -> bool:
-    """Whether L2 cannot keep an array, each part of which keeps what its own processors read, and requests can meet."""
+    """Return whether an array exceeds an L2 partition, which caches what its SMs read, and requests can merge."""
     return card.merging is not None and array_bytes > card.l2.bytes // card.l2.partitions
 
 

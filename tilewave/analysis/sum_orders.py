@@ -38,20 +38,20 @@ CONDITION = Reason(
 )
 
 Source = Callable[[Op], Iterable[Value]]
-"""What an op makes that is marked from the beginning."""
+"""The results of an op that are marked from the beginning."""
 
 
 @dataclass(frozen=True)
 class SumOrder:
-    """A sum whose order is one for every tile."""
+    """A sum with one order for every tile."""
 
     loc: Loc
     steps: int
-    """0 where they are as many as its depth has, which is known at the launch."""
+    """The trip count; 0 where it is known at the launch only."""
     depth: int
     """K of one step; 0 where the loop has no MMA."""
     parts: int = 1
-    """Into which its author cuts it."""
+    """The parts into which its author splits it."""
 
     def __str__(self) -> str:
         each = f" of {self.depth}" if self.depth else ""
@@ -113,7 +113,7 @@ class _Placed:
 
 
 def _is_place(op: Op) -> Iterable[Value]:
-    """What an op makes that is placed, whatever it is made of."""
+    """Return the results of an op that are placed, whatever its operands are."""
     if isinstance(op, (Workgroup, TileOf)):
         return op.results
     turns = isinstance(op, Loop) and not any(isinstance(v.type, Tile) for v in op.init)
@@ -121,7 +121,7 @@ def _is_place(op: Op) -> Iterable[Value]:
 
 
 def _places(op: Op) -> list[Value]:
-    """Where an op reads memory: its numbers."""
+    """Return the scalars that decide where an op reads memory."""
     if not op.read:
         return []
     inner = [v for block in op.blocks for v in _yielded(block)]
@@ -129,7 +129,7 @@ def _places(op: Op) -> list[Value]:
 
 
 def _counted(loop: Loop | While) -> set[Value]:
-    """The numbers that depend on a loop's count."""
+    """Return the scalars that depend on a loop's index."""
     return _reached(loop.body, {*loop.body.args[:1]}, lambda op: ())
 
 
@@ -144,7 +144,7 @@ def _depth_sizes(loop: Loop | While) -> Iterator[str]:
 
 
 def _reached(block: Block, known: set[Value], is_source: Source) -> set[Value]:
-    """The values that these reach, through numbers alone: what tiles hold is no order."""
+    """Return the values that depend on `known` through scalars; the contents of tiles decide no order."""
     found = set(known)
     while True:
         before = len(found)

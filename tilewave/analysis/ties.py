@@ -43,18 +43,18 @@ from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import Layout
 
 TileLayouts = tuple[Layout, ...]
-"""Layouts that cover a tile together; one, unless its lanes do not divide it."""
+"""Layouts that cover a tile together; only one, unless lanes do not divide the tile."""
 
 Passed = Callable[[TileLayouts], TileLayouts | None]
-"""What a spread at one end of a tie becomes at the other; None: whatever suits it."""
+"""Maps the layout at one end of a tie to that at the other; None: no constraint."""
 
 
 class Ties:
-    """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
+    """`spread[v]` is the layout of v, for every tile that is not available in any layout.
 
-    `sums` says how a product gives its sums, `operands` how it takes what it multiplies, `wish` how a tile that nothing
-    else binds had best be held, `left_over` how the result of a reduction is held, given how it takes its tile, and
-    `met` how it takes what waves left in shared memory, given how its result is held.
+    `sums` gives the layout of an MMA's accumulator, `operands` those of its operands, `wish` the preferred layout of a
+    tile without other constraints, `left_over` that of a reduction's result given that of its operand, and `met` that
+    of values that waves stored in shared memory given that of their reduction.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Ties:
     ) -> None:
         self.spread: dict[Value, TileLayouts] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
-        """From a tile to those that it decides."""
+        """For each tile, the tiles whose layout it decides."""
         self.one: dict[Value, tuple[Value, ...]] = {}
         """For each carried value, its names inside the loop and after it, which have the same layout."""
         self.made_of: dict[Value, Reduce] = {}
-        """What is left of a reduced tile, which decides how it is held."""
+        """For each reduction's result, the reduction, whose operand decides its layout."""
         self.left_over, self.met = left_over, met
         ops = list(walk(kernel.body))
         self.makers = {v: op for op in ops for v in op.results}
@@ -80,7 +80,7 @@ class Ties:
         for op in ops:
             self.tie(op)
         products = [op for op in ops if isinstance(op, Mma)]
-        self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
+        self.spread.update({op.result: sums(op) for op in products})  # first, because an accumulator's layout is fixed
         self.leave([op.result for op in products])
         for op in products:
             self.claim(op.acc, sums(op))
@@ -93,7 +93,7 @@ class Ties:
         for v in sorted(reduced, key=lambda v: -prod(v.type.shape)):
             self.hold(v, wish(v))
         for op in self.made_of.values():
-            if op.x not in self.bound:  # a constant, say, can be had in any layout, but not what is left of it
+            if op.x not in self.bound:  # a constant is available in any layout, but its reduction is not
                 self.spread[op.result] = left_over(op, wish(op.x))
                 for name in (op.result, *self.leave((op.result,))):
                     for other, spread in self.pulled(name):
@@ -105,7 +105,7 @@ class Ties:
                 self.hold(v, wish(v))
 
     def claim(self, v: Value, spread: TileLayouts) -> tuple[Value, ...]:
-        """`v` and its other names, if nothing decided them before: a loop that adds products up holds their sums."""
+        """Set the layout of `v` and of its other names inside and after a loop, unless decided; return those set."""
         if v not in self.bound or v in self.spread or v in self.made_of:
             return ()
         names = self.one.get(v, (v,))
@@ -113,7 +113,7 @@ class Ties:
         return (*names, *self.leave(names))
 
     def leave(self, names: Sequence[Value]) -> tuple[Value, ...]:
-        """What is left of tiles that have been decided, where they are reduced, and what is left of that."""
+        """Set the layouts of reductions of tiles that are decided, and of reductions of these; return the results."""
         found: tuple[Value, ...] = ()
         for op in self.made_of.values():
             if op.x in names and op.result not in self.spread:
@@ -122,18 +122,18 @@ class Ties:
         return found
 
     def is_met(self, op: Reduce) -> bool:
-        """Whether it takes what waves left in shared memory, which can be had in any layout."""
+        """Return whether a reduction reads what waves stored in shared memory, which is available in any layout."""
         return _is_exchanged(self.makers.get(op.x))
 
     def hold(self, v: Value, spread: TileLayouts) -> None:
-        """`v` and what is tied to it; what was decided before stays."""
+        """Set the layout of `v` and of what is tied to it, where not decided before."""
         waiting = [(v, spread)]
         while waiting:
             for name in self.claim(*waiting.pop()):
                 waiting += self.pulled(name)
 
     def pulled(self, v: Value) -> list[tuple[Value, TileLayouts]]:
-        """What is tied to a tile that has been decided, and how it had best be held."""
+        """Return what is tied to a decided tile, with the layouts that follow."""
         pulls = ((other, passed(self.spread[v])) for other, passed in self.ties.get(v, ()))
         return [(other, spread) for other, spread in pulls if spread is not None]
 
@@ -166,7 +166,7 @@ class Ties:
                 else:
                     self.made_of[op.result] = op
             case _:
-                pass  # what it gives can be had in any layout, or is refused where it is cut among lanes
+                pass  # its results are available in any layout, or `distribute_lanes` refuses it
 
     def tie_all(self, values: Sequence[Value]) -> None:
         mine = [v for v in dict.fromkeys(values) if v in self.bound]
@@ -180,19 +180,19 @@ class Ties:
 
 
 def _only_adds_axes(op: Broadcast) -> bool:
-    """Whether nothing is repeated: all further axes are 1 long."""
+    """Return whether all new axes have extent 1, so that nothing is repeated."""
     return prod(op.result.type.shape) == prod(op.x.type.shape)
 
 
 def part_of(spread: TileLayouts, op: Part) -> TileLayouts | None:
-    """How lanes hold a part of a tile that they hold so, if they need not exchange it."""
+    """Return the layout of a slice of a tile, if lanes need not exchange elements."""
     extent, count = op.x.type.shape[op.axis], op.result.type.shape[op.axis]
     found = spread[0].part(op.axis, extent, op.first, count) if len(spread) == 1 else None
     return found and (found[0],)
 
 
 def carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
-    """For each tile that a loop carries: what it begins with, its names inside, what a round yields, and the result."""
+    """Yield for each carried tile of a loop: its result, names inside, what is yielded, and its initial value."""
     ends = op.body.ops[-1]
     assert isinstance(ends, Yield)
     inside = [carried_args(op, body) for body in bodies(op)]
@@ -210,7 +210,7 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 
 
 def _bound(ops: Sequence[Op]) -> dict[Value, None]:
-    """Sums, what loops carry, what is reduced, and all that is computed from them, in the program's order."""
+    """Return accumulators, carried tiles, reduced tiles, and all that is computed from them, in program order."""
     makers = {v: op for op in ops for v in op.results}
     reductions = [op for op in ops if isinstance(op, Reduce)]
     reduced = {v for op in reductions for v in _made_of(op.x, makers)}
@@ -231,23 +231,23 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
             case Elementwise() if any(v in found for v in op.operands):
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case _:
-                pass  # likewise
+                pass  # its results are available in any layout, or `distribute_lanes` refuses it
     return found
 
 
 def _made_of(v: Value, makers: Mapping[Value, Op]) -> Iterator[Value]:
-    """A tile and those that it is computed from one by one, so that none of them is read or made twice."""
+    """Yield a tile and those it is computed from elementwise, so that none of them is read or made twice."""
     op = makers.get(v)
     if isinstance(op, (Elementwise, Permute, Convert)):
         for x in op.operands:
             if isinstance(x.type, Tile):
                 yield from _made_of(x, makers)
-        if not isinstance(op, Convert):  # which gives it in any layout
+        if not isinstance(op, Convert):  # a Convert's result is available in any layout
             yield v
     elif not isinstance(op, (Broadcast, Const, Iota)) and not _is_exchanged(op):
         yield v
 
 
 def _is_exchanged(op: Op | None) -> bool:
-    """Whether it reads what lanes left for each other, each in the layout that it needs."""
+    """Return whether an op reads what lanes exchange through shared memory, which is available in any layout."""
     return isinstance(op, Read) and lies_in(op.memory, "shared")

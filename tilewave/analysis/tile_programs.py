@@ -1,4 +1,4 @@
-"""Kernels seen from afar: whether a workgroup computes one tile, and which loops only add products up."""
+"""The overall form of a kernel: whether a workgroup computes one tile, and which loops only accumulate MMAs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def computes_one_tile(kernel: Kernel) -> bool:
 
 
 def only_adds_up(op: Op) -> bool:
-    """Whether a loop does nothing but add products to what it carries, so that the order of its rounds is free."""
+    """Return whether a loop only adds MMAs to what it carries, so that its iterations can be reordered."""
     if not isinstance(op, Loop) or not op.init:
         return False
     products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
@@ -33,10 +33,9 @@ def only_adds_up(op: Op) -> bool:
 
 
 def adds_one_product(op: Op) -> bool:
-    """Whether a loop does nothing in a round but add one product of what it reads to each of its sums.
+    """Return whether each iteration of a loop only adds one MMA of what it reads to each accumulator.
 
-    What it multiplies may be computed element by element. Then tiles of any depth add up the same products, one after
-    the other.
+    Operands may be computed elementwise. Tiles of any K then add the same products in the same order.
     """
     if not isinstance(op, Loop) or not only_adds_up(op):
         return False
@@ -54,7 +53,7 @@ def _is_sum(v: Value, arg: Value, products: dict[Value, Mma]) -> bool:
 
 
 def _only_sums_use(op: Loop, carried: set[Value], products: dict[Value, Mma]) -> bool:
-    """Whether nothing else in the loop looks at the sums so far."""
+    """Return whether nothing else in the loop uses the accumulators."""
     sums = carried | set(products)
     users = [(inner, v) for inner in walk(op.body) for v in inner.operands if v in sums]
     return all(isinstance(u, Yield) or (isinstance(u, Mma) and v == u.acc and v not in (u.a, u.b)) for u, v in users)

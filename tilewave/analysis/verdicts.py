@@ -1,4 +1,4 @@
-"""What was found of a kernel's sizes, and kept: who computes what, and that nothing is lost, twice or exchanged."""
+"""Checked size classes of a kernel, cached: the schedule, and that no tile is missing, computed twice or exchanged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tilewave.ir.launch import HostLaunch, Picked, bind, numbers_of, open_sizes,
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 KEPT_VERDICTS = 4096
-"""Sets of sizes that were found right; more than that in turn, and it starts afresh."""
+"""The most size classes that are remembered as correct; then the cache is cleared."""
 KEPT_SCHEDULES = 16
-"""A schedule holds 8 bytes a tile, so few are kept; the oldest is forgotten first."""
+"""The most schedules that are cached, because each has 8 bytes per tile; the oldest is dropped first."""
 
 Values = Mapping[str, Any]
 Shapes = Sequence[Sequence[int]]
@@ -33,12 +33,12 @@ class Verdicts:
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}
         self.looked_at = 0
-        """How often a schedule was made and judged."""
+        """How often a schedule was computed and checked."""
 
     def knows(self, workgroups: int, numbers: Sequence[int], shapes: Shapes) -> bool:
-        """Whether the kernel is right for what a launch computes with arrays of these shapes; nothing is looked at.
+        """Return whether the kernel is known to be correct for a launch with arrays of these shapes, without a check.
 
-        `numbers` are those that the launch passes on.
+        `numbers` are the scalars that the launch passes on.
         """
         if not self.proof.holds:
             return self._seen.key(workgroups, numbers) in self._right
@@ -46,12 +46,12 @@ class Verdicts:
         return self.proof.holds_at(written(shapes), positive(numbers), workgroups)
 
     def surely(self, workgroups: Number, numbers: Sequence[Number], shapes: Sequence[Sequence[Number]]) -> list[Number]:
-        """What must hold for a kernel that is proved to be right at any rate, for numbers that may be recorded."""
+        """Return conditions, recordable, under which a proven kernel is correct."""
         written, positive = self._looked_for
         return self.proof.surely(written(shapes), positive(numbers), workgroups)
 
     def want(self, numbers: Sequence[Any], values: Values, shapes: Shapes) -> None:
-        """Raise unless the kernel is right for the numbers of a call, which are `values` by their names."""
+        """Raise unless the kernel is correct for a call's scalar arguments, which `values` has by name."""
         launched = HostLaunch.of(self.kernel)(numbers)
         if self.knows(*launched, shapes):
             return
@@ -62,7 +62,7 @@ class Verdicts:
 
     @cached_property
     def _looked_for(self) -> tuple[Picked, Picked]:
-        """The arrays that the proof speaks of among all, and its symbols among the numbers of a call."""
+        """Functions that pick the proof's arrays among all arrays, and its symbols among the scalar arguments."""
         arrays = [v.name for v in self.kernel.body.args if isinstance(v.type, Memory)]
         written = [arrays.index(w.array) for w in self.proof.windows]
         return picked(written), picked([self._names.index(name) for name in self.proof.positive])
@@ -72,7 +72,7 @@ class Verdicts:
         return SeenSizes(self.kernel)
 
     def schedule(self, numbers: Sequence[Any], values: Values) -> Schedule:
-        """Who computes what for these, judged."""
+        """Return the checked schedule for these scalar arguments."""
         key = self._seen.key(*HostLaunch.of(self.kernel)(numbers))
         found = self._schedules.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Where a kernel's reads and writes go: its index arithmetic run alone, on all workgroups at once, without data."""
+"""Index traces: where reads and writes go, by running a kernel's index arithmetic on all workgroups without data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
 CHUNK = 1 << 16
-"""Workgroups run at a time: their numbers stay in the second-level cache of a core."""
+"""Workgroups that run at a time: their numbers fit in a core's L2 cache."""
 FEWEST_ROUNDS = 1 << 12
 """A while loop with more iterations than this, and than there are tiles to write, is taken to be endless."""
 
@@ -39,15 +39,16 @@ FORMULA_CHUNK = 1 << 20
 """Elements whose positions a formula computes at a time."""
 
 Wanted = Callable[[Op], bool]
-"""Which ops are visited."""
+"""Selects the ops that are visited."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One read or write, as some workgroups came to it: who, and where each one's tile begins.
+    """One read or write by some workgroups, and where each one's tile begins.
 
-    Where a formula places each element, `at` says for one element of the tile where it is, for those workgroups for
-    which it is inside; in a `WholeRun`, for all of them: [workgroup, *element], of length 1 along what does not matter.
+    Where a formula gives the position of each element, `at` is the position of one element of the tile, for those
+    workgroups for which it is in bounds; in a `WholeRun`, of all elements: [workgroup, *element], with length 1 along
+    axes that do not matter.
     """
 
     op: Write | Scatter | Read | Gather
@@ -62,7 +63,7 @@ TAKE_ALL = (
 )
 
 FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
-"""Ops of which it is known where in their memory each workgroup goes."""
+"""Ops whose positions in memory are known for each workgroup."""
 
 
 def want_followed(kernel: Kernel, touched: Callable[[Op], tuple[Value, ...]]) -> None:
@@ -73,12 +74,12 @@ def want_followed(kernel: Kernel, touched: Callable[[Op], tuple[Value, ...]]) ->
 
 
 def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:
-    """Every visit of the wanted ops: chunks of workgroups in launch order, and in each the program's order."""
+    """Yield every visit of the wanted ops: chunks of workgroups in launch order, each in program order."""
     return IndexRun(kernel, symbols, lambda op: isinstance(op, wanted)).all()
 
 
 class IndexRun:
-    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made."""
+    """Runs the scalar part of a kernel on arrays, one element per workgroup; tiles are not computed."""
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted) -> None:
         self.kernel, self.wanted = kernel, wanted
@@ -129,7 +130,7 @@ class IndexRun:
                 raise CannotCompile(MADE_OF_DATA.format(op=op.name), loc=op.loc, remedy=TAKE_ALL)
 
     def is_known(self, op: While) -> bool:
-        """Whether its condition is not made of data: such a loop is followed to see that it ends."""
+        """Return whether a loop's condition does not depend on data, so that it can be run to see that it ends."""
         return not any(v in self.of_data for v in op.condition.ops[-1].operands)
 
     def matters(self, op: Loop | While) -> bool:
@@ -173,7 +174,7 @@ class IndexRun:
     def check_progress(
         self, op: While, w: Array, active: Array, before: tuple[Any, ...], after: tuple[Any, ...]
     ) -> None:
-        """A round that changes nothing changes nothing for ever."""
+        """Raise where an iteration changed nothing that decides the condition, because the loop is then endless."""
         known = (isinstance(v.type, Scalar) and v in self.needed for v in op.init)
         pairs = [(b, a) for b, a, v in zip(before, after, known, strict=True) if v]
         stuck = active.copy()
@@ -192,7 +193,7 @@ class IndexRun:
     def round(
         self, body: Block, env: dict[Value, Any], w: Array, active: Array, args: tuple[Any, ...], old: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        """One pass through a loop's body for the active workgroups; the others keep what they carried."""
+        """Run a loop's body once for the active workgroups; the others keep what they carry."""
         if active.all():
             return self.block(body, env, w, *args)
         narrow = {v: x[active] if isinstance(x, np.ndarray) and x.shape else x for v, x in env.items()}
@@ -202,7 +203,7 @@ class IndexRun:
 
 
 class WholeRun(IndexRun):
-    """Asks a formula for all elements of a tile at once, for so many workgroups at a time."""
+    """Runs formulas on all elements of a tile at once, for some workgroups at a time."""
 
     def visit_formula(self, op: Gather | Scatter, env: dict[Value, Any], w: Array) -> None:
         tile = tile_shape(op)
@@ -222,7 +223,7 @@ def _column(x: Any, part: slice, rank: int) -> Any:
 
 
 def element_places(visit: Visit) -> tuple[Array, ...]:
-    """[workgroup, element]: where each element of a tile is that a formula places."""
+    """Return the positions of the elements of a tile with a formula, as [workgroup, element]."""
     tile = tile_shape(visit.op)
     shape = (len(visit.workgroups), *tile)
     return tuple(np.broadcast_to(p, shape).reshape(len(visit.workgroups), prod(tile)) for p in visit.at)
@@ -235,7 +236,7 @@ def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
 
 
 def window(op: Write | Read) -> tuple[int, ...]:
-    """How much a write stores, or a read takes, along each axis of its memory."""
+    """Return the extents of what a write stores, or a read loads, along each axis of its memory."""
     along = dict(zip(op.axes, op.within or tile_shape(op), strict=True))
     return tuple(along.get(axis, 1) for axis in range(op.memory.type.rank))
 
@@ -254,7 +255,7 @@ def _merge(active: Array, new: Any, old: Any) -> Any:
 
 
 def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = frozenset()) -> set[Value]:
-    """The scalars that decide where the wanted ops go and which loops run how often; and what is watched."""
+    """Return the scalars that decide positions of wanted ops and trip counts of loops, and those of `watched`."""
     needed: set[Value] = set(watched)
     ops, of_data = list(walk(body)), made_of_data(body)
     size = -1
@@ -276,7 +277,7 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
 
 
 def made_of_data(body: Block) -> set[Value]:
-    """The values that what is read decides, directly or by others."""
+    """Return the values that depend on data read from memory."""
     found: set[Value] = set()
     size = -1
     while size != len(found):
@@ -291,7 +292,7 @@ def made_of_data(body: Block) -> set[Value]:
 
 
 def _carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
-    """What a loop carries: its result, what it begins with and what a round ends with, and its names inside."""
+    """Yield for each carried value of a loop: its result, its initial value, what an iteration yields, names inside."""
     ends = op.body.ops[-1]
     assert isinstance(ends, Yield)
     inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]

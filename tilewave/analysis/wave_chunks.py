@@ -24,7 +24,7 @@ from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.chips import Chip
 
 BANKS_BYTES = 128
-"""Rows of so many bytes begin in the same bank."""
+"""Rows of this many bytes begin in the same bank."""
 PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 
@@ -48,7 +48,7 @@ class WaveChunks:
 
     @staticmethod
     def of(layout: Layout, width: int, columns: int, lanes: int) -> WaveChunks | None:
-        """Chunks of so many columns; None where waves hold no whole ones, or lanes do not read whole rows."""
+        """Return chunks of `columns` columns; None where waves hold no whole chunks, or lanes read no whole rows."""
         steps = tuple(step[-2:] for step in layout.steps[-2:])
         block = Layout(_inside(layout), steps, _of_lanes(layout)).positions(1, lanes)
         rows, wide = (int(n) + 1 for n in block.reshape(-1, 2).max(axis=0))
@@ -58,7 +58,7 @@ class WaveChunks:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many registers a chunk has: of one block of rows, and of as many of columns as it is wide."""
+        """The extents of a chunk in registers: one block of rows, and as many blocks of columns as it is wide."""
         blocks = self.columns // max(self.layout.steps[-3])
         return (*[1] * (len(self.layout.registers) - 3), blocks, *_inside(self.layout))
 
@@ -78,11 +78,11 @@ class WaveChunks:
         return self.lanes * self.width // self.columns
 
     def written(self) -> Layout:
-        """A chunk in a wave's registers."""
+        """Return the layout of a chunk in a wave's registers, as it is written."""
         return Layout(self.counts, tuple(step[-2:] for step in self.layout.steps), _of_lanes(self.layout))
 
     def read(self) -> Layout:
-        """A chunk as lanes read it."""
+        """Return the layout of a chunk as lanes read it back."""
         high, per_row = self.rows_at_once, self.columns // self.width
         axes = (Term("lane", 1, per_row),) if high > 1 else (), (Term("lane", self.width, 1, per_row),)
         return Layout((self.rows // high, self.width), ((high, 0), (0, 1)), axes)
@@ -105,13 +105,13 @@ def _of_lanes(layout: Layout) -> tuple[tuple[Term, ...], ...]:
     return tuple(tuple(term for term in terms if term.of == "lane") for terms in layout.axes[-2:])
 
 
-# -- the memory of a chunk --------------------------------------------------------------------------------------------
+# -- shared memory of chunks ------------------------------------------------------------------------------------------
 
 
 def chunk_memory(
     machine: Chip, layout: Layout, memory: Type, waves: int, room_bytes: int, row_bytes: Sequence[int]
 ) -> Memory | None:
-    """Waves x rows x columns for the first rows that fit, on their way to a memory; None where none do."""
+    """Return a shared memory, waves x rows x columns, for the first chunk width that fits; None where none does."""
     dtype = memory.dtype
     for columns in (n // dtype.bytes for n in row_bytes):
         chunks = WaveChunks.of(layout, stored_width(memory), columns, machine.lanes)
@@ -126,7 +126,7 @@ def chunk_memory(
 
 
 def _paddings(dtype: DType) -> Iterator[Padded]:
-    """Tried first: all addresses of a chunk then differ by what an instruction can say."""
+    """Yield paddings, tried before swizzles: addresses within a chunk then differ by immediate offsets."""
     return (Padded(bytes // dtype.bytes) for bytes in PAD_BYTES if bytes >= dtype.bytes)
 
 
@@ -138,7 +138,7 @@ def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
 
 @lru_cache(maxsize=256)
 def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
-    """Cycles that lanes wait for each other while one chunk is written and read."""
+    """Return the cycles of bank conflicts while one chunk is written and read."""
     size = memory.dtype.bytes
 
     def waited(kind: Kind, layout: Layout) -> int:
@@ -152,7 +152,7 @@ def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
 
 
 def _grain_bytes(memory: Memory) -> int:
-    """What the addresses of rows and of their chunks are multiples of, whatever else they are."""
+    """Return the alignment of the addresses of rows and of their chunks."""
     match memory.placement:
         case Padded(elements) | Swizzled(elements):
             return elements * memory.dtype.bytes

@@ -28,7 +28,7 @@ NO_GAP = -1
 
 @dataclass(frozen=True)
 class Access:
-    """All waves touch a memory; `place` is the part of a shared one, where that is known, or how lanes share it."""
+    """An access to a memory by all waves; `place` is the slot of a shared memory, where known, or a global access."""
 
     gap: int
     """The gap before the access; NO_GAP where no barrier may be placed there."""
@@ -56,7 +56,7 @@ class StandingBarrier:
 
 @dataclass(frozen=True)
 class Round:
-    """A loop: what is done again and again, between `least` and `most` times."""
+    """A loop, with between `least` and `most` iterations."""
 
     gap: int
     condition: tuple[Step, ...]
@@ -66,10 +66,10 @@ class Round:
     least: int
     most: int
     made: frozenset[str]
-    """The names of values that are others in every round."""
+    """The names of values that each iteration defines again."""
 
     def is_short(self) -> bool:
-        """Whether it is followed round by round: loops around loops only if there is no way back in them."""
+        """Return whether the analysis unrolls the loop; one with inner loops only if it has at most one iteration."""
         return self.most <= (1 if self.index is None or any(isinstance(s, Round) for s in self.body) else FEW_ROUNDS)
 
 
@@ -79,23 +79,23 @@ Gaps = int
 """A set of gaps, one bit each."""
 READ, WRITTEN, COMING = "read", "written", "coming"
 Touched = tuple[str, str, Place]
-"""Which memory, what happens to it, and where in it."""
+"""The memory, the kind of access, and the place in the memory."""
 Pending = dict[Touched, frozenset[Gaps]]
-"""What was touched since the last barrier, and the gaps passed since, on each way that has no needless ones."""
+"""Accesses since the last barrier, with the gaps passed since on each path, without redundant paths."""
 NOTHING: Pending = {}
 HERE: frozenset[Gaps] = frozenset((0,))
 """No gap was passed."""
 
 
 class Walker:
-    """Looks for those who touch what others did: waves in shared memory, and in global memory as `conflicts` says."""
+    """Finds conflicting accesses: of different waves in shared memory, and in global memory as `conflicts` says."""
 
     def __init__(self, residues: Residues, who: Meets = Meets.WAVES, conflicts: Conflicts | None = None) -> None:
         self.residues, self.who, self.conflicts = residues, who, conflicts
         self.ways: frozenset[Gaps] = frozenset()
-        """The gaps on each way between two accesses that conflict."""
+        """The gaps on each path between two conflicting accesses."""
         self.rounds: dict[str, int] = {}
-        """The index of each loop that is followed round by round."""
+        """The current index of each loop that is unrolled."""
 
     def run(self, steps: Sequence[Step], pending: Pending) -> Pending:
         for step in steps:
@@ -132,7 +132,7 @@ class Walker:
         return found
 
     def is_cut(self, way: Gaps) -> bool:
-        """Whether it passes all gaps of a way on which there must be a barrier."""
+        """Return whether a path includes all gaps of a path that must have a barrier."""
         return any(way & known == known for known in self.ways)
 
     def touch(self, access: Access, pending: Pending) -> Pending:
@@ -145,7 +145,7 @@ class Walker:
         return {**pending, **{(access.memory, kind, place): HERE for kind in kinds}}
 
     def now(self, place: Place) -> Place:
-        """A place, with the indices of loops that are followed round by round."""
+        """Return a place with the known indices of unrolled loops."""
         if isinstance(place, AccessOnTheWay):
             return replace(place, known=tuple(sorted(self.rounds.items())))
         for index, i in self.rounds.items():
@@ -161,7 +161,7 @@ class Walker:
         return False
 
     def few_rounds(self, step: Round, pending: Pending) -> Pending:
-        """One after the other; the loop may end before any of those that it need not make."""
+        """Follow the iterations one by one; from the least trip count on, the loop may end before each."""
         left = NOTHING
         for i in range(step.most + 1):
             pending = self.run(step.condition, pending)
@@ -174,7 +174,7 @@ class Walker:
         return left
 
     def many_rounds(self, step: Round, pending: Pending) -> Pending:
-        """As often as a round finds something pending that none before it has seen."""
+        """Follow iterations until one adds no pending access."""
         before, seen = pending, None
         while before != seen:
             seen = before
@@ -204,7 +204,7 @@ def _joined(a: Pending, b: Pending) -> Pending:
 
 
 def without_needless(ways: Iterable[Gaps]) -> frozenset[Gaps]:
-    """Without ways that pass all gaps of another: whatever separates that separates these."""
+    """Return the paths without those that include all gaps of another: a barrier on that one is on these too."""
     kept: list[Gaps] = []
     for way in sorted(ways, key=int.bit_count):
         if not any(way & k == k for k in kept):
@@ -222,7 +222,7 @@ def _renamed(pending: Pending, change: Callable[[Place], Place]) -> Pending:
 
 
 def _a_round_later(step: Round, place: Place) -> Place:
-    """A place that was touched in a round, seen from the next one: a smaller index, and other values."""
+    """Return a place touched in an iteration as seen from the next one: the index was smaller, other values changed."""
     if isinstance(place, AccessOnTheWay):
         own = frozenset((step.index,)) if step.index else frozenset()
         changed = place.changed | step.made

@@ -1,4 +1,4 @@
-"""What the author asked of the machine and did not get: the waves and instruction taken instead, and why."""
+"""What the author requested of the machine and did not get: the waves and instruction used instead, and why."""
 
 from __future__ import annotations
 
