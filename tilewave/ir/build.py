@@ -95,7 +95,7 @@ class Builder:
         return self.emit(Select, inside, x, self.const(other, x.type), type=x.type)
 
     def block(self, args: Iterable[Value], yields: Iterable[Value] | None = None) -> Block:
-        """The ops of this region as a block, closed by a yield where one is due."""
+        """Return the ops of this region as a block, with a yield at the end where one is needed."""
         end = () if yields is None else (Yield(tuple(yields), loc=self.locate()),)
         return Block(tuple(args), (*self.ops, *end))
 
@@ -116,7 +116,7 @@ def _operator(cls: type[Binary], swapped: bool = False) -> Callable[[Number, Any
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A number that is known when the kernel runs; arithmetic on it becomes the kernel's code."""
+    """A number that is known when the kernel runs; arithmetic on it emits ops."""
 
     builder: Builder
     value: Value
@@ -133,7 +133,7 @@ class Number:
     equals, differs = _operator(Equal), _operator(NotEqual)
 
     def choose(self, a: Any, b: Any) -> Any:
-        """a where this truth value holds, else b."""
+        """Return a where this boolean is true, else b."""
         first = a if isinstance(a, Number) else self.make(self.builder.const(a))
         x, y = first.together(b)
         return x.make(self.builder.emit(Select, self.value, x.value, y.value, type=x.value.type))

@@ -14,7 +14,7 @@ LOST_BITS = 11
 
 
 def cast(x: Any, dtype: DType) -> Any:
-    """Floats to the nearest, ties to even; integers towards zero and saturating, no number is 0; integers wrap."""
+    """Return x in a dtype: floats to nearest even; integers wrap, from floats truncated and saturated, NaN to 0."""
     given = np.asarray(x)
     with np.errstate(all="ignore"):
         result = _converted(given, dtype)
@@ -40,7 +40,7 @@ def _saturated(given: Array, dtype: DType) -> Array:
 
 
 def _to_odd(given: Array) -> Array:
-    """As f32, the last digit odd where some are lost: rounded to fewer digits it is as if rounded once."""
+    """Return f32 rounded to odd, so that a second rounding to a narrower dtype gives the correctly rounded result."""
     wide = given if given.dtype == np.float64 else _exactly(given.astype(np.int64))
     near = wide.astype(np.float32)
     back = near.astype(np.float64)
@@ -51,7 +51,7 @@ def _to_odd(given: Array) -> Array:
 
 
 def _exactly(given: Array) -> Array:
-    """As f64; where an i64 has more digits, the last one kept is odd."""
+    """Return f64; an i64 of higher precision is rounded to odd."""
     lost = (1 << LOST_BITS) - 1
     kept = (given & ~lost) | np.where(given & lost, 1 << LOST_BITS, 0)
     is_large = (given >= 1 << 53) | (given <= -(1 << 53))

@@ -1,4 +1,4 @@
-"""Ops once more, under other names."""
+"""Copies of ops under new names."""
 
 from __future__ import annotations
 

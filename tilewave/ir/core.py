@@ -20,7 +20,7 @@ NO_WORD = re.compile(r"[^A-Za-z0-9_]")
 
 
 def word(name: str) -> str:
-    """A Python name as a word that every assembler takes: letters, digits and _ of ASCII."""
+    """Return a Python name as an identifier that every assembler accepts: ASCII letters, digits and _."""
     return NO_WORD.sub(lambda found: f"_{ord(found[0]):x}_", name)
 
 
@@ -32,7 +32,7 @@ class Value:
     type: Type
 
     def __eq__(self, other: object) -> bool:
-        if self is other:  # most often it is
+        if self is other:  # fast path: most comparisons are of identical values
             return True
         return isinstance(other, Value) and self.name == other.name and self.type == other.type
 
@@ -59,7 +59,7 @@ class Block:
 
 
 Want = Callable[[bool, str], None]
-"""`want(holds, why)` is called for everything that must hold; why, where it does not."""
+"""`want(holds, why)` is called for each requirement; `why` is the message where it does not hold."""
 Axis = tuple[Value, int]
 """One axis of an operand or a result."""
 Places = Mapping[str, tuple[str, ...]]
@@ -79,7 +79,7 @@ class Op:
     levels: ClassVar[tuple[str, ...]] = ()
     """The levels on which the op is allowed: "tile", "lane"."""
     gives: ClassVar[int | None] = 0
-    """How many results it has; None: as many as its regions say."""
+    """How many results the op has; None: as many as its regions yield."""
     has_effect: ClassVar[bool] = True
     """Whether DCE keeps the op when its results are unused."""
     is_pure: ClassVar[bool] = False
@@ -89,28 +89,28 @@ class Op:
     writes: ClassVar[Places] = NO_MEMORY
     """The fields whose memories the op reads (`reads`) and writes. Memories in neither must be listed in `hands_on`."""
     hands_on: ClassVar[Places] = NO_MEMORY
-    """The fields whose memories it neither reads nor writes."""
+    """The fields whose memories the op neither reads nor writes."""
     passes_lanes_by: ClassVar[bool] = False
-    """Whether the machine moves what it reads or writes without a register of any lane's."""
+    """Whether the hardware moves the data without using lanes' registers."""
 
     ends_blocks: ClassVar[bool] = False
-    """Whether it says what its block gives, and nothing may follow it."""
+    """Whether the op yields its block's values, and nothing may follow it."""
 
     awaits: ClassVar[bool] = False
-    """Whether it takes what is under way, and gives it when it is there."""
+    """Whether the op waits for a pending operand, and gives it when it is complete."""
 
     results: tuple[Value, ...] = ()
     loc: Loc = field(default=NOWHERE, compare=False, repr=False)
 
     def check(self, want: Want) -> None:
-        """What its operands, attributes and results must be to each other."""
+        """Check the operands, attributes and results against each other."""
         want(False, "does not say what it takes and gives, by a method check(want)")
 
     def check_cluster(self, members: int, want: Want) -> None:
-        """What it says of the workgroups that run side by side, `members` of them: of most ops, nothing."""
+        """Check the op against the size of a cluster, `members` workgroups; most ops need no check."""
 
     def check_wave(self, lanes: int, want: Want) -> None:
-        """What it says of the `lanes` of a wave: of most ops, nothing."""
+        """Check the op against the `lanes` of a wave; most ops need no check."""
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
         """Return pairs of axes of operands and results that must be split together; the op then applies to each part.
@@ -121,7 +121,7 @@ class Op:
 
     @property
     def contracted(self) -> tuple[Axis, ...]:
-        """The axes of operands whose elements depend on, or are combined with, others along them."""
+        """The axes of operands along which elements are combined, or depend on each other."""
         return ()
 
     @property
@@ -136,12 +136,12 @@ class Op:
 
     @property
     def read(self) -> tuple[Value, ...]:
-        """The memories that it reads."""
+        """The memories that the op reads."""
         return tuple(getattr(self, name) for name in self.reads)
 
     @property
     def written(self) -> tuple[Value, ...]:
-        """The memories that it writes."""
+        """The memories that the op writes."""
         return tuple(getattr(self, name) for name in self.writes)
 
     def attributes(self) -> tuple[tuple[type, str], ...]:
@@ -155,7 +155,7 @@ class Op:
 
     @classmethod
     def word(cls) -> str:
-        """How the text spells this op."""
+        """Return the op's name in the text."""
         if cls not in _WORDS:
             _WORDS[cls] = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         return _WORDS[cls]
@@ -210,7 +210,7 @@ class Op:
 
 
 OPERANDS = ("Value", "tuple[Value, ...]")
-"""The types of fields, as ops spell them, that hold operands."""
+"""The annotations, as text, of fields that hold operands."""
 
 
 _WORDS: dict[type[Op], str] = {}
@@ -249,14 +249,14 @@ def is_operand_list(cls: type[Op], name: str) -> bool:
 
 
 def field_type(cls: type[Op], name: str) -> str:
-    """The type of a field as an op spells it; it decides how the text is read back."""
+    """Return the annotation of a field as text; it decides how the field is parsed."""
     if cls not in _FIELD_TYPES:
         _FIELD_TYPES[cls] = {f.name: _spelled(f.type) for f in _fields(cls).values()}
     return _FIELD_TYPES[cls][name]
 
 
 def _spelled(kind: Any) -> str:
-    """A type's text, whether or not annotations are kept as text where the op is written."""
+    """Return an annotation's text, whether or not the module has `from __future__ import annotations`."""
     if isinstance(kind, str):
         return kind
     whole = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
@@ -287,7 +287,7 @@ ONE_ORDER = "one_order"
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one workgroup does, and how many there are; the body's arguments are given at the call."""
+    """The program of one workgroup, and the number of workgroups; the body's arguments are given at the call."""
 
     name: str
     body: Block
@@ -298,22 +298,21 @@ class Kernel:
     lanes: int = 0
     matrix: str = ""
     cluster: int = 1
-    """Neighbouring workgroups that run side by side and see each other's shared memory."""
+    """Neighbouring workgroups that run concurrently and access each other's shared memory."""
     resident: int = 1
-    """Workgroups that a processor is to hold at once, so that a lane has no more registers than that leaves."""
+    """The workgroups that an SM or CU should hold at once (occupancy); it limits the registers of a lane."""
     vector_bytes: int = 16
-    """The most bytes of neighbours that one load or store of a lane moves, where it is not staged: at multiples of it
-    rows begin and end."""
+    """The widest load or store of a lane, in bytes, where it is not staged; rows begin and end at multiples of it."""
     limits: tuple[tuple[str, int, int], ...] = ()
-    """The least and the most that sizes which stay open may be, where it is not for all of them."""
+    """The least and the largest value of each dynamic size that is limited."""
     sums: str = ""
-    """`one_order`: each is added in an order that follows from its depth, the tile and the dtype alone."""
+    """`one_order`: deterministic; the order of each sum depends on K, the tile and the dtype alone."""
     declined: tuple[Declined, ...] = field(default=(), compare=False)
-    """What the pass that made it left as it was, and why: like locations no part of its text."""
+    """Remarks: what the last pass did not do, and why; like locations, not part of the text."""
 
     @property
     def workgroup_count(self) -> int:
-        """How many workgroups run it, where that is known."""
+        """The number of workgroups, where it is static."""
         if isinstance(self.workgroups, str):
             raise NotImplementedError(f"{self.name}: how many workgroups run it is known only at the launch")
         return self.workgroups

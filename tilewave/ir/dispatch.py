@@ -1,4 +1,4 @@
-"""Tables with a row for each op: what it means, how it is written down for a machine."""
+"""Tables with a row for each op class: its semantics, or its lowering for a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 
 def find_row(table: Mapping[type[Op], Row], op: Op) -> Row | None:
-    """The row of an op's class, or of the nearest class that it is made from; None where there is none."""
+    """Return the row of an op's class, or of its nearest base class; None where there is none."""
     kind = type(op)
     if kind in table:
         return table[kind]
@@ -19,7 +19,7 @@ def find_row(table: Mapping[type[Op], Row], op: Op) -> Row | None:
 
 
 def row_of(table: Mapping[type[Op], Row], op: Op, lacks: str) -> Row:
-    """As `find_row`, for a table that must have one; `lacks` says what is lacking: "cannot lower"."""
+    """Return the row of an op; raise where there is none, with `lacks` in the message: "cannot lower"."""
     row = find_row(table, op)
     if row is None:
         raise NotImplementedError(f"{op.loc}: {lacks} {op.name}")

@@ -1,4 +1,4 @@
-"""A kernel that verified, and that a pass or the lowering does not take: what failed, at which op, on which line."""
+"""Errors for valid kernels that a pass or the lowering cannot take: what failed, at which op, on which line."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ UNFORESEEN = (ArithmeticError, AssertionError, AttributeError, LookupError, Recu
 
 
 class CannotCompile(TilewaveError):
-    """A kernel says what it may say, and what this stage of the compiler has no answer to."""
+    """A valid kernel that this stage of the compiler does not support."""
 
 
 def lacking(needed: str, what: str, loc: Loc = NOWHERE) -> CannotCompile:
-    """The error of a stage that takes for granted what a pass does which the list has left out."""
+    """Return the error of a stage that needs a pass which the pipeline lacks."""
     return CannotCompile(f"{what}: the list of passes lacks {needed}", loc=loc, remedy=f"put {needed} in front")
 
 
 @contextmanager
 def telling(stage: str, kernel: Kernel) -> Iterator[None]:
-    """Name the op and its line where a stage fails; what failed stays the cause."""
+    """Raise CannotCompile with the op and its line where a stage fails; the original error is the cause."""
     try:
         yield
     except TilewaveError:
@@ -37,7 +37,7 @@ def telling(stage: str, kernel: Kernel) -> Iterator[None]:
 
 
 def _op_at_hand(error: Exception) -> Op | None:
-    """What the innermost frame that looks at an op looks at."""
+    """Return the op that the innermost frame with one was working on."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     found = (frame.f_locals.get("op") for frame in reversed(frames))
     return next((op for op in found if isinstance(op, Op)), None)

@@ -1,8 +1,8 @@
-"""Arithmetic that runs at every call of a kernel: written once, computed in Python or recorded for a machine.
+"""Host arithmetic that runs at every call of a kernel: written once, computed in Python or recorded.
 
-The formulas of a launch do not care what a number is. On an `int` they compute. On a `Recorded` number they write down
-what is to be computed, and a `HostProgram` comes of it: steps without branches, which the runtime computes natively.
-A program holds numbers and nothing else, so no text of a file or of an author ever becomes code.
+The formulas of a launch work on any kind of number. On an `int` they compute. On a `Recorded` number they record what
+is to be computed in a `HostProgram`: steps without branches, which the runtime executes natively. A program contains
+only numbers, so no text of a file or of an author ever becomes code.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ STEPS = (
     *("add", "sub", "mul", "quotient", "remainder", "xor", "and", "or", "less", "less_equal", "equal", "not_equal"),
     *("smaller", "larger", "chosen", "rounded_up", "power", "bits", "root", "grain", "rank", "want"),
 )
-"""What a program can do, by number."""
+"""The operations of a program, by number."""
 
 LINE = 1 << 7
-"""Bytes that every alignment which anybody asks for divides."""
+"""Bytes of a cache line; every alignment that is checked divides it."""
 FAR = 1 << 30
 """The largest extent or stride, in elements, that `rank` maps to 2, so that arrays share a layout key: TMA takes it."""
 
 
 @dataclass(frozen=True)
 class HostProgram:
-    """Numbers are numbered: those that are given, constants, and the result of each step.
+    """A sequence of steps on numbered values: the inputs, the constants, and the result of each step.
 
-    A program ends early where a wanted condition does not hold, and where a result does not fit 64 bits.
+    A program stops early where a required condition is false, and where a result does not fit 64 bits.
     """
 
     given: int
     constants: tuple[int, ...]
     steps: tuple[tuple[int, int, int, int], ...]
-    """What to do, by its number in `STEPS`, and the numbers of its operands."""
+    """The operation, by its number in `STEPS`, and the numbers of its operands."""
 
     @property
     def numbers(self) -> int:
-        """How many there are in all."""
+        """How many values there are in all."""
         return self.given + len(self.constants) + len(self.steps)
 
 
 class Recorder:
-    """Writes a program. What was recorded before is not computed twice."""
+    """Records a program; equal steps are recorded once."""
 
     def __init__(self, given: int) -> None:
         self.given = [Recorded(self, ("given", i)) for i in range(given)]
@@ -59,13 +59,13 @@ class Recorder:
         return Recorded(self, ("step", at))
 
     def want(self, *conditions: Number) -> None:
-        """Programs go on where all of them hold."""
+        """Record conditions; the program stops where one of them is false."""
         for condition in conditions:
             if isinstance(condition, Recorded) or not condition:
                 self.record("want", condition)
 
     def finished(self, *results: Sequence[Number]) -> tuple[HostProgram, list[list[int]]]:
-        """The program, and which of its numbers each list of results are."""
+        """Return the program, and the numbers of the values of each list of results."""
         names = [[self._named(x) for x in some] for some in results]
         steps = [(STEPS.index(does), *[*map(self._number, operands), 0, 0][:3]) for does, *operands in [*self._steps]]
         program = HostProgram(len(self.given), tuple(self._constants), tuple((a, b, c, d) for a, b, c, d in steps))
@@ -76,7 +76,7 @@ class Recorder:
             assert x.recorder is self, "a number of another program"
             return x.name
         if not -(1 << 63) <= x < 1 << 63:
-            return self.record("mul", 1 << 62, 4).name  # no number of 64 bits: a program that comes here ends
+            return self.record("mul", 1 << 62, 4).name  # does not fit 64 bits: the program stops here
         return "constant", self._constants.setdefault(int(x), len(self._constants))
 
     def _number(self, name: tuple[str, int]) -> int:
@@ -86,7 +86,7 @@ class Recorder:
 
 
 class Recorded:
-    """A number that a program will know."""
+    """A number that a program computes."""
 
     __slots__ = ("name", "recorder")
     __hash__ = None  # type: ignore[assignment]
@@ -154,7 +154,7 @@ def chosen(condition: Number, yes: Number, no: Number) -> Number:
 
 
 def quotient(x: Number, by: Number) -> Number:
-    """Rounded down; by 0 it is 0."""
+    """Return x // by, rounded down; 0 for a divisor of 0."""
     recorder = _recorder(x, by)
     if recorder is None:
         return x // by if by else 0
@@ -162,7 +162,7 @@ def quotient(x: Number, by: Number) -> Number:
 
 
 def remainder(x: Number, by: Number) -> Number:
-    """With the divisor's sign; by 0 it is 0."""
+    """Return x % by, with the divisor's sign; 0 for a divisor of 0."""
     recorder = _recorder(x, by)
     if recorder is None:
         return x % by if by else 0
@@ -170,7 +170,7 @@ def remainder(x: Number, by: Number) -> Number:
 
 
 def rounded_up(x: Number, by: Number) -> Number:
-    """The quotient rounded up; by 0 it is 0."""
+    """Return the quotient rounded up; 0 for a divisor of 0."""
     recorder = _recorder(x, by)
     if recorder is None:
         return -(-x // by) if by else 0
@@ -194,25 +194,25 @@ def power(exponent: Number) -> Number:
 
 
 def bits(x: Number) -> Number:
-    """How many a number takes, without its sign."""
+    """Return the bit length of a number, without its sign."""
     recorder = _recorder(x)
     return x.bit_length() if recorder is None else recorder.record("bits", x)
 
 
 def root(x: Number) -> Number:
-    """The square root, rounded down; of what is below 0 it is 0."""
+    """Return the square root, rounded down; 0 for negative numbers."""
     recorder = _recorder(x)
     return isqrt(max(0, x)) if recorder is None else recorder.record("root", x)
 
 
 def grain(x: Number) -> Number:
-    """The power of two that divides it, up to a line."""
+    """Return the largest power of two that divides x, up to LINE."""
     recorder = _recorder(x)
     return gcd(x, LINE) if recorder is None else recorder.record("grain", x)
 
 
 def rank(x: Number) -> Number:
-    """The number itself where it is below 2 or very far, and 2 for all others."""
+    """Return x where it is below 2 or above FAR, and 2 for all others."""
     recorder = _recorder(x)
     if recorder is None:
         return x if x < 2 or x > FAR else 2

@@ -20,19 +20,19 @@ On an H200 a workgroup reads about 32 bytes in a cycle, and starts within 2,000 
 LEAST_SUMS_BYTES = 16 << 10
 """The fewest bytes of a tile that is reduced in slices: smaller tiles have too few columns."""
 SCATTERED = 3
-"""Hand-overs that this takes as long as, however many parts there are."""
+"""The reductions of one tile that a reduction in slices takes as long as, for any number of parts."""
 AROUND = 2
-"""Parts on each side of the best of an undivided number: rounding up moves it no further, which a test tries."""
+"""Numbers of parts that are tried on each side of the real-valued optimum; rounding moves it no further."""
 LARGEST = (1 << 31) - 1
-"""The numbers of steps that workgroups compute with, which are products of these, stay in 32 bits."""
+"""The largest product of tiles, steps and workgroups, so that step numbers fit 32 bits."""
 KEPT = 1024
-"""Answers that are remembered: of the sizes of calls, mostly one changes from one to the next."""
+"""Cached answers; between calls mostly one size changes."""
 MOST_TILES = 1 << 27
 """The most tiles of one launch: rows and columns, in groups of up to 15, are then computed in 32 bits."""
 
 
 def range_sharers(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
-    """How many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as quick."""
+    """Return how many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as fast."""
     shared, most = left * steps, smaller(workgroups, left * steps)
     ways = [(True, quotient(left * 3, 2), remainder(left, 2) + 2)]
     near = _near(steps, step_bytes, hand_over_bytes, quotient(workgroups, left))
@@ -46,9 +46,9 @@ def range_sharers(left: Number, steps: Number, workgroups: int, step_bytes: int,
 
 
 def equal_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
-    """Into how many parts of equally many steps each of `left` tiles is cut; 0 where whole tiles are as quick.
+    """Return into how many parts of equal steps each of `left` tiles is split; 0 where whole tiles are as fast.
 
-    Both workgroups of each pair have a part, or none of the two, and no part is empty.
+    Both workgroups of each pair have a part, or neither has, and no part is empty.
     """
     quickest = _weighed(steps * step_bytes, 0, workgroups)
     for is_near, parts in _near(steps, step_bytes, hand_over_bytes, smaller(quotient(workgroups, left), steps)):
@@ -60,7 +60,7 @@ def equal_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, h
 
 
 def _weighed(takes: Number, sharers: Number, workgroups: int) -> Number:
-    """A number that is the smaller the sooner they are done; of two ways as long, that of fewer."""
+    """Return a number that orders choices by time, and equal times by fewer workgroups."""
     return takes * (workgroups + 1) + sharers
 
 
@@ -69,12 +69,12 @@ def _may_share(left: Number, steps: Number, workgroups: int) -> Number:
 
 
 def is_scattered(parts: int, sums_bytes: int) -> bool:
-    """Whether a tile in so many parts is added up in slices."""
+    """Return whether a tile of so many parts is reduced in slices."""
     return sums_bytes >= LEAST_SUMS_BYTES and (parts - 1) * sums_bytes > SCATTERED_BYTES
 
 
 def come_together(others: int, sums_bytes: int) -> bool:
-    """Whether so many parts of a tile are few enough to be on their way at once."""
+    """Return whether so many partial sums of a tile are few enough to be loaded at once."""
     return others > 1 and others * sums_bytes <= SCATTERED_BYTES
 
 
@@ -100,21 +100,21 @@ def parts_that_pay(
 
 
 def _near(steps: Number, step_bytes: int, hand_over_bytes: int, most: Number) -> list[tuple[Number, Number]]:
-    """Numbers of parts around the best, and whether each is one of `most`."""
+    """Return numbers of parts around the optimum, and whether each is at most `most`."""
     best = smaller(root(quotient(steps * step_bytes, max(1, hand_over_bytes))), most)
     least, last = larger(2, best - AROUND), smaller(most, best + 1 + AROUND)
     return [(least + i <= last, least + i) for i in range(2 * AROUND + 2)]
 
 
 def reciprocal_shift(divisor: Number) -> Number:
-    """s with 2^s / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for 0, which divides nothing."""
+    """Return s with 2^s / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for a divisor of 0."""
     return chosen(divisor > 0, bits(divisor - 1) + 31, 0)
 
 
 def reciprocal(divisor: Number) -> Number:
-    """f with x // divisor == x * f >> s for all 0 <= x < 2^31; 0 for 0, by which the quotient is 0.
+    """Return f with x // divisor == x * f >> s for all 0 <= x < 2^31; 0 for a divisor of 0, whose quotient is 0.
 
-    f is (2^s + e) / d with e < d, and so the quotient too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
-    d <= 2^(s - 31): less than it lacks to the next whole number.
+    f is (2^s + e) / d with e < d, so the quotient is too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
+    d <= 2^(s - 31): less than the distance to the next integer.
     """
     return chosen(divisor > 0, rounded_up(power(bits(divisor - 1) + 31), divisor), 0)

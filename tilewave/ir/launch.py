@@ -58,10 +58,10 @@ from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, subs
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
 Numbers = Mapping[str, Any]
-"""What the numbers of a kernel are at a call, by name."""
+"""The scalar arguments of a call, by name."""
 
 MOST_OPEN = 1 << 30
-"""No size that stays open is larger: positions, and what is added to them, then fit 32 bits."""
+"""The largest dynamic size: positions, and what is added to them, then fit 32 bits."""
 
 
 def numbers_of(kernel: Kernel) -> tuple[Value, ...]:
@@ -70,19 +70,19 @@ def numbers_of(kernel: Kernel) -> tuple[Value, ...]:
 
 
 def open_sizes(kernel: Kernel) -> tuple[str, ...]:
-    """The names of the kernel's indices that are sizes of its arrays, in the order of its arguments."""
+    """Return the names of the indices that are sizes of arrays, in the order of the kernel's arguments."""
     named = {extent for v in kernel.body.args if isinstance(v.type, Memory) for extent in v.type.extents}
     return tuple(v.name for v in kernel.body.args if v.type == INDEX_SCALAR and v.name in named)
 
 
 def limits_of(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    """The least and the most that each size may be that a kernel leaves open."""
+    """Return the least and the largest value of each dynamic size."""
     said = {name: (least, most) for name, least, most in kernel.limits}
     return {name: said.get(name, (0, MOST_OPEN)) for name in open_sizes(kernel)}
 
 
 def is_open(kernel: Kernel) -> bool:
-    """Whether something about it is known only at the launch."""
+    """Return whether the kernel has dynamic sizes or a dynamic number of workgroups."""
     return launch_of(kernel) is not None or isinstance(kernel.workgroups, str) or bool(open_sizes(kernel))
 
 
@@ -92,14 +92,14 @@ def launch_of(kernel: Kernel) -> Launch | None:
 
 
 def known_at_launch(kernel: Kernel) -> set[Value]:
-    """The indices that are the same for all workgroups of an open kernel."""
+    """Return the indices that are uniform over all workgroups of a kernel with dynamic sizes."""
     launch = launch_of(kernel)
     sizes = open_sizes(kernel)
     return {v for v in kernel.body.args if v.name in sizes} | set(launch.results if launch else ())
 
 
 def launch_and_rest(body: Block) -> tuple[tuple[Op, ...], Block]:
-    """The launch, if a body begins with one, and the body without it."""
+    """Return the `launch` op, if a body begins with one, and the body without it."""
     launches = tuple(op for op in body.ops[:1] if isinstance(op, Launch))
     return launches, replace(body, ops=body.ops[len(launches) :])
 
@@ -110,11 +110,11 @@ def in_front(ops: Sequence[Op], body: Block) -> Block:
     return replace(body, ops=(*launch, *ops, *rest.ops))
 
 
-# what is computed at the launch --------------------------------------------------------------------------------------
+# moving code into the launch -----------------------------------------------------------------------------------------
 
 
 def at_launch(kernel: Kernel) -> Kernel:
-    """With everything that depends on the call's indices alone moved into the launch."""
+    """Return the kernel with everything that depends only on the call's indices moved into the launch."""
     return _Mover(kernel).moved() if is_open(kernel) else kernel
 
 
@@ -123,7 +123,7 @@ class _Mover:
         self.kernel, self.taken = kernel, names(kernel)
         self.ops: list[Op] = []
         self.inside: dict[Value, Value] = {v: v for v in kernel.body.args if v.type == INDEX_SCALAR}
-        """What each value that the launch knows is called in its block."""
+        """For each value known at the launch, the value inside the launch's block."""
         self.constants: dict[Value, Const] = {}
         launch = launch_of(kernel)
         if launch is not None:
@@ -145,7 +145,7 @@ class _Mover:
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
 
     def is_result(self, v: Value) -> bool:
-        """Whether the body gets it from the launch: it has constants and arguments, and computes truth values again."""
+        """Return whether the body gets a value from the launch; constants, arguments and booleans it has itself."""
         return v.type == INDEX_SCALAR and v not in self.constants and v not in self.kernel.body.args
 
     def move(self, op: Op) -> Sequence[Op] | None:
@@ -161,7 +161,7 @@ class _Mover:
         new = self.fresh(op.result)
         self.ops.append(replace(substitute(op, {v: self.known(v) for v in op.operands}), results=(new,)))
         self.inside[op.result] = new
-        return None if op.result.type != INDEX_SCALAR else []  # a truth value is computed again where it is used
+        return None if op.result.type != INDEX_SCALAR else []  # booleans are rematerialized, as a launch yields indices
 
     def known(self, v: Value) -> Value:
         if v not in self.inside:
@@ -190,7 +190,7 @@ def _pruned(block: Block) -> Block:
     return replace(block, ops=tuple(reversed(kept)))
 
 
-# what it is at a call ------------------------------------------------------------------------------------------------
+# computing a launch --------------------------------------------------------------------------------------------------
 
 
 MEANINGS: dict[type[Op], Callable[..., Any]] = {
@@ -223,7 +223,7 @@ its operands."""
 
 
 class LaunchNumbers(NamedTuple):
-    """What a launch computed."""
+    """The results of a launch."""
 
     workgroups: Number
     numbers: tuple[Any, ...]
@@ -231,14 +231,14 @@ class LaunchNumbers(NamedTuple):
 
 
 LAUNCH = "host_launch"
-"""What a kernel remembers once somebody asked how it is launched."""
+"""The attribute of a kernel that caches its HostLaunch."""
 
 
 class LaunchSteps:
-    """A kernel's launch, step by step: from the numbers that a call gives, workgroups, and the numbers wanted."""
+    """A kernel's launch as steps: from the call's scalar arguments to workgroups and the wanted scalars."""
 
     def __init__(self, kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> None:
-        """`given` are the names of what a call gives, in order."""
+        """`given` has the names of the call's scalar arguments, in order."""
         places = {v: given.index(v.name) for v in numbers_of(kernel) if v.name in given}
         named = {**{v.name: v for v in places}, **_results(kernel)}
         counted = [kernel.workgroups] if isinstance(kernel.workgroups, str) else []
@@ -276,7 +276,7 @@ def _own_numbers(op: Op) -> tuple[int, ...]:
 
 
 def _results(kernel: Kernel) -> dict[str, Value]:
-    """What a launch gives, by its names outside."""
+    """Return the values that a launch yields, by the names of its results."""
     launch = launch_of(kernel)
     if launch is None:
         return {}
@@ -304,7 +304,7 @@ class HostLaunch:
         return found
 
     def __call__(self, numbers: Sequence[Any]) -> LaunchNumbers:
-        """`numbers` are those of the call, in the order of the kernel's arguments; all but indices pass unchanged."""
+        """Compute a launch from the scalar arguments in the kernel's order; all but indices pass unchanged."""
         key = tuple(numbers)
         asked, answer = self._last
         if asked is None or asked != key:
@@ -317,7 +317,7 @@ Picked = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def picked(places: Sequence[int]) -> Picked:
-    """What gives the values at these places of a list."""
+    """Return a function that gives the values at these places of a list."""
     match places:
         case []:
             return lambda values: ()
@@ -334,7 +334,7 @@ def skeleton(kernel: Kernel) -> Kernel:
 
 
 def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
-    """The kernel of a call: with `numbers` in the place of the indices they name, and of all that follows from them."""
+    """Return the kernel of a call: indices, and all that follows from them, replaced by `numbers`."""
     if not is_open(kernel):
         return kernel
     host, given = HostLaunch.of(kernel), numbers_of(kernel)
@@ -349,7 +349,7 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
 
 
 class _Bound:
-    """Types with numbers for names, wherever a memory is defined or used."""
+    """Replaces names by numbers in types, wherever a memory is defined or used."""
 
     def __init__(self, values: Numbers) -> None:
         self.values = values

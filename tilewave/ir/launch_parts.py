@@ -1,4 +1,4 @@
-"""How many parts a length has, where the length may be open: a number, or what a launch is to compute."""
+"""How many parts a length has, for static and dynamic lengths: a number, or code for the launch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tilewave.ir.types import INDEX_SCALAR, Extent
 
 
 class LaunchParts:
-    """Counts parts, each number once; what it computes goes to a builder, and from there to the launch."""
+    """Counts parts; code for dynamic lengths is emitted once, into a builder for the launch."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self._computed: dict[tuple[str, int, int], Value] = {}
 
     def parts(self, length: Extent, each: int, times: int = 1) -> Extent:
-        """How many parts of a length there are, each counted so many times."""
+        """Return how many parts of `each` a length has, times `times`."""
         if isinstance(length, int):
             return -(-length // each) * times
         return self.counted(length, each, times).name

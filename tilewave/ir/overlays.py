@@ -18,11 +18,11 @@ from tilewave.ir.types import Memory
 
 Array = np.ndarray[Any, Any]
 NONE = -1
-"""In place of an element: bytes that belong to none."""
+"""Padding: bytes that belong to no element."""
 
 
 def meeting(a: Memory, b: Memory) -> Array:
-    """For each element of a, in rows, the elements of b in its bytes: elements of a x bytes of each."""
+    """Return for each element of a, in row order, the elements of b at its bytes: elements of a x bytes of each."""
     of_byte = np.full(max(map(size_bytes, (a, b))), NONE, np.int64)
     starts = _starts(b)
     for byte in range(b.dtype.bytes):
@@ -41,7 +41,7 @@ def lower_memories(block: Block) -> dict[Value, Value]:
 
 
 def _starts(memory: Memory) -> Array:
-    """The first byte of each element."""
+    """Return the offset of the first byte of each element."""
     position = np.indices(memory.shape).reshape(memory.rank, -1)
     found: Array = offset(memory, *position) * memory.dtype.bytes
     return found

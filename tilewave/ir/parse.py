@@ -1,4 +1,4 @@
-"""Read a kernel back from its text. One form serves every op, so a new op needs no new grammar."""
+"""Parse a kernel's text. All ops share one syntax, so a new op needs no new grammar."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLACEMENTS: dict[str, tuple[Callable[..., Placement], Container[int]]] = {
     "bits": (lambda chunk, *moves: SwizzledByBits(chunk, moves), range(2, 32)),
     "panels": (Panels, (4,)),
 }
-"""Each with how many numbers it takes."""
+"""Placements by name, with the number of their parameters."""
 
 
 def parse(text: str, file: str = "<text>") -> Kernel:
@@ -122,7 +122,7 @@ class _Parser:
     def assemble(
         self, cls: type[Op], operands: list[Any], attributes: dict[str, Any], blocks: list[Block], at: int
     ) -> dict[str, Any]:
-        """Give each field of an op what the text holds for it."""
+        """Return the op with each field set from the text."""
         parts: dict[str, Any] = {}
         for name in part_names(cls):
             kind = field_type(cls, name)

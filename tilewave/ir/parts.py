@@ -1,4 +1,4 @@
-"""The steps of a loop, cut into parts: as many for each as for the first; the last ones may have fewer, or none."""
+"""Split-K steps: the steps of a loop in equal parts; the last parts may have fewer steps, or none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def steps_of_a_part(steps: Any, parts: int) -> Any:
 
 
 def parts_with_steps(steps: int, parts: int) -> int:
-    """How many of them are not empty; what is added up in the others is 0."""
+    """Return how many parts are not empty; the sums of the others are 0."""
     each = int(steps_of_a_part(steps, parts))
     return max(1, -(-steps // max(1, each)))

@@ -35,7 +35,7 @@ def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
 
 
 def _runs(moves: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring bits that move twice as far each: the first, how many, and how far the first one moves."""
+    """Yield runs of bits whose moves double: the first bit, the number of bits, and the first move."""
     first = 0
     while first < len(moves):
         count = 1
@@ -65,7 +65,7 @@ def _rows(memory: Memory) -> tuple[int, ...]:
 
 
 def _number(extents: Sequence[int], position: Sequence[Any]) -> Any:
-    """Which one it is, counted through all axes."""
+    """Return the row-major number of a position."""
     number: Any = 0
     for extent, at in zip(extents, position, strict=True):
         number = number * extent + at
@@ -73,7 +73,7 @@ def _number(extents: Sequence[int], position: Sequence[Any]) -> Any:
 
 
 def row_elements(memory: Memory) -> int:
-    """From the first element of a row to that of the next."""
+    """Return the row stride in elements."""
     match memory.placement:
         case Padded(unused):
             return memory.shape[-1] + unused
@@ -107,7 +107,7 @@ def size_bytes(memory: Memory) -> int:
 
 
 def lies_in(v: Value, space: str) -> bool:
-    """Whether v is a memory of that address space."""
+    """Return whether v is a memory of that address space."""
     return isinstance(v.type, Memory) and v.type.space == space
 
 
@@ -117,7 +117,7 @@ def is_repacked(v: Value) -> bool:
 
 
 def stored_axes(memory: Memory) -> tuple[int, ...]:
-    """From the slowest to the fastest."""
+    """Return the axes of a memory, slowest first."""
     axes = tuple(range(memory.rank))
     return (*axes[:-2], axes[-1], axes[-2]) if isinstance(memory.placement, Columns) else axes
 
@@ -129,7 +129,7 @@ def is_one_row(memory: Memory) -> bool:
 
 
 def row_pitch(v: Value) -> Extent:
-    """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
+    """Return the row stride of a memory in elements, assuming no gaps but its declared padding."""
     assert isinstance(v.type, Memory)
     row = v.type.extents[stored_axes(v.type)[-1]]
     unused = v.type.placement.elements if isinstance(v.type.placement, Padded | Columns) else 0
@@ -137,8 +137,8 @@ def row_pitch(v: Value) -> Extent:
 
 
 def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
-    """Whether each row of a memory begins on a line of so many bytes, if the first one does; `open_rows` where rows are
-    as long as the launch says."""
+    """Return whether each row of a memory is aligned to `line_bytes`, if the first one is; `open_rows` is the answer
+    for dynamic row lengths."""
     if not isinstance(v.type, Memory):
         return False
     if is_one_row(v.type):

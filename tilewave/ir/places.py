@@ -9,15 +9,15 @@ from tilewave.errors import NOWHERE, Loc
 
 @dataclass(frozen=True)
 class Side:
-    """Rows or columns of the result: the dimension, its tile, and the part of it that the author gives a wave."""
+    """Rows or columns of the result: the dimension, its tile, and the part of the tile that the author gives a wave."""
 
     name: str = ""
     tile: int = 0
     wave_tile: int = 0
-    """0: the author does not say."""
+    """0 where the author does not specify it."""
     tiled_at: Loc = NOWHERE
     cut_at: Loc = NOWHERE
-    """Where it is cut among waves."""
+    """The line of the constraint that splits it among waves."""
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ class Places:
 
     @property
     def decisive(self) -> str:
-        """What passes decide or refuse by, which no line is."""
+        """The part of the constraints that passes depend on, without line numbers."""
         return repr([(side.name, side.tile, side.wave_tile) for side in self.sides])

@@ -16,7 +16,7 @@ from tilewave.errors import NOWHERE, Loc
 
 @dataclass(frozen=True)
 class Declined:
-    """One thing that a pass could have helped with and did not."""
+    """A remark: something that a pass could have optimized and did not."""
 
     what: str
     loc: Loc = NOWHERE
@@ -29,7 +29,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Reason:
-    """A kind of `Declined`; names in braces are filled in."""
+    """The text of a remark; names in braces are filled in."""
 
     what: str
     remedy: str = ""
@@ -39,7 +39,7 @@ class Reason:
 
 
 class Left(Exception):
-    """Raised within a pass, and caught there, where it finds that it has to leave something as it is."""
+    """Raised and caught within a pass that must leave something unchanged."""
 
     def __init__(self, declined: Declined) -> None:
         super().__init__(str(declined))
@@ -47,6 +47,6 @@ class Left(Exception):
 
 
 def want(holds: object, otherwise: Reason, loc: Loc, **facts: object) -> None:
-    """Go on where this holds; else it is declined, for that reason."""
+    """Raise `Left` with a remark unless `holds`."""
     if not holds:
         raise Left(otherwise.at(loc, **facts))

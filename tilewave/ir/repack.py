@@ -42,7 +42,7 @@ CHUNK_BYTES = 16
 WAVES = 8
 """Waves of a workgroup, which makes 4 KiB of a copy."""
 RESIDENT = 8
-"""Workgroups of a processor: with all the lanes that it can hold, enough bytes are on their way."""
+"""Workgroups of an SM: full occupancy, so that enough bytes are in flight."""
 MOST_CHUNKS = 1 << 31
 """The most chunks of one copy: smaller numbers are divided by multiplication with a reciprocal."""
 
@@ -61,7 +61,7 @@ def pack_rows(dtype: DType, rank: int, lanes: int, count: int = 1) -> Kernel:
 
 @cache
 def unpack_rows(dtype: DType, rank: int, lanes: int, count: int = 1) -> Kernel:
-    """`%rows` becomes `%padded`."""
+    """Return the kernel that unpacks `%padded` into `%rows`."""
     copies = _Copies(dtype, lanes)
     for _ in range(count):
         copies.add(_Unpacked(copies, rank))
@@ -69,7 +69,7 @@ def unpack_rows(dtype: DType, rank: int, lanes: int, count: int = 1) -> Kernel:
 
 
 class _Copies:
-    """A kernel of several copies; each workgroup has a part of one."""
+    """A kernel of several copies; each workgroup makes a part of one."""
 
     def __init__(self, dtype: DType, lanes: int) -> None:
         self.dtype, self.lanes, self.width = dtype, lanes, CHUNK_BYTES // dtype.bytes
@@ -99,7 +99,7 @@ class _Copies:
         return found
 
     def only(self, copy: _RowCopy, workgroup: Number, begin: Number | None, end: Number) -> None:
-        """The copy by workgroups from `begin` to `end`."""
+        """Emit a copy that only workgroups from `begin` to `end` run."""
         build = self.builder
         before = workgroup < end
         if begin is not None:
@@ -113,7 +113,7 @@ class _Copies:
 
 
 class _RowCopy:
-    """One copy: its arrays, and what the lane does that makes a chunk."""
+    """One copy: its arrays, and the code of a lane for one chunk."""
 
     def __init__(self, copies: _Copies, rank: int) -> None:
         self.copies, self.builder, self.width = copies, copies.builder, copies.width
@@ -121,7 +121,7 @@ class _RowCopy:
         self.extents = tuple(n.value.name for n in self.sizes)
 
     def number(self, name: str) -> Number:
-        """One of the call's."""
+        """Return a new scalar argument."""
         self.copies.numbers.append(self.builder.fresh(name, INDEX_SCALAR))
         return Number(self.builder, self.copies.numbers[-1])
 
@@ -131,7 +131,7 @@ class _RowCopy:
 
     @property
     def in_row(self) -> Number:
-        """Chunks that lanes make of a row."""
+        """The number of chunks per row."""
         raise NotImplementedError
 
     @cached_property
@@ -142,7 +142,7 @@ class _RowCopy:
         return total
 
     def emit(self, workgroup: Number) -> None:
-        """What the lanes of a workgroup do."""
+        """Emit the code of a workgroup's lanes."""
         raise NotImplementedError
 
     def positions(self, workgroup: Number) -> list[Number]:
@@ -159,7 +159,7 @@ class _RowCopy:
         return [rest, *reversed(found)]
 
     def divided(self, x: Number, by: Number) -> Number:
-        """x // by, which the launch knows: multiplied by what the launch makes of it."""
+        """Return x // by for a divisor known at the launch, by multiplication with its reciprocal."""
         made = (self.builder.emit(kind, by.value, type=INDEX_SCALAR) for kind in (Reciprocal, ReciprocalShift))
         return x.make(self.builder.emit(DivideBy, x.value, by.value, *made, type=INDEX_SCALAR))
 
@@ -197,7 +197,7 @@ class _Unpacked(_RowCopy):
 
     @cached_property
     def in_row(self) -> Number:
-        """A row that begins within a chunk touches one more than its length asks for."""
+        """The number of chunks per row: an unaligned row may touch one more than its length needs."""
         found: Number = self.sizes[-1] // self.width + 2
         return found
 

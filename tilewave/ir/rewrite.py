@@ -17,7 +17,7 @@ _NAME = re.compile(r"%\w+")
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """Every op, outermost first, in program order."""
+    """Yield every op, outermost first, in program order."""
     for op in block.ops:
         yield op
         for inner in op.blocks:
@@ -25,7 +25,7 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
-    """Replace each op by `rule(op)`, innermost first; None keeps the op, and what holds no other op stays as it is."""
+    """Replace each op by `rule(op)`, innermost first; None keeps the op, and unchanged blocks are kept."""
     body = rewrite_block(kernel.body, rule)
     return kernel if body is kernel.body else replace(kernel, body=body)
 
@@ -40,7 +40,7 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
 
 
 def with_ops(block: Block, ops: Sequence[Op]) -> Block:
-    """The block with other ops; itself, where they are the same."""
+    """Return the block with other ops, or the block itself where they are the same."""
     is_same = len(ops) == len(block.ops) and all(map(operator.is_, ops, block.ops))
     return block if is_same else replace(block, ops=tuple(ops))
 
@@ -54,7 +54,7 @@ def map_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
 
 
 def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
-    """`op` with its operands, and those inside its regions, replaced."""
+    """Return `op` with its operands, and those inside its regions, replaced."""
     if not op.blocks and not any(v in new for v in op.operands):
         return op
 
@@ -78,24 +78,24 @@ def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
 
 
 def replace_values(kernel: Kernel, new: Mapping[Value, Value]) -> Kernel:
-    """Use other values in place of some; their definitions stay."""
+    """Return the kernel with uses of some values replaced; their definitions stay."""
     return replace(kernel, body=substitute_block(kernel.body, new)) if new else kernel
 
 
 def rename(op: Op, new: Mapping[Value, Value]) -> Op:
-    """`substitute`, for results as well as operands."""
+    """Return `op` with operands and results replaced."""
     return replace(substitute(op, new), results=tuple(new.get(v, v) for v in op.results))
 
 
 def uses(kernel: Kernel) -> Counter[Value]:
-    """How often each value is an operand, or named by the kernel itself."""
+    """Return how often each value is an operand, or named by the kernel's attributes."""
     found = Counter(v for op in walk(kernel.body) for v in op.operands)
     found.update(Value(name, INDEX_SCALAR) for name in named_values(kernel))
     return found
 
 
 def named_values(kernel: Kernel) -> set[str]:
-    """The indices that the kernel's own attributes and the types of its memories name."""
+    """Return the indices that the kernel's attributes and the types of its memories name."""
     found = {kernel.workgroups} if isinstance(kernel.workgroups, str) else set()
     for v in _values(kernel):
         if isinstance(v.type, Memory) and v.type.is_open:
@@ -104,7 +104,7 @@ def named_values(kernel: Kernel) -> set[str]:
 
 
 def _values(kernel: Kernel) -> Iterator[Value]:
-    """Every value where it is defined."""
+    """Yield every value where it is defined."""
     yield from kernel.body.args
     for op in walk(kernel.body):
         yield from op.results
@@ -113,7 +113,7 @@ def _values(kernel: Kernel) -> Iterator[Value]:
 
 
 def names(kernel: Kernel) -> set[str]:
-    """Every name that is taken."""
+    """Return every name that is taken."""
     taken = {v.name for v in kernel.body.args}
     for op in walk(kernel.body):
         taken.update(v.name for v in op.results)

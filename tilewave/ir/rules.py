@@ -1,4 +1,4 @@
-"""What ops check of their operands, attributes and results, said once for those that share it."""
+"""Checks of operands, attributes and results that several ops share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def places(**fields: Words) -> Places:
 
 
 def are_axes(axes: tuple[int, ...], rank: int) -> bool:
-    """Whether these are axes of something with so many, none twice."""
+    """Return whether these are axes of something of that rank, without duplicates."""
     return len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
 
 
@@ -33,7 +33,7 @@ def are_indices(values: tuple[Value, ...]) -> bool:
 
 
 def parts_only(op: Op, want: Want) -> None:
-    """For `check`, where the parts of an op, each by itself, are all there is to it."""
+    """A `check` for ops whose fields need no check besides their kinds."""
 
 
 def want_results(op: Op, want: Want, *types: Type) -> None:
@@ -43,7 +43,7 @@ def want_results(op: Op, want: Want, *types: Type) -> None:
 
 
 def want_yields(block: Block, types: Sequence[Type], want: Want) -> None:
-    """`types` are those of the values that a block must end with."""
+    """Check that a block yields values of these types."""
     last = block.ops[-1] if block.ops else None
     want(last is not None and type(last).ends_blocks, "its block must end in yield")
     assert last is not None

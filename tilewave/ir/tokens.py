@@ -1,4 +1,4 @@
-"""The words of a kernel's text, one after the other: each character is looked at once, so time grows with the text."""
+"""Tokenizer of a kernel's text; it reads each character once, so time is linear in the text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple, NoReturn
 from tilewave.errors import Loc, TilewaveError
 
 LONGEST_TEXT = 1 << 23
-"""Characters of a kernel's text: 100,000 ops and more; the lanes of a large GEMM take some 100,000 characters."""
+"""The longest text in characters: 100,000 ops and more; the lanes of a large GEMM take some 100,000 characters."""
 LONGEST_WORD = 400
-"""Characters of a name, a type or a quoted word."""
+"""The longest name, type or quoted word in characters."""
 LONGEST_NUMBER = 40
-"""Characters of a number; the longest that a dtype can hold has 24."""
+"""The longest number in characters; the longest that a dtype can hold has 24."""
 DEEPEST = 48
-"""Blocks within blocks, or lists within lists."""
+"""The deepest nesting of blocks or lists."""
 LONGEST_LIST = 1 << 12
-"""Operands, results, attributes, numbers of one list."""
+"""The longest list of operands, results, attributes or numbers."""
 SHOWN = 60
-"""Characters that a message shows on either side of the place it means."""
+"""Characters that a message shows on either side of an error."""
 
 # No two alternatives have a common prefix and no repetition is nested, so the regex never backtracks.
 TOKEN = re.compile(
@@ -30,16 +30,16 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 BLANK = re.compile(r"(?:[ \t\r\n]|//[^\n]*)*")
-"""With comments; it always matches, so nothing is tried twice here either."""
+"""Whitespace and comments; it always matches, so it never backtracks either."""
 STRINGS = json.JSONDecoder()
 
 
 class ParseError(TilewaveError):
-    """The text is no kernel."""
+    """The text is not a kernel."""
 
 
 class Token(NamedTuple):
-    """A word of the text: its kind, as `TOKEN` names it, "quoted" or "end"; what it says; and where it begins."""
+    """A token: its kind, as `TOKEN` names it, "quoted" or "end"; its text; and its offset."""
 
     kind: str
     text: str
@@ -63,7 +63,7 @@ class Tokens:
         self.before = self.now
 
     def take(self) -> Token:
-        """The word at hand; the next one is at hand then."""
+        """Return the current token and advance."""
         self.before = self.now
         if self.before.kind != "end":
             self.now = self._scan()
@@ -97,7 +97,7 @@ class Tokens:
             self.fail(f"a quoted word of {self.stop - at:,} characters; it may have {LONGEST_WORD}", at)
         return Token("quoted", word, at)
 
-    # -- places
+    # -- locations
 
     def loc(self, at: int) -> Loc:
         """Return the line and column of an offset; offsets must not decrease, because lines are counted once."""

@@ -35,15 +35,15 @@ from tilewave.ir.repack import CHUNK_BYTES, WAVES
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Swizzled, Vector
 
 RESIDENT = 4
-"""Workgroups of a processor: enough bytes are on their way, and a lane has registers for what it loads."""
+"""Workgroups of an SM: enough bytes are in flight, and a lane has registers for what it loads."""
 ROW_BYTES, COLUMN_BYTES, WORD_BYTES = 256, 128, 4
 SHIFTED_CHUNKS = 8
-"""Chunks of a row that change places: those that lanes read together."""
+"""Chunks of a row that are swizzled: those that lanes read together."""
 
 
 @cache
 def transpose_rows(dtype: DType, rank: int, lanes: int) -> Kernel:
-    """`%columns`[…, c, r] becomes `%rows`[…, r, c], and 0 where there is no row r."""
+    """Return the kernel that sets `%columns`[…, c, r] to `%rows`[…, r, c], and to 0 where there is no row r."""
     return _Transpose(dtype, rank, lanes).kernel()
 
 
@@ -98,7 +98,7 @@ class _Transpose:
         return [rest, *found] if self.outer else found
 
     def take(self, outer: list[Number], first: tuple[Number, Number], thread: Number) -> None:
-        """Rows, to shared memory."""
+        """Emit the copy of rows to shared memory."""
         build, per_row = self.builder, self.block[1] // self.chunk
         taken = []
         for turn in range(self.block[0] * per_row // self.threads):
@@ -114,7 +114,7 @@ class _Transpose:
             build.effect(Store, x, self.shared, here, (), ((0, 1),))
 
     def leave(self, outer: list[Number], first: tuple[Number, Number], thread: Number) -> None:
-        """Columns, from shared memory."""
+        """Emit the copy of columns from shared memory."""
         build, groups = self.builder, self.block[0] // self.chunk
         for turn in range(self.block[1] // self.word * groups // self.threads):
             at = thread + turn * self.threads
@@ -128,7 +128,7 @@ class _Transpose:
             build.effect(Store, self.turned(x), self.columns, tuple(there), (), steps, guard)
 
     def turned(self, x: Value) -> Value:
-        """Rows and columns of a lane's registers exchanged."""
+        """Return a lane's registers with rows and columns exchanged."""
         of_chunk = [self.word << bit for bit in range(self.chunk.bit_length() - 1)]
         of_word = [1 << bit for bit in range(self.word.bit_length() - 1)]
         kind, of_lane = Vector((self.word, self.chunk), self.dtype), (0,) * (self.lanes.bit_length() - 1)

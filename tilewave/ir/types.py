@@ -1,4 +1,4 @@
-"""What a value can be: a number, a tile of numbers in registers, or a memory that holds many."""
+"""Types of values: scalars, tiles and vectors in registers, memories, mbarriers and exchanges."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DType:
 
     @property
     def largest(self) -> float:
-        """The largest number of a float: infinity, where it has one."""
+        """The largest number of a float dtype: infinity, where it has one."""
         with np.errstate(over="ignore"):
             infinite = float(self.numpy.type(np.inf))
         return infinite if infinite == np.inf else float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
@@ -79,29 +79,29 @@ F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ = (
 I8, I16, I32, I64 = (DType(f"i{bits}", "int", bits) for bits in (8, 16, 32, 64))
 BOOL = DType("bool", "bool", 1)
 INDEX = DType("index", "int", 64)
-"""A position, count or number of a workgroup: an integer wide enough for any of them."""
+"""A position, a count or a workgroup id: an integer wide enough for any of them."""
 
 DTYPES = {
     d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)
 }
 FLOAT8 = (F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ)
 INTERNAL = (INDEX, I16)
-"""Dtypes that no array of a call has: positions, and i8 widened for its products."""
+"""Dtypes that no array of a call has: positions, and i8 widened for MMAs."""
 WIDEST_BYTES = max(d.bytes for d in DTYPES.values())
 """Bytes of the widest element."""
 
 
 Extent = int | str
-"""How long an axis is: a number, or, of a memory, the name of an index that is known at the launch."""
+"""The length of an axis: a number, or, for a dynamic size of a memory, the name of an index of the launch."""
 
 
 def known_at_most(a: Extent, b: Extent) -> bool:
-    """Whether one length is no more than another, whatever the sizes of a call are."""
+    """Return whether one length is at most another for all sizes of a call."""
     return a == b or (isinstance(a, int) and isinstance(b, int) and a <= b)
 
 
 class Sized:
-    """What every type but a memory's has: a shape that is known."""
+    """A type with a static shape: every type but `Memory`."""
 
     shape: tuple[int, ...]
 
@@ -127,7 +127,7 @@ class Scalar(Sized):
 
 @dataclass(frozen=True)
 class Tile(Sized):
-    """Numbers held in registers by a whole workgroup: `tile<64x32xf16>`."""
+    """Numbers that a workgroup holds in registers: `tile<64x32xf16>`."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -252,7 +252,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Accumulator(Sized):
-    """A tile of sums held by a matrix unit's own registers: `accumulator<32x32xf32>`."""
+    """A tile of sums in the registers of a matrix unit: `accumulator<32x32xf32>`."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -263,7 +263,7 @@ class Accumulator(Sized):
 
 @dataclass(frozen=True)
 class Vector(Sized):
-    """Numbers held by each lane: `vector<2x8xf16>` is two registers' worth of eight neighbours."""
+    """Numbers that each lane holds: `vector<2x8xf16>` is two groups of eight neighbours."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -310,15 +310,15 @@ def space_of(kind: Type) -> str:
 
 
 def is_held(kind: Type) -> bool:
-    """Whether it is a number, or numbers in registers."""
+    """Return whether a type is a scalar, or numbers in registers."""
     return isinstance(kind, (Scalar, Tile, Vector))
 
 
 def dims(extents: Sequence[Extent]) -> str:
-    """`128x64`, as sizes are written everywhere; `{M}x64` where one is open."""
+    """Return extents as text: `128x64`, or `{M}x64` with a dynamic size."""
     return "x".join(f"{{{extent}}}" if isinstance(extent, str) else str(extent) for extent in extents)
 
 
 def elementwise(like: Type, dtype: DType) -> Type:
-    """The type of an elementwise result: the shape of `like`, another dtype."""
+    """Return the type of an elementwise result: the shape of `like` with another dtype."""
     return type(like)(like.shape, dtype) if isinstance(like, (Tile, Vector)) else Scalar(dtype)

@@ -17,7 +17,7 @@ def drop_unused(kernel: Kernel) -> Kernel:
     ops, used = list(walk(kernel.body)), uses(kernel)
     idle = any(not used[v] for op in ops if isinstance(op, (Loop, While)) for v in op.results)
     needed = _needed(ops) if idle else None
-    for op in reversed(ops):  # from the last on, so that what only dropped ones use is dropped with them
+    for op in reversed(ops):  # backwards, so that ops used only by dropped ones are dropped in the same pass
         if not _stays(op, used):
             used.subtract(op.operands)
 
@@ -36,7 +36,7 @@ def _stays(op: Op, used: Counter[Value]) -> bool:
 
 
 def _needed(ops: Sequence[Op]) -> set[Value]:
-    """What decides an effect; a value that a loop carries decides none if it serves only to compute itself."""
+    """Return the values that effects depend on; a carried value that only computes its own next value is not needed."""
     ops = ops[::-1]
     ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
     needed: set[Value] = set()
@@ -53,7 +53,7 @@ def _needed(ops: Sequence[Op]) -> set[Value]:
 
 
 def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
-    """For each value that a loop carries: the result, its names inside, what a round yields, what it begins with."""
+    """Return for each carried value of a loop: its result, names inside, what is yielded, and its initial value."""
     inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
     return list(zip(op.results, *inside, op.body.ops[-1].operands, op.init, strict=True))
 

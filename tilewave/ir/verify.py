@@ -1,6 +1,6 @@
 """What every kernel satisfies, before and after every pass: scoping, types, and the ops of its level.
 
-What an op takes and gives, and which memories it touches, it says itself; here that is asked, op by op.
+Each op declares its operands, results and memories (`core.Op`); the verifier checks them op by op.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
 
 SOUND = "sound"
-"""What an op remembers once it was found to be what it says."""
+"""The attribute that marks an op as verified."""
 
 
 class VerifyError(TilewaveError):
-    """A kernel's text says something that has no meaning."""
+    """An invalid kernel."""
 
 
 def verify(kernel: Kernel) -> Kernel:
-    """The kernel, which a lowering can take, or an error that names the op and its line."""
+    """Return the kernel if it is valid; raise an error that names the op and its line if not."""
     loc = kernel.body.ops[0].loc if kernel.body.ops else NOWHERE
     for v in kernel.body.args:
         check_argument(v.type, lambda holds, why, v=v: _want_of(f"{kernel.name}: {v}", loc, holds, why))  # type: ignore[misc]
@@ -37,7 +37,7 @@ def verify(kernel: Kernel) -> Kernel:
 
 
 def _check_named(kernel: Kernel) -> None:
-    """What the kernel's attributes and the types of its memories name is known at the launch."""
+    """Check that names in the kernel's attributes and in the types of its memories are known at the launch."""
     first = kernel.body.ops[0] if kernel.body.ops else None
     indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
     known = {v.name for v in (*indices, *(first.results if isinstance(first, Launch) else ()))}
@@ -65,7 +65,7 @@ class _Verifier:
         self.visible: dict[str, Value] = {}
         self.under_way: set[str] = set()
         self.handed_on: tuple[Value, ...] = ()
-        """What the loop at hand yields though it is under way."""
+        """Values that the current loop yields while they are pending."""
 
     def body(self, block: Block) -> None:
         """Verify the body of a kernel, which yields nothing."""
@@ -96,7 +96,7 @@ class _Verifier:
         def want(holds: bool, why: str) -> None:
             _want(op, holds, why)
 
-        if SOUND not in vars(op):  # passes hand most ops on as they are, and an op cannot change
+        if SOUND not in vars(op):  # cached: most passes keep most ops, and ops are immutable
             check_parts(op, want)
             op.check(want)
             check_places(op, want)
@@ -123,7 +123,7 @@ class _Verifier:
 
 
 def _under_way_from_step_to_step(op: Op) -> list[tuple[Value, Value, Value]]:
-    """What a loop hands from step to step while it is under way: its argument, what is yielded, and its result."""
+    """Return values that a loop carries while pending: the argument, what is yielded, and the result."""
     if not isinstance(op, Loop):
         return []
     begun = {v for inner in op.body.ops if inner.is_under_way for v in inner.results}

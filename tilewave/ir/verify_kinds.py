@@ -34,7 +34,7 @@ from tilewave.ir.types import (
 MOST_LANES = 64
 MOST_AXES = 12
 FARTHEST = 1 << 62
-"""No attribute that counts elements or bytes is larger: a sum of two still fits an index."""
+"""The limit of attributes that count elements or bytes: a sum of two still fits an index."""
 MOST_ELEMENTS: dict[type[Type], int] = {
     Tile: 1 << 26,
     Accumulator: 1 << 20,
@@ -44,7 +44,7 @@ MOST_ELEMENTS: dict[type[Type], int] = {
     Memory: 1 << 48,
 }
 MOST_SHARED = 1 << 24
-"""Elements of a memory of the workgroup's own; the largest machine has some 200 KB."""
+"""The most elements of a shared memory; the largest machine has some 200 KB."""
 
 
 def _is_whole(x: object) -> bool:
@@ -63,11 +63,11 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "tuple[tuple[int, ...], ...]": (lambda x: isinstance(x, tuple) and all(map(_are_whole, x)), "lists of numbers"),
     "int | float | bool": (lambda x: isinstance(x, (int, float, bool)), "a number"),
 }
-"""The types of attributes, as ops spell them."""
+"""Checks and descriptions of attributes, by their annotations."""
 KNOWN = frozenset((*KINDS, *OPERANDS, "Block"))
 
 WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear", "blocks")}
-"""What attributes of these names may say."""
+"""The allowed values of attributes of these names."""
 COUNTS: dict[str, tuple[int, int]] = {
     "per_lane": (0, 1 << 10),
     "depth": (0, 1 << 16),
@@ -86,11 +86,11 @@ COUNTS: dict[str, tuple[int, int]] = {
     "row_axis": (0, MOST_AXES),
     "depth_axis": (0, MOST_AXES),
 }
-"""How large attributes of these names may be, where they are one number."""
+"""The ranges of attributes of these names that are one number."""
 
 
 def check_kernel(kernel: Kernel, want: Want) -> None:
-    """What a kernel says of itself."""
+    """Check a kernel's attributes."""
     counted = "str" if isinstance(kernel.workgroups, str) else "int"
     attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str"}
     attributes |= {"cluster": "int", "resident": "int", "vector_bytes": "int"}
@@ -118,7 +118,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
 
 
 def check_limits(kernel: Kernel, want: Want) -> None:
-    """Each names a size that stays open, its least and its most."""
+    """Check that each limit names a dynamic size, with its least and its largest value."""
     fits = isinstance(kernel.limits, tuple) and all(_is_limit(limit) for limit in kernel.limits)
     want(fits, f"limits are [name, least, most] of a size each, not {kernel.limits!r}")
     named = [limit[0] for limit in kernel.limits]
@@ -134,14 +134,14 @@ def _is_limit(limit: object) -> bool:
 
 
 def check_argument(kind: Type, want: Want) -> None:
-    """A call gives arrays and numbers, nothing else."""
+    """Check that an argument is an array or a scalar."""
     is_array = isinstance(kind, Memory) and kind.space == "global" and kind.dtype not in INTERNAL
     is_number = isinstance(kind, Scalar) and (kind.dtype not in INTERNAL or kind == INDEX_SCALAR)
     want(is_array or is_number, f"a call gives arrays and numbers, no {kind}")
 
 
 def check_parts(op: Op, want: Want) -> None:
-    """Attributes of their kinds, as many results as the op has, and types that can be."""
+    """Check the kinds of an op's attributes, the number of its results, and its types."""
     for name, part in op.parts():
         kind = field_type(type(op), name)
         if kind in KINDS and (fault := _attribute_fault(name, kind, part)):
@@ -170,7 +170,7 @@ def check_places(op: Op, want: Want) -> None:
 
 
 def check_axes(op: Op, want: Want) -> None:
-    """Axes of which the op says that they run together are there, and equally long."""
+    """Check that axes which an op declares as corresponding exist and have equal extents."""
     for one, other in op.corresponding() or ():
         lengths = [v.type.shape[i] if 0 <= i < len(v.type.shape) else None for v, i in (one, other)]
         if lengths[0] is None or lengths[0] != lengths[1]:
@@ -179,7 +179,7 @@ def check_axes(op: Op, want: Want) -> None:
 
 
 def _attribute_fault(name: str, kind: str, part: object) -> str:
-    """Why an attribute cannot say this; empty where it can."""
+    """Return why an attribute has an invalid value; empty if it is valid."""
     fits, told = KINDS[kind]
     if not fits(part):
         return f"{name} is {told}, not {part!r}"

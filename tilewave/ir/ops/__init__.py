@@ -284,7 +284,7 @@ __all__ = [
 IDEAS = (arith, shape, reduction, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
 
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for idea in IDEAS for cls in idea.OPS}
-"""Every op by the word that its text begins with."""
+"""Every op by its name in the text."""
 LEVELS: dict[str, tuple[type[Op], ...]] = {
     level: tuple(cls for cls in VOCABULARY.values() if level in cls.levels) for level in ("tile", "lane")
 }

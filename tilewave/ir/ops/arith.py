@@ -25,7 +25,7 @@ class Const(Pure):
     value: int | float | bool
 
     def check(self, want: Want) -> None:
-        """Whether the dtype holds the number."""
+        """Check that the dtype holds the number."""
         kind, value = self.result.type, self.value
         dtype, half = kind.dtype, 1 << kind.dtype.bits - 1
         want(is_held(kind), f"makes a number or a tile, not {kind}")
@@ -44,7 +44,7 @@ class Const(Pure):
 
 
 def _is_in_reach(value: float, dtype: DType) -> bool:
-    """Whether a number does not become infinity, or none at all, in a dtype."""
+    """Return whether a number does not become infinity or NaN in a dtype."""
     with np.errstate(over="ignore"):
         return not isfinite(value) or isfinite(float(np.float64(value).astype(dtype.numpy)))
 
@@ -61,11 +61,11 @@ class Elementwise(Pure):
 
     @classmethod
     def result_type(cls, *operands: Type) -> Type:
-        """The type of the result, given those of the operands."""
+        """Return the type of the result, given those of the operands."""
         return operands[-1]
 
     def takes(self, want: Want) -> None:
-        """What the operands must be."""
+        """Check the operands."""
         first, *others = (v.type for v in self.operands)
         for other in others:
             want(first == other, f"{first} and {other} do not go together")
@@ -132,16 +132,16 @@ class Division(Arithmetic):
 
 
 class FloorDiv(Division):
-    """The quotient of integers, rounded down, as in Python; by zero 0, and what does not fit wraps."""
+    """The quotient of integers, rounded down, as in Python; 0 for a divisor of 0; overflow wraps."""
 
 
 class Mod(Division):
-    """What FloorDiv leaves; it has the sign of b, as in Python; by zero 0."""
+    """The remainder of FloorDiv; it has the sign of b, as in Python; 0 for a divisor of 0."""
 
 
 @dataclass(frozen=True)
 class DivideBy(Elementwise):
-    """FloorDiv of indices as a product: a * factor >> shift, which launches compute for b; a is below 2**31."""
+    """FloorDiv of indices by a reciprocal: a * factor >> shift, which the launch computes for b; a is below 2**31."""
 
     a: Value
     b: Value
@@ -154,7 +154,7 @@ class DivideBy(Elementwise):
 
 
 class Xor(Arithmetic):
-    """The bits in which two integers differ, neither of them negative."""
+    """The bitwise XOR of two integers, neither of them negative."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)
@@ -281,23 +281,23 @@ class Cos(Function):
 
 
 class Rounding(Function):
-    """A whole number next to each float, exactly; what is infinite or no number stays so, and so does the sign of 0."""
+    """Rounds each float to an integer, exactly; infinities, NaN and the sign of 0 are kept."""
 
 
 class Floor(Rounding):
-    """The greatest whole number that is not above x."""
+    """The greatest integer that is not above x."""
 
 
 class Ceil(Rounding):
-    """The least whole number that is not below x."""
+    """The least integer that is not below x."""
 
 
 class RoundAway(Rounding):
-    """The nearest whole number; halves go away from 0."""
+    """The nearest integer; halves are rounded away from 0."""
 
 
 class RoundEven(Rounding):
-    """The nearest whole number; halves go to the even one."""
+    """The nearest integer; halves are rounded to even."""
 
 
 class Cast(Unary):
@@ -310,7 +310,7 @@ class Cast(Unary):
 
 @dataclass(frozen=True)
 class Select(Elementwise):
-    """a where the condition holds, else b."""
+    """a where the condition is true, else b."""
 
     condition: Value
     a: Value

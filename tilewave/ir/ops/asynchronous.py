@@ -31,11 +31,11 @@ class Asynchronous(Op):
     levels = ON_LANES
 
 
-# -- copies from a global memory to a shared one
+# -- copies from global to shared memory
 
 
 class CopyToShared(Op):
-    """What a global memory holds goes to shared memory, past the registers of lanes."""
+    """A copy from global to shared memory that bypasses registers."""
 
     reads = places(memory=GLOBAL)
     writes = places(to=SHARED)
@@ -105,7 +105,7 @@ class CopyAsyncChunks(CopyToShared):
     guard: tuple[int, ...] = ()
 
     mask: ClassVar[tuple[Value, ...]] = ()
-    """Every lane takes part."""
+    """No mask: every lane takes part."""
 
     def of_round(self, r: int) -> CopyAsyncChunks:
         """Return the op as it is for round r, whose chunks are at `at` and r steps from there."""
@@ -129,7 +129,7 @@ class CopyAsyncChunks(CopyToShared):
 
 @dataclass(frozen=True)
 class AwaitAsync(Op):
-    """Go on when at most the last `pending` bytes are on their way of what this workgroup, or wave, copies by lanes."""
+    """Wait until at most the last `pending` bytes of this workgroup's, or wave's, copies by lanes are in flight."""
 
     levels = ON_BOTH
 
@@ -215,12 +215,12 @@ class CopyAsyncCluster(SignalledCopy):
         return rank // self.apart % self.shares
 
     def sharers(self, rank: int) -> range:
-        """The numbers in the cluster of those who share a box with a workgroup."""
+        """Return the ranks of the workgroups that share a box with this one."""
         first = rank - self.share(rank) * self.apart
         return range(first, first + self.shares * self.apart, self.apart)
 
 
-# -- and from shared memory to a global one
+# -- copies from shared to global memory
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class CopyAsyncOut(Asynchronous):
 
 @dataclass(frozen=True)
 class AwaitAsyncOut(Asynchronous):
-    """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
+    """Wait until at most `pending` of this wave's bulk groups of TMA stores still read shared memory."""
 
     pending: int
 
@@ -269,15 +269,15 @@ def _want_box(
     want(prod(shared.type.shape) > 0 and are_indices((*op.at, *indices)), "positions are of type index")
 
 
-# -- products
+# -- asynchronous MMAs
 
 
 @dataclass(frozen=True)
 class AwaitProducts(Asynchronous):
-    """The sums of a product that was begun earlier, there when at most the last `pending` of this wave's products are
-    still under way.
+    """Wait until at most the last `pending` of this wave's asynchronous MMAs are in flight, and give the sums of one
+    that is complete.
 
-    `meanwhile`: numbers of the wave's own, of f32 and summed up or multiplied here, that are computed before it waits.
+    `meanwhile`: f32 vectors of the wave, summed up or multiplied here, that are computed before the wait.
     """
 
     gives = 1
@@ -296,7 +296,7 @@ class AwaitProducts(Asynchronous):
 
 @dataclass(frozen=True)
 class AwaitOlderProducts(Asynchronous):
-    """Go on when at most the last `pending` of this wave's products are under way; what the others read is free."""
+    """Wait until at most the last `pending` of this wave's MMAs are in flight; operands of the others may change."""
 
     pending: int
 
@@ -371,11 +371,11 @@ def _want_signal(signals: Value, at: Value, want: Want) -> None:
     want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
 
 
-# -- other workgroups, other kernels
+# -- clusters and dependent launches
 
 
 class ClusterBarrier(Asynchronous):
-    """No wave goes on before all waves of all workgroups of the cluster have come here."""
+    """A barrier of all waves of all workgroups of the cluster."""
 
     check = parts_only
 
@@ -393,7 +393,7 @@ class AwaitEarlier(Asynchronous):
 
 
 class LetNextStart(Asynchronous):
-    """The kernel launched next may start once all workgroups have come here, or ended; no result depends on it."""
+    """Let the next kernel start once all workgroups got here, or ended (PDL); no result depends on it."""
 
     check = parts_only
 

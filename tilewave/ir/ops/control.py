@@ -1,4 +1,4 @@
-"""Control"""
+"""Control flow"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, Tile, is_held
 
 MOST_WAVES = 1024
-"""More than any workgroup has; what a machine has, its own passes say."""
+"""More waves than any workgroup has; each target's passes check its limit."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Loop(Computed):
     init: tuple[Value, ...]
     body: Block
     optional: bool = False
-    """Whether its author means it not to run at times: what it alone writes may stay as it was."""
+    """Whether the author allows that it does not run; what only this loop writes may then stay unwritten."""
     split: int = 1
     """The number of equal parts into which the iterations are split. Each part starts from zeros, and the parts' sums
     are added in order to the loop's initial value. Only on the tile level; lowering to lanes assigns the parts."""
@@ -43,7 +43,7 @@ class Loop(Computed):
 
 @dataclass(frozen=True)
 class While(Computed):
-    """As long as condition(*carried) yields true, carried = body(*carried)."""
+    """While condition(*carried) yields true, carried = body(*carried)."""
 
     levels = ON_BOTH
     gives = None
@@ -90,14 +90,14 @@ class Role(Op):
 
 @dataclass(frozen=True)
 class Yield(Op):
-    """Ends a block: these are its values."""
+    """Ends a block and yields its values."""
 
     levels = ON_BOTH
     ends_blocks = True
 
     values: tuple[Value, ...]
 
-    check = parts_only  # what it gives is its block's affair
+    check = parts_only  # the op that owns the block checks the yielded types
 
 
 OPS: tuple[type[Op], ...] = (

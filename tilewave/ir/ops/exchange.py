@@ -1,4 +1,4 @@
-"""Between workgroups: tiles that one computed a part of, and another ends"""
+"""Exchange of partial sums between workgroups, for stream-K and split-K"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOTS = places(exchange=("exchange",))
 
 @dataclass(frozen=True)
 class MakeExchange(Computed):
-    """The launch's slots for tiles that workgroups hand to each other."""
+    """The launch's slots for tiles that workgroups pass to each other."""
 
     levels = ON_BOTH
 
@@ -26,9 +26,9 @@ class MakeExchange(Computed):
 
 @dataclass(frozen=True)
 class HandOver(Op):
-    """Put a tile into an empty slot, for whichever workgroup takes it over.
+    """Store a tile into an empty slot, for the workgroup that takes it over.
 
-    On the lane level each wave puts its own registers there, for the wave of its number.
+    On the lane level each wave stores its registers, for the wave of the same number.
     """
 
     levels = ON_BOTH
@@ -74,7 +74,7 @@ class TakeOver(Op):
 
 @dataclass(frozen=True)
 class TakeOverAll(TakeOver):
-    """tile + those in `count` slots, `apart` from each other, in this order; waits for all of them before."""
+    """Wait for the tiles in `count` slots, `apart` from each other, and add them to `tile` in order."""
 
     apart: Value
     count: int

@@ -1,4 +1,4 @@
-"""What one lane of one wave does"""
+"""Ops of one lane of one wave"""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Below(Pure):
 
 
 class Unset(Computed):
-    """Registers that may hold anything, and that nothing may depend on."""
+    """Undefined registers; no result may depend on them."""
 
     levels = ON_LANES
 
@@ -192,7 +192,7 @@ class LoadTransposed(Computed):
     mask: ClassVar[tuple[Value, ...]] = ()
     guard: ClassVar[tuple[int, ...]] = ()
     own: ClassVar[tuple[Value, ...]] = ()
-    """Every lane takes part, and all of the tile is there."""
+    """No mask and no boundary: every lane takes part, and all of the tile is in bounds."""
 
     def check(self, want: Want) -> None:
         held = self.result.type
@@ -205,7 +205,7 @@ class LoadTransposed(Computed):
 
     @property
     def read_steps(self) -> tuple[tuple[int, ...], ...]:
-        """As `steps`, of what this lane reads: the last axis is cut into groups, each of neighbours along a row."""
+        """The `steps` of what this lane reads: the last axis is split into groups of neighbours along a row."""
         *front, last = self.steps
         return (*front, tuple(self.rows * far for far in last), (*[0] * (len(last) - 1), 1))
 
@@ -217,8 +217,8 @@ class LoadTransposed(Computed):
 
 @dataclass(frozen=True)
 class Store(Op):
-    """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`, nor from
-    `within` on."""
+    """Store this lane's registers, at positions as in `load`; elements out of bounds along `guard`, or from `within`
+    on, are not stored."""
 
     levels = ON_LANES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -305,7 +305,7 @@ def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
 
 
 def _want_moved(op: Load | LoadTransposed | Store | LoadEach | StoreEach, held: Type, want: Want) -> Memory:
-    """The memory that a vector moves to or from."""
+    """Check the positions of a load or store, and return the type of its memory."""
     memory = op.memory.type
     want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
     assert isinstance(memory, Memory)
@@ -404,7 +404,7 @@ class GroupProduct(Computed):
         want_results(self, want, acc)
 
     def factor(self, side: int) -> tuple[Value, tuple[Value, ...]]:
-        """The memory of an operand, and where in it the operand begins."""
+        """Return the shared memory of an operand, and the operand's position in it."""
         return self.b, self.b_at
 
     def _check_operand(self, side: int, rows: int, want: Want) -> None:
@@ -422,7 +422,7 @@ class GroupProduct(Computed):
 
 @dataclass(frozen=True)
 class MatrixShared(GroupProduct):
-    """A product of a group of waves that read `a` from shared memory too, at `a_at`."""
+    """A warpgroup's MMA with `a` in shared memory, at `a_at`."""
 
     reads = places(a=SHARED, b=SHARED)
 
@@ -448,7 +448,7 @@ class MatrixShared(GroupProduct):
 
 @dataclass(frozen=True)
 class MatrixHeld(GroupProduct):
-    """A product of a group of waves that hold `a`: each its own rows, in registers as it holds sums of that shape."""
+    """A warpgroup's MMA with `a` in registers: each wave holds its rows, in the layout of an accumulator."""
 
     reads = places(b=SHARED)
 

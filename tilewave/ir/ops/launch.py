@@ -1,4 +1,4 @@
-"""Once for a launch"""
+"""Scalars computed once per launch"""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class LaunchOnly(Elementwise):
 
 @dataclass(frozen=True)
 class Reciprocal(LaunchOnly):
-    """The factor that `divide_by` multiplies with in the place of dividing by x."""
+    """The factor by which `divide_by` multiplies instead of dividing by x."""
 
     x: Value
 
 
 @dataclass(frozen=True)
 class ReciprocalShift(LaunchOnly):
-    """By how many bits `divide_by` shifts the product."""
+    """The number of bits by which `divide_by` shifts the product."""
 
     x: Value
 
 
 @dataclass(frozen=True)
 class LastRound(LaunchOnly):
-    """How `workgroups` share the steps of the tiles that are left over by whole rounds; 0 where they had better not."""
+    """How `workgroups` share the tiles of a partial last wave (stream-K); 0 where whole tiles are as fast."""
 
     left: Value
     steps: Value
@@ -74,18 +74,18 @@ class LastRound(LaunchOnly):
 
 
 class RangeSharers(LastRound):
-    """As many as have a range of steps each."""
+    """The number of workgroups that have a range of steps each."""
 
 
 class EqualShares(LastRound):
-    """As many parts as each tile is cut into."""
+    """The number of equal parts into which each tile is split."""
 
 
 LAUNCHED: tuple[type[Op], ...] = (Const, Arithmetic, Comparison, Logic, Select, Cast, Neg, Abs, Not, LaunchOnly)
 
 
 def is_launched(op: Op) -> bool:
-    """Whether a host can compute it: an op on whole numbers and truth values, one by one."""
+    """Return whether the host can compute an op: an elementwise op on integers and booleans that are scalars."""
     if isinstance(op, Yield):
         return True
     return isinstance(op, LAUNCHED) and not isinstance(op, Div) and all(map(_is_number, _types(op)))

@@ -1,4 +1,4 @@
-"""Memory: whole tiles"""
+"""Memory accesses of whole tiles"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Allocate(Op):
 
 @dataclass(frozen=True)
 class Overlay(Computed):
-    """Another memory in the first bytes of a shared one; what is written to either is lost to the other."""
+    """A memory that aliases the first bytes of a shared memory; a write to either invalidates the other."""
 
     levels = ON_BOTH
     hands_on = places(memory=SHARED)
@@ -55,7 +55,7 @@ class Overlay(Computed):
 
 @dataclass(frozen=True)
 class Read(Computed):
-    """The tile whose first element is at `at`; result axis i runs along memory axis `axes[i]`; 0 outside the memory."""
+    """The tile whose first element is at `at`; result axis i is memory axis `axes[i]`; 0 out of bounds."""
 
     levels = ON_TILES
     reads = places(memory=GLOBAL_OR_SHARED)
@@ -66,17 +66,17 @@ class Read(Computed):
     through: str = ""
     per_lane: int = 0
     spread: str = ""
-    """How lanes share the tile: as its use wants (nothing); "rows" or "columns": as the matrix instruction takes its
-    left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`;
-    "blocks": each takes such chunks of `rows_per_lane` neighbouring rows."""
+    """The distribution over lanes: empty, as its use needs it; "rows" or "columns", as the matrix instruction takes its
+    left or right operand, `per_lane` neighbours each; "linear", neighbouring lanes load chunks of `per_lane`;
+    "blocks", each loads such chunks of `rows_per_lane` neighbouring rows."""
     rows_per_lane: int = 1
     transposed: tuple[int, ...] = ()
-    """Lanes and rows: so many neighbouring lanes read so many rows of the memory for each other, and each gets a column
-    of them; nothing: each lane reads what it holds."""
+    """(lanes, rows): groups of so many neighbouring lanes load so many rows for each other, and each gets a column of
+    them; empty: each lane loads what it holds."""
     guard: tuple[int, ...] = ()
     """The memory axes along which the tile may be partly or wholly out of bounds; set by `predicate_edges`."""
     within: tuple[int, ...] = ()
-    """How much of the tile is there along each of its axes: the rest is 0, and is not looked at; nothing: all is."""
+    """The part of the tile that is loaded along each of its axes; the rest is 0. Empty: all of it."""
     ahead: tuple[int, ...] = ()
     """The distance, along each memory axis, to the tile that is read next, so that it can be prefetched; empty where
     it is not known. It may be out of bounds."""
@@ -92,7 +92,7 @@ class Read(Computed):
 
 @dataclass(frozen=True)
 class Write(Op):
-    """Store a tile, its first element at `at`, its axis i along memory axis `axes[i]`; nothing outside the memory."""
+    """Store a tile, first element at `at`, axis i along memory axis `axes[i]`, but no out-of-bounds elements."""
 
     levels = ON_TILES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -104,7 +104,7 @@ class Write(Op):
     per_lane: int = 0
     guard: tuple[int, ...] = ()
     within: tuple[int, ...] = ()
-    """How much of the tile is stored along each of its axes; nothing: all is."""
+    """The part of the tile that is stored along each of its axes; empty: all of it."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
@@ -139,7 +139,7 @@ class WriteThrough(Op):
 
 @dataclass(frozen=True)
 class Gather(Computed):
-    """The tile whose element (i, j, …) sits where `where(i, j, …)` says; 0 outside the memory."""
+    """The tile whose element (i, j, …) is at position `where(i, j, …)`; 0 out of bounds."""
 
     levels = ON_TILES
     reads = places(memory=GLOBAL_OR_SHARED)
@@ -156,7 +156,7 @@ class Gather(Computed):
 
 @dataclass(frozen=True)
 class Scatter(Op):
-    """Store element (i, j, …) of a tile where `where(i, j, …)` says; nothing outside the memory."""
+    """Store element (i, j, …) of a tile at `where(i, j, …)`; out-of-bounds elements are not stored."""
 
     levels = ON_TILES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -172,7 +172,7 @@ class Scatter(Op):
 
 
 def _want_moved(op: Read | Write | WriteThrough | Gather | Scatter, tile: Type, want: Want) -> Memory:
-    """The memory that a tile moves to or from."""
+    """Check the positions of an access, and return the type of its memory."""
     memory = op.memory.type
     want(isinstance(memory, Memory) and isinstance(tile, Tile), f"moves a tile, {tile}, and a memory, {memory}")
     assert isinstance(memory, Memory)

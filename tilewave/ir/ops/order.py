@@ -1,4 +1,4 @@
-"""Where waves meet, and when their instructions run"""
+"""Barriers, and scheduling of instructions"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
 from tilewave.ir.types import BOOL, Scalar, Vector
 
 GROUPED = ("matrix", "load", "shared_load", "shared_store")
-"""What `instruction_group` groups."""
+"""The kinds of `instruction_group`."""
 
 
 @dataclass(frozen=True)
 class Barrier(Op):
-    """No wave goes on before all have come here."""
+    """A barrier: no wave continues before all have arrived."""
 
     levels = ON_BOTH
 
     waves: int = 0
-    """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
+    """0: all waves of the workgroup; else groups of so many neighbours from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
     over: str = "shared"
     """Which accesses it orders: `shared`, those to shared memory; `global`, those to global memory too."""
 
@@ -29,15 +29,15 @@ class Barrier(Op):
 
 
 class Meet(Barrier):
-    """No wave of the workgroup goes on before all have come to a `meet`, each to whichever it comes to."""
+    """A barrier of all waves of the workgroup that may arrive at different `meet` ops."""
 
     levels = ON_LANES
 
 
 @dataclass(frozen=True)
 class Agree(Computed):
-    """Whether x holds in all registers of all lanes of `waves` neighbours, which wait for each other to know it; they
-    are counted from wave 0 on."""
+    """Whether x is true in all registers of all lanes of a group of `waves` neighbouring waves, from wave 0 on; a
+    barrier of the group."""
 
     levels = ON_LANES
 
@@ -52,14 +52,14 @@ class Agree(Computed):
 
 
 class Scheduling(Op):
-    """What lays out instructions; no result depends on it."""
+    """An op that affects only the schedule of instructions."""
 
     levels = ON_LANES
 
 
 @dataclass(frozen=True)
 class Priority(Scheduling):
-    """How urgent this wave is from here on, 0 to 3, among those that share its units; no result depends on it."""
+    """Set this wave's scheduling priority, 0 to 3, among those that share its units; no result depends on it."""
 
     level: int
 
@@ -75,9 +75,9 @@ class KeepOrder(Scheduling):
 
 @dataclass(frozen=True)
 class InstructionGroup(Scheduling):
-    """The next `count` instructions of a kind come here in a row: matrix, load, shared_load or shared_store.
+    """Schedule the next `count` instructions of a kind here: matrix, load, shared_load or shared_store.
 
-    A list of these lays out the stretch that it ends; no result depends on it.
+    A list of these orders the instructions before it; no result depends on it.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class InstructionGroup(Scheduling):
 
 
 class AwaitLoads(Scheduling):
-    """Go on when everything has come that this wave loads from global memory; no result depends on it."""
+    """Wait until all of this wave's loads from global memory are complete; no result depends on it."""
 
     check = parts_only
 

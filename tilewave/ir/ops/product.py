@@ -1,4 +1,4 @@
-"""Products of tiles, and panels of operands packed for them"""
+"""MMA of tiles, and panels of operands packed for it"""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Mma(Computed):
     b: Value
     acc: Value
     wish: str = ""
-    """The instruction that the author names for this product; nothing where the kernel's own is meant."""
+    """The instruction that the author names for this MMA; empty for the kernel's default."""
     instruction: str = ""
-    """The matrix instruction that the machine has for it; chosen by choose_instructions."""
+    """The matrix instruction; chosen by `select_mma`."""
     depth: int = 0
     """K of a block that each wave multiplies at once: one instruction, or several consecutive ones."""
     neighbours: str = "columns"
@@ -112,7 +112,7 @@ class MatrixUnitOp(Computed):
 
 @dataclass(frozen=True)
 class ZeroAccumulator(MatrixUnitOp):
-    """Sums of nothing, in the matrix unit's registers."""
+    """Zeros in the matrix unit's registers."""
 
     def check(self, want: Want) -> None:
         made = self.result.type
@@ -121,7 +121,7 @@ class ZeroAccumulator(MatrixUnitOp):
 
 @dataclass(frozen=True)
 class LoadAccumulator(MatrixUnitOp):
-    """A tile taken into the matrix unit's registers."""
+    """A tile, loaded into the matrix unit's registers."""
 
     x: Value
 
@@ -143,7 +143,7 @@ class Accumulate(MatrixUnitOp):
 
 @dataclass(frozen=True)
 class ReadAccumulator(MatrixUnitOp):
-    """The sums as a tile again."""
+    """The accumulator, as a tile."""
 
     acc: Value
 
@@ -152,7 +152,7 @@ class ReadAccumulator(MatrixUnitOp):
 
 
 def _may_hold(count: Extent, each: Extent, length: Extent) -> bool:
-    """Whether so many parts can be all of an axis; what is known at the launch only is not judged."""
+    """Return whether `count` parts of `each` can cover a length; dynamic sizes are not checked."""
     if not isinstance(each, int):
         return False
     return isinstance(count, str) or isinstance(length, str) or count * each >= length
@@ -169,7 +169,7 @@ def _want_product(op: Mma | Accumulate, adds_up: bool, want: Want) -> None:
 
 
 def _want_taken(x: Type, out: Type, want: Want) -> None:
-    """A tile of two axes becomes sums in the unit's registers, or they become it."""
+    """Check the types of a tile of two axes and an accumulator of a matrix unit."""
     kinds = {type(x), type(out)} == {Tile, Accumulator}
     same = (x.shape, x.dtype) == (out.shape, out.dtype)
     want(kinds and same and len(x.shape) == 2, f"{x} cannot become {out}")

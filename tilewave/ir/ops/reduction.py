@@ -20,11 +20,11 @@ from tilewave.ir.rules import ON_LANES, ON_TILES, are_axes
 from tilewave.ir.types import BOOL, DType, Scalar, Tile, Type, Vector
 
 COMBINED_BY: dict[str, type[Binary]] = {"sum": Add, "prod": Mul, "max": Max, "min": Min, "any": Or, "all": And}
-"""What makes one element of two."""
+"""The op that combines two elements."""
 
 
 def identity(how: str, dtype: DType) -> int | float | bool:
-    """What changes nothing when it is combined with a number."""
+    """Return the neutral element."""
     if how in ("any", "all"):
         return how == "all"
     if how in ("sum", "prod"):
@@ -37,7 +37,7 @@ def identity(how: str, dtype: DType) -> int | float | bool:
 
 
 class Reduction(Computed):
-    """One that combines elements of `x` as `how` says."""
+    """Combines elements of `x` as `how` says."""
 
     x: Value
     how: str
@@ -51,8 +51,8 @@ class Reduction(Computed):
 
 @dataclass(frozen=True)
 class Reduce(Reduction):
-    """x without `axes`, all elements along them combined; where `run` is not 0, the one axis keeps an element for each
-    run of so many neighbours."""
+    """x reduced along `axes`; where `run` is not 0, the one axis keeps an element for each run of so many
+    neighbours."""
 
     levels = ON_TILES
 
@@ -74,17 +74,17 @@ class Reduce(Reduction):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The axes of x that the result has whole."""
+        """The axes of x that the result has unreduced."""
         return tuple(axis for axis in range(len(self.x.type.shape)) if axis not in self.axes)
 
     @property
     def has_order(self) -> bool:
-        """Whether it matters which elements are combined first."""
+        """Whether the order of combination affects the result."""
         return self.how in ("sum", "prod") and bool(self.x.type.dtype.is_float)
 
     @property
     def shape_with_runs(self) -> tuple[int, ...]:
-        """The shape of x where an axis of runs is two: which run, and where in it."""
+        """The shape of x with an axis of runs as two axes: the run, and the position in it."""
         shape: tuple[int, ...] = self.x.type.shape
         if not self.run:
             return shape
@@ -93,7 +93,7 @@ class Reduce(Reduction):
 
     @property
     def axes_with_runs(self) -> tuple[int, ...]:
-        """The axes of that shape which go."""
+        """The reduced axes of `shape_with_runs`."""
         return (self.axes[0] + 1,) if self.run else tuple(sorted(self.axes))
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
@@ -107,7 +107,7 @@ class Reduce(Reduction):
 
 
 def reduced(x: Type, axes: tuple[int, ...], run: int = 0) -> Type:
-    """The type of what is left of a tile."""
+    """Return the type of a reduced tile."""
     if run:
         return Tile(tuple(n // run if axis in axes else n for axis, n in enumerate(x.shape)), x.dtype)
     shape = tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
@@ -116,7 +116,7 @@ def reduced(x: Type, axes: tuple[int, ...], run: int = 0) -> Type:
 
 @dataclass(frozen=True)
 class ReduceRegisters(Reduction):
-    """Within each lane: x without some of its axes; one register at least."""
+    """A reduction within each lane, along some axes of its registers; at least one register is left."""
 
     levels = ON_LANES
 
@@ -135,8 +135,8 @@ class ReduceRegisters(Reduction):
 
 @dataclass(frozen=True)
 class ReduceLanes(Reduction):
-    """Between lanes of a wave: register by register, all lanes combined whose numbers differ in these `bits` alone, in
-    their order; each of them has the result."""
+    """A reduction between lanes of a wave, register by register, over lanes whose numbers differ only in `bits`, in
+    order; each of them has the result."""
 
     levels = ON_LANES
 
@@ -158,8 +158,8 @@ class ReduceLanes(Reduction):
 
 @dataclass(frozen=True)
 class ReduceHalves(Reduction):
-    """Between the two lanes of a wave whose numbers differ in this `bit` alone: registers of both are combined, and the
-    lane without the bit has the first half of them along an axis, the one with it the second."""
+    """A reduction between the two lanes of a wave whose numbers differ only in `bit`: registers of both are combined,
+    and the lane without the bit keeps the first half of them along an axis, the other lane the second."""
 
     levels = ON_LANES
 
@@ -184,7 +184,7 @@ class ReduceHalves(Reduction):
 
 @dataclass(frozen=True)
 class AllOf(Computed):
-    """The number that all lanes hold in their one register: the same in every lane of the workgroup."""
+    """The number in a register that is the same in every lane of the workgroup, as a uniform scalar."""
 
     levels = ON_LANES
 
@@ -198,7 +198,7 @@ class AllOf(Computed):
 
 @dataclass(frozen=True)
 class Shift(Computed):
-    """x moved by so many places towards the end of an axis; 0 comes in at its beginning."""
+    """x shifted by so many positions towards the end of an axis; zeros are shifted in."""
 
     levels = ON_TILES
 

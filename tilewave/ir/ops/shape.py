@@ -31,7 +31,7 @@ class Broadcast(Pure):
 
 @dataclass(frozen=True)
 class Part(Pure):
-    """The elements of a tile, or registers of a vector, from `first` on along one axis, as many as the result has."""
+    """A slice of a tile, or of a vector's registers, from `first` on along one axis, as long as the result."""
 
     levels = ON_BOTH
 

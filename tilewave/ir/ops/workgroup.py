@@ -14,11 +14,11 @@ from tilewave.ir.types import INDEX_SCALAR
 T = TypeVar("T")
 
 MOST_WORKGROUPS = 2**31 - 1
-"""HIP and CUDA both hold the first grid dimension in 31 bits."""
+"""The limit of the first grid dimension in HIP and CUDA."""
 
 
 class Workgroup(Pure):
-    """The number of this workgroup, in launch order."""
+    """The workgroup id, in launch order."""
 
     levels = ON_BOTH
 
@@ -31,7 +31,7 @@ class Workgroup(Pure):
 
 @dataclass(frozen=True)
 class TileOf(Pure):
-    """The (batch, row, column) of the number-th tile of a grid dealt to `workgroups`; MapWorkgroups decides it."""
+    """The (batch, row, column) of the number-th tile of a grid for `workgroups`; `map_workgroups` decides the order."""
 
     levels = ON_TILES
     gives = 3
@@ -54,7 +54,7 @@ class TileOf(Pure):
         want_results(self, want, *[INDEX_SCALAR] * 3)
 
     def with_sides(self, found: Sequence[T]) -> tuple[int | T, int | T, int | T, int | T]:
-        """Rows, columns, batches and workgroups, with these for the open ones."""
+        """Return rows, columns, batches and workgroups, with `found` for the dynamic ones."""
         left = iter(found)
         rows, cols, batches, workgroups = (
             n or next(left) for n in (self.rows, self.cols, self.batches, self.workgroups)
@@ -62,7 +62,7 @@ class TileOf(Pure):
         return rows, cols, batches, workgroups
 
     def bound(self, numbers: Sequence[int]) -> TileOf:
-        """With these numbers for its open sides."""
+        """Return the op with `numbers` for its dynamic sides."""
         rows, cols, batches, workgroups = self.with_sides(numbers)
         return TileOf(self.number, rows, cols, batches, workgroups, results=self.results, loc=self.loc)
 
