@@ -60,7 +60,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _floor_divided(a: Any, b: Any) -> Any:
-    """Rounded down; by zero 0, and the smallest by -1 is itself, as numpy has it."""
+    """Return a // b, rounded down; 0 for a divisor of 0; the smallest integer by -1 is itself, as in numpy."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else 0
     return np.floor_divide(a, b)
@@ -73,7 +73,7 @@ def _remainder(a: Any, b: Any) -> Any:
 
 
 def _smaller(a: Any, b: Any) -> Any:
-    """No number wins; -0 is smaller than 0, which numpy leaves open."""
+    """Return the minimum; NaN wins, and -0 is smaller than 0, which numpy leaves open."""
     if not _is_float(a):
         return np.minimum(a, b)
     return np.where(a == b, np.where(np.signbit(a), a, b), np.minimum(a, b))[()]
@@ -86,7 +86,7 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 def _rounded_away(x: Any) -> Any:
-    """The nearest whole number; a half goes away from 0, which numpy has no word for."""
+    """Return the nearest integer; halves are rounded away from 0, for which numpy has no function."""
     whole = np.trunc(x)
     return np.copysign(np.where(np.abs(x - whole) >= 0.5, np.abs(whole) + 1, whole), x)
 
@@ -150,12 +150,12 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 
 
 GROWING = (Add, Sub, Mul, Neg, Abs)
-"""Ops whose result may not fit."""
+"""Ops whose result may overflow."""
 LARGEST_INDEX = (1 << INDEX.bits - 1) - 1
 
 
 def elementwise(op: Op, operands: list[Any]) -> Any:
-    """An elementwise op on numbers or arrays of them."""
+    """Return the result of an elementwise op on numbers or arrays."""
     kind = op.results[0].type
     if isinstance(op, Cast):
         return cast(operands[0], kind.dtype)
@@ -167,7 +167,7 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     with np.errstate(all="ignore"):
         result = row_of(MEANING, op, "no meaning is given to")(*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
-        result = result.item()  # np.minimum and its kind make numpy numbers of Python's
+        result = result.item()  # np.minimum and others return numpy scalars for Python numbers
     if kind.dtype == INDEX:
         _want_fitting(op, taken, result)
     if kind.dtype.is_int and isinstance(result, int):
@@ -176,7 +176,7 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
 
 
 def function(op: Op, x: Any, dtype: DType) -> Any:
-    """exp and its kind, by float64's digits rounded to f32 once; what is narrower is then rounded from there."""
+    """Return exp and others, computed in float64 and rounded to f32; narrower dtypes are rounded from f32."""
     with np.errstate(all="ignore"):
         found = row_of(MEANING, op, "no meaning is given to")(np.asarray(x, np.float64))
         return (found if dtype.bits > 32 else found.astype(np.float32)).astype(dtype.numpy)[()]
@@ -190,13 +190,13 @@ def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
 
 
 def wrapped(x: int, dtype: DType) -> int:
-    """The low bits of an integer."""
+    """Return an integer wrapped to a dtype."""
     half = 1 << (dtype.bits - 1)
     return (x + half) % (2 * half) - half
 
 
 def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:
-    """An index that overflows is an author's mistake."""
+    """Raise where an index overflows, because that is an author's mistake."""
     if not isinstance(op, GROWING):
         return
     if isinstance(result, np.ndarray):
@@ -209,13 +209,13 @@ def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:
 
 
 def _bound(op: Op, operands: list[Any]) -> int:
-    """No result is larger than this, with either sign."""
+    """Return a bound on the magnitude of the result."""
     sizes = [max(abs(int(x.min())), abs(int(x.max()))) for x in operands]
     return math.prod(sizes) if isinstance(op, Mul) else sum(sizes)
 
 
 def unmapped_tile(number: Any, rows: int, cols: int) -> tuple[Any, Any, Any]:
-    """(batch, row, column) of a tile's number: column by column, unless MapWorkgroups decides otherwise."""
+    """Return (batch, row, column) of a tile's number: column by column, unless `map_workgroups` decides otherwise."""
     within = number % (rows * cols)
     return number // (rows * cols), within % rows, within // rows
 
@@ -227,7 +227,7 @@ def constant(op: Op, value: int | float | bool) -> Any:
 
 
 def without_last_bits(x: Array, count: int) -> Array:
-    """Floats whose last bits of the mantissa are 0: rounded towards zero."""
+    """Return floats with the last `count` bits of the mantissa cleared."""
     if not count:
         return x
     words = x.view(f"u{x.dtype.itemsize}")
@@ -236,12 +236,12 @@ def without_last_bits(x: Array, count: int) -> Array:
 
 
 def multiply(a: Array, b: Array, acc: Array) -> Array:
-    """acc + a · bᵀ in the accumulator's dtype; integers exactly, then wrapped as the hardware does."""
+    """Return acc + a · bᵀ in the accumulator's dtype; integers exactly, then wrapped as the hardware does."""
     if np.issubdtype(acc.dtype, np.integer):
         exact = np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(-1, -2))
         wrapped: Array = (acc + exact.astype(np.int64)).astype(acc.dtype)
         return wrapped
-    # BLAS may add in another order where operands have other strides; the meaning of a kernel must not
+    # copies, because BLAS may add in another order for other strides, and results must not depend on strides
     wide_a, wide_b = (np.ascontiguousarray(x, acc.dtype) for x in (a, b))
     product: Array = np.matmul(wide_a, wide_b.swapaxes(-1, -2))
     product += acc
@@ -249,7 +249,7 @@ def multiply(a: Array, b: Array, acc: Array) -> Array:
 
 
 def multiply_in_turn(a: Array, b: Array, acc: Array, depth: int) -> Array:
-    """acc + a · bᵀ by instructions of a depth, one after the other; each adds exactly, and then rounds once."""
+    """Return acc + a · bᵀ by consecutive instructions of a depth; each adds exactly, and then rounds once."""
     if np.issubdtype(acc.dtype, np.integer):
         return multiply(a, b, acc)
     wide_a, wide_b = (x.astype(np.float64) for x in (a, b))

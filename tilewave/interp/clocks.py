@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 Knowledge = np.ndarray[Any, np.dtype[np.bool_]]
-"""Truth values, spaces x segments: is it known to be over, as far as memories of this space go?"""
+"""Booleans, spaces x segments: whether accesses of the segment to memories of the space are known to be over."""
 
 SPACES = {"shared": 0, "global": 1}
 
 BEFORE = 0
-"""The segment of everything before the workgroup began; all know it."""
+"""The segment of everything before the workgroup started; all waves know it."""
 NOTHING: Knowledge = np.zeros((len(SPACES), 0), bool)
 
 
@@ -46,7 +46,7 @@ class Clocks:
         return self.count - 1
 
     def known(self, wave: int, space: str = "shared") -> Knowledge:
-        """By segment."""
+        """Return what a wave knows, by segment."""
         known: Knowledge = self.table[SPACES[space], wave]
         return known
 
@@ -58,7 +58,7 @@ class Clocks:
         self.table[:, wave, segments] = True
 
     def release(self, wave: int) -> Knowledge:
-        """All that a wave knows and did so far, for others to acquire; what it does next is not part of it."""
+        """Return what a wave knows and did so far, for others to acquire, and start a new segment."""
         told: Knowledge = self.table[:, wave, : self.count].copy()
         self.current[wave] = self.new_segment()
         self.table[:, wave, self.current[wave]] = True
@@ -81,7 +81,7 @@ class Clocks:
 
 
 def union(one: Knowledge, other: Knowledge) -> Knowledge:
-    """What two know together; the longer one has seen more segments begin."""
+    """Return the union of two; the longer one has seen more segments start."""
     short, long = sorted((one, other), key=lambda knowledge: knowledge.shape[1])
     both: Knowledge = long.copy()
     both[:, : short.shape[1]] |= short

@@ -41,11 +41,11 @@ from tilewave.ir.types import Memory
 Waiting = Generator[None, None, tuple[Any, ...]]
 
 GRAIN_BYTES = 16
-"""Copy engines begin a box at a multiple of this in its rows; said here once more, since this judges the passes."""
+"""The alignment of a TMA box in its rows; repeated here, because the interpreter checks the passes independently."""
 
 
 class AsynchronousMeaning:
-    """The part of a wave that waits, and asks for what comes later."""
+    """The part of a wave that waits, and starts asynchronous ops."""
 
     def __init__(self, number: int, state: WorkgroupState) -> None:
         self.number, self.state, self.numbers = number, state, state.launch.numbers
@@ -53,24 +53,24 @@ class AsynchronousMeaning:
         """The wave's number among all waves of the cluster."""
         self.env: dict[Value, Any] = dict(state.arguments)
         self.path: tuple[int, ...] = ()
-        """The place in the program of the block that runs: op, round, op, round, …"""
+        """The position in the program of the current block: op, iteration, op, iteration, …"""
         self.place = 0
-        """The op's number in that block."""
+        """The number of the current op in that block."""
         self.leader = 0
-        """The first wave of those that run this block."""
+        """The first of the waves that run this block."""
         self.meeting = next(state.launch.meetings)
-        """The number of the last op at which the lanes of this wave met."""
+        """The number of the last op at which the lanes of this wave synchronized."""
         self.wait: Wait | None = None
         self.loading: dict[Value, int] = {}
-        """What lanes load from memory that copies fill, and the segments of these reads until something waits."""
+        """Loads from memory that copies fill, with the segments of their reads until something waits for them."""
         self.sent: list[tuple[CopyUnderWay, ...]] = []
         """TMA stores in the order in which this wave started them; one tuple for each bulk group."""
         self.joined: tuple[CopyUnderWay, ...] = ()
-        """Copies out that more will go with."""
+        """TMA stores of the bulk group that is not committed yet."""
         self.brought: list[tuple[CopyUnderWay, int]] = []
         """Asynchronous copies that this wave started, in order, with their bytes."""
         self.may_touch = not state.launch.starts_early
-        """Global memory; where the kernel starts early, others may still write it."""
+        """Whether this wave may access global memory; with PDL, earlier kernels may still write it."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class AsynchronousMeaning:
         return self.agreed(op, self.env[value])
 
     def agreed(self, op: Op, x: Any) -> Any:
-        """The one number that all lanes hold."""
+        """Return the number that all lanes hold; raise where they differ."""
         if not isinstance(x, np.ndarray):
             return x
         other = np.flatnonzero(x != x[0])
@@ -100,29 +100,29 @@ class AsynchronousMeaning:
         return x[0].item()
 
     def lanes_meet(self) -> None:
-        """Whatever lanes of this wave did before is ordered before whatever its lanes do next."""
+        """Order what lanes of this wave did before what its lanes do next."""
         self.meeting = next(self.state.launch.meetings)
 
     def end_loads(self) -> None:
-        """At a barrier the lanes of this wave meet, and what they load is in registers."""
+        """At a barrier, synchronize the lanes of this wave and complete their loads."""
         self.lanes_meet()
         self.state.ledger.clocks.learn(self.index, list(self.loading.values()))
         self.loading.clear()
 
     def until(self, wait: Wait) -> Generator[None, None, None]:
-        """Let others run until it is over; at once where it is over already."""
+        """Let other waves run until a wait is over."""
         while not wait.is_over():
             self.wait = wait
             yield
         self.wait = None
 
-    # -- kernels launched before
+    # -- dependent launches
 
     def await_earlier(self, op: AwaitEarlier) -> None:
         self.may_touch = True
 
     def want_awaited(self, op: Op, memory: LaneMemory) -> None:
-        """Nothing of a kernel that starts early touches global memory before it has waited for those before it."""
+        """Refuse accesses to global memory before the wait for earlier kernels, where the kernel uses PDL."""
         if memory.buffer is not None and not self.may_touch:
             self.fail(
                 op,
@@ -199,14 +199,14 @@ class AsynchronousMeaning:
             return self.index not in cluster.at_barrier
 
         if is_over():
-            yield  # the last one to come does not go first
+            yield  # let others run first, so that the last wave to arrive does not always continue first
         yield from self.until(Wait(op, is_over, lambda: f"at the cluster's barrier of {op.loc}"))
         return ()
 
     # -- copies
 
     def copy(self, op: ops.Copy) -> None:
-        """The first wave makes it for all, at once."""
+        """Copy a box; wave 0 does it for all, synchronously."""
         if self.number:
             return
         source: LaneMemory = self.env[op.memory]
@@ -243,7 +243,7 @@ class AsynchronousMeaning:
                 self.bring(op, flat[part * size : (part + 1) * size], window, box, member)
 
     def ask(self, op: CopyAsyncCluster, box: tuple[int, ...] | None) -> None:
-        """All who share a box must ask for the same, each for its part."""
+        """Refuse a multicast whose workgroups load different boxes."""
         asked = Asked(op, self.name, self.state.rank, box)
         other = self.state.cluster.ask((*self.path, self.place), asked)
         if other is not None:
@@ -317,7 +317,7 @@ class AsynchronousMeaning:
         return ()
 
     def want_nothing_under_way(self) -> None:
-        """A wave ends when its copies have ended: shared memory is another workgroup's as soon as all waves have."""
+        """Refuse that a wave ends with copies in flight, because another workgroup may get the shared memory then."""
         sent = [copy.op for copies in (*self.sent, self.joined) for copy in copies]
         if sent:
             self.fail(
@@ -332,7 +332,7 @@ class AsynchronousMeaning:
                 "an await_async must stand between the copy and the end",
             )
 
-    # -- tiles of other workgroups
+    # -- exchange of tiles between workgroups
 
     def make_exchange(self, op: MakeExchange) -> ExchangeSlots:
         return self.state.launch.exchange(op.result)
@@ -370,7 +370,7 @@ class AsynchronousMeaning:
     # -- asynchronous copies by lanes
 
     def bring_elements(self, op: CopyAsyncChunks, elements: Elements) -> None:
-        """`elements`: those of the global memory, lanes x rounds x neighbours."""
+        """Start asynchronous copies; `elements` are those of the global memory, lanes x rounds x neighbours."""
         source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
         flat = self.places(op, target)
@@ -431,7 +431,7 @@ class AsynchronousMeaning:
         return Window.of(self.begin(op, at, memory), axes, box, memory.shape)
 
     def begin(self, op: Op, at: tuple[Value, ...], memory: LaneMemory) -> list[int]:
-        """Where a box begins in a global memory."""
+        """Return the position of a box in a global memory."""
         found = [self.uniform(op, v) for v in at]
         if found[-1] * memory.element_bytes % GRAIN_BYTES:
             where = ", ".join(map(str, found))
@@ -450,7 +450,7 @@ def boxed(source: LaneMemory, window: Window | None, box: tuple[int, ...]) -> Ar
 
 
 def numbers(memory: LaneMemory, window: Window) -> Array:
-    """The numbers of the elements in a window."""
+    """Return the numbers of the elements in a window."""
     along = [np.arange(w.start, w.stop) if isinstance(w, slice) else np.array([w]) for w in window.inside]
     steps = strides(memory.shape)
     return sum((p * s for p, s in zip(np.ix_(*along), steps, strict=True)), np.zeros(1, np.int64)).reshape(-1)

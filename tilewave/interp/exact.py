@@ -38,7 +38,7 @@ MARKS = np.uint64(0xF << 60)
 PLUS_INFINITY, MINUS_INFINITY = INFINITE, np.uint64(INFINITE | NEGATIVE)
 ONE = np.uint64(1 << 32 | 1)
 MOST_ADDED = 1024
-"""Products of two residues modulo Q that float64 adds exactly; of halves of residues modulo P it adds more."""
+"""How many products of two residues modulo Q float64 adds exactly; of halves of residues modulo P it adds more."""
 
 
 def low(x: Array) -> Array:
@@ -54,7 +54,7 @@ def high(x: Array) -> Array:
 
 
 def joined(q: Any, p: Any) -> Array:
-    """Elements of their residues, which need not be reduced."""
+    """Return elements from their residues, which need not be reduced."""
     whole: Array = (np.asarray(q, np.uint64) % np.uint64(Q)) << np.uint64(32) | np.asarray(p, np.uint64) % np.uint64(P)
     return whole
 
@@ -71,7 +71,7 @@ def has(x: Array, mark: np.uint64) -> Array:
 
 
 def is_plain(*xs: Array) -> bool:
-    """Whether no element is infinite, open or no number."""
+    """Return whether no element is infinite, open or NaN."""
     return not any((x & MARKS).any() for x in xs)
 
 
@@ -80,12 +80,12 @@ def is_plain(*xs: Array) -> bool:
 
 @cache
 def _powers_of_two(modulus: int) -> Array:
-    """2^e for -1200 < e < 1200, at e modulo 2400."""
+    """Return 2^e for -1200 < e < 1200, at e modulo 2400."""
     return np.array([pow(2, e if e < 1200 else e - 2400, modulus) for e in range(2400)], np.uint64)
 
 
 def elements(x: Any) -> Array:
-    """The elements of numbers: whole numbers and floats are fractions n · 2^e, which both primes can divide."""
+    """Return the elements of numbers: integers and floats are fractions n · 2^e, which both primes can divide."""
     x = np.asarray(x)
     if x.dtype.kind in "iub":
         whole = x.astype(np.int64)
@@ -103,7 +103,7 @@ def elements(x: Any) -> Array:
 
 
 def marked(found: Array, a: Array, b: Array, is_nan: Array, infinity: Array) -> Array:
-    """What two elements came to, where one of them may be open, infinite or no number."""
+    """Return `found` with open, infinite and NaN results where an operand is open, infinite or NaN."""
     found = np.where(has(a | b, OPEN), opened(found), found)
     found = np.where(has(a | b, INFINITE), infinity, found)
     return np.where(has(a | b, NAN) | is_nan, NAN, found)
@@ -130,7 +130,7 @@ def subtract(a: Array, b: Array) -> Array:
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """Infinities keep their sign, whatever they are multiplied with: elements that are finite have none."""
+    """Return a · b; infinities keep their sign for all finite factors, because finite elements have none."""
     found = joined(high(a) * high(b), low(a) * low(b))
     if is_plain(a, b):
         return found
@@ -151,7 +151,7 @@ def _power(x: Array, exponent: int, modulus: int) -> Array:
 
 def reciprocal(x: Array) -> Array:
     """Return 1 / x; infinity where x is 0. A zero residue stays 0 where the other residue is not."""
-    each, of = np.unique(x, return_inverse=True)  # whole rows are divided by one number
+    each, of = np.unique(x, return_inverse=True)  # once per distinct element: whole rows are divided by one number
     found: Array = _reciprocal(each)[of].reshape(np.shape(x))
     return found
 
@@ -163,7 +163,7 @@ def _reciprocal(x: Array) -> Array:
 
 
 def matrix_product(a: Array, b: Array) -> Array:
-    """a · bᵀ, by float64 where it is exact: of residues modulo Q, and of halves of residues modulo P."""
+    """Return a · bᵀ, by float64 where it is exact: of residues modulo Q, and of halves of residues modulo P."""
     if not is_plain(a, b):
         return _product_of_marked(a, b)
     q = np.zeros(1, np.uint64)
@@ -178,7 +178,7 @@ def matrix_product(a: Array, b: Array) -> Array:
 
 
 def _exactly(a: Array, b: Array) -> Array:
-    """a · bᵀ of numbers so small that float64 rounds no sum of them."""
+    """Return a · bᵀ of numbers so small that float64 rounds no sum of them."""
     found: Array = np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(-1, -2)).astype(np.uint64)
     return found
 
@@ -195,7 +195,7 @@ def _product_of_marked(a: Array, b: Array) -> Array:
 
 @cache
 def _powers() -> Array:
-    """G^0, G^1, …, G^(Q - 1) modulo P."""
+    """Return G^0, G^1, …, G^(Q - 1) modulo P."""
     found: Array = np.ones(1, np.uint64)
     while len(found) < Q:
         found = np.concatenate([found, found * np.uint64(pow(G, len(found), P)) % np.uint64(P)])
@@ -204,20 +204,20 @@ def _powers() -> Array:
 
 @cache
 def _logarithms() -> tuple[Array, Array]:
-    """All powers of G in order, and the exponent of each."""
+    """Return all powers of G, sorted, and the exponent of each."""
     order = np.argsort(_powers())
     return _powers()[order], order.astype(np.uint64)
 
 
 def power_of_two(x: Array) -> Array:
-    """exp2: 0 of -infinity."""
+    """Return exp2 of elements; 0 for -infinity."""
     found: Array = np.uint64(1 << 32) | _powers()[high(x).astype(np.int64)]
     found = np.where(has(x, INFINITE), np.where(has(x, NEGATIVE), np.uint64(0), PLUS_INFINITY), found)
     return np.where(has(x, NAN), NAN, found)
 
 
 def logarithm(x: Array) -> Array:
-    """log2: -infinity of 0; of an open element, somehow."""
+    """Return log2 of elements; -infinity for 0, and a hash for an open element."""
     inside = _power(low(x), 1 << COFACTOR_BITS, P)
     values, exponents = _logarithms()
     found = exponents[np.searchsorted(values, inside).clip(0, Q - 1)] * np.uint64(pow(1 << COFACTOR_BITS, -1, Q))
@@ -230,7 +230,7 @@ def logarithm(x: Array) -> Array:
 
 
 def rank(x: Array) -> Array:
-    """Whole numbers that order elements: small whole numbers as ever, others somehow, and -x where x is, mirrored."""
+    """Return integers that order elements: small integers as usual, others arbitrarily, with rank(-x) = -rank(x)."""
     q, p = (r - np.where(r > m // 2, m, 0) for r, m in ((high(x).astype(np.int64), Q), (low(x).astype(np.int64), P)))
     infinite = np.where(has(x, NEGATIVE), -1, 1) * np.int64(1 << 62)
     found: Array = np.where(has(x, INFINITE), infinite, (p << 23) + (q << 1) + has(x, OPEN))
@@ -238,14 +238,14 @@ def rank(x: Array) -> Array:
 
 
 def whole_number(x: Array) -> tuple[Array, Array]:
-    """The small whole numbers that elements are, and which are one."""
+    """Return the small integers that elements are, and which elements are one."""
     value = high(x).astype(np.int64)
     value = value - np.where(value > Q // 2, Q, 0)
     return value, elements(value) == x
 
 
 def hashed(x: Array, key: int) -> Array:
-    """Elements that follow from others as at random; another key gives others."""
+    """Return pseudorandom elements that depend on x and the key."""
     with np.errstate(over="ignore"):
         found = (x ^ np.uint64(key << 56)) * np.uint64(0x9E37_79B9_7F4A_7C15)
         for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):

@@ -25,7 +25,7 @@ from tilewave.ir.types import Memory
 
 @dataclass(frozen=True)
 class CheckedPass:
-    """What one pass did to the results of a kernel: nothing, where `fault` is empty."""
+    """What one pass did to the results of a kernel: nothing, if `fault` is empty."""
 
     name: str
     fault: str = ""
@@ -36,11 +36,11 @@ class CheckedPass:
 
 @dataclass(frozen=True)
 class PassCheck:
-    """What was found of the passes that changed a kernel, in their order, up to the first that is wrong."""
+    """The passes that changed a kernel, in order, up to the first that is wrong."""
 
     passes: tuple[CheckedPass, ...]
     undecided: int
-    """Elements of the results that are no numbers, of which nothing is known."""
+    """How many elements of the results are NaN or open, so that nothing is known of them."""
 
     @property
     def wrong(self) -> CheckedPass | None:
@@ -58,9 +58,9 @@ class PassCheck:
 def check_passes(
     start: Kernel, made: Iterable[tuple[str, Kernel]], arrays: Mapping[str, Array], values: Mapping[str, Any]
 ) -> PassCheck:
-    """Run a kernel, and what each pass made of it, with the numbers of one call, and compare what they write.
+    """Run a kernel, and the kernel after each pass, on the arguments of one call, and compare the results.
 
-    `arrays` are those of the call, by the kernel's names for them; they are not changed.
+    `arrays` are the call's, by the kernel's names for them; they are not changed.
     """
     given = {name: array if array.dtype.kind in "iub" else elements(array) for name, array in arrays.items()}
     wanted = results(start, given, values)
@@ -91,7 +91,7 @@ def _checked(
 
 
 def results(kernel: Kernel, given: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Array]:
-    """What a kernel writes, by the names of its arrays; `given` hold elements where they are of floats."""
+    """Return what a kernel writes, by the names of its arrays; `given` holds elements for float dtypes."""
     bound = bind(kernel, values)
     memories = [v for v in bound.body.args if isinstance(v.type, Memory)]
     arrays = [given[v.name].copy() for v in memories]

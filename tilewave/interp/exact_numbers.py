@@ -117,7 +117,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 
 
 class ExactNumbers(DTypeNumbers):
-    """Elements for floats: passes keep every bit of a result, in whatever order they add."""
+    """Elements for floats: results are bit-equal whatever the order of additions."""
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
         return ELEMENT if dtype.is_float else dtype.numpy

@@ -47,7 +47,7 @@ class ExchangeSlots:
             )
 
     def want_empty(self) -> None:
-        """Nothing is left when the launch ends: the next one begins with empty slots."""
+        """Raise where a slot is full at the end of the launch, because the next launch needs empty slots."""
         for (slot, _), handed in self.full.items():
             raise InterpreterError(
                 f"workgroup {handed.workgroup} hands over {self.name(slot)}, and nobody takes it over",

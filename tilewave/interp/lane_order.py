@@ -1,8 +1,8 @@
-"""Which lanes of a wave touched an element since the wave's lanes last met.
+"""Which lanes of a wave accessed an element since the wave's lanes last synchronized.
 
-The lanes of a wave need not run in step: a warp's lanes may drift apart, and a compiler that sees one lane's program
-may reorder two accesses to different addresses. What one lane stores and another lane loads is ordered only by an op at
-which the lanes of the wave meet: a barrier, `barrier {waves = 1}` being the cheapest.
+The lanes of a wave need not run in step: a warp's lanes may diverge, and a compiler that sees one lane's program may
+reorder two accesses to different addresses. What one lane stores and another lane loads is ordered only by an op at
+which the lanes of the wave synchronize: a barrier, `barrier {waves = 1}` being the cheapest.
 
     store(%x, %s, …)          lane 3 writes s[5]
     barrier() {waves = 1}     the lanes of each wave meet
@@ -23,14 +23,14 @@ LaneBits = Any
 
 
 class _Touched:
-    """The lanes that touched each element since one meeting of theirs."""
+    """The lanes that accessed each element since their last synchronization."""
 
     def __init__(self, count: int) -> None:
         self.meeting = np.zeros(count, np.int64)
         self.lanes = np.zeros(count, np.uint64)
 
     def since(self, flat: Array, meeting: int) -> Array:
-        """The lanes that touched elements since that meeting."""
+        """Return the lanes that accessed elements since a synchronization."""
         return np.where(self.meeting.take(flat) == meeting, self.lanes.take(flat), np.uint64(0))
 
     def add(self, flat: Array, meeting: int, lanes: LaneBits) -> None:
@@ -41,32 +41,32 @@ class _Touched:
 
 
 class LaneOrder:
-    """The accesses of one memory's elements by lanes of a wave, each with the last meeting of those lanes before it."""
+    """Accesses to one memory's elements by lanes of a wave, each with the number of the lanes' last synchronization."""
 
     def __init__(self, count: int) -> None:
         self.written, self.read = _Touched(count), _Touched(count)
 
     def note_read(self, flat: Array, meeting: int, lanes: LaneBits) -> Array:
-        """Note a read; returns for each element whether a lane reads it that is not among those that wrote it."""
+        """Record a read; return for each element whether it was written, but not by every lane that reads it."""
         writers = self.written.since(flat, meeting)
         self.read.add(flat, meeting, lanes)
         found: Array = (writers != 0) & (writers & lanes != lanes)
         return found
 
     def note_write(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array]:
-        """Note a write; returns for each element whether other lanes wrote it, and whether other lanes read it."""
+        """Record a write; return for each element whether other lanes wrote it, and whether other lanes read it."""
         wrote, read = (touched.since(flat, meeting) & ~lanes != 0 for touched in (self.written, self.read))
         self.written.add(flat, meeting, lanes)
         return wrote, read
 
     def written_since(self, flat: Array, meeting: int) -> Array:
-        """Whether any lane wrote each element since that meeting: what the machine reads by itself must not be."""
+        """Return whether any lane wrote each element since a synchronization, which asynchronous reads do not allow."""
         found: Array = self.written.since(flat, meeting) != 0
         return found
 
 
 def lane_bits(flat: Array, active: Array | None, lanes: int) -> LaneBits:
-    """The lane of each touched element of an access, lanes x registers…; one set where all lanes touch the same."""
+    """Return the lane of each accessed element, lanes x registers…; one set where all lanes access the same."""
     if flat.shape[0] == 1:
         return np.uint64((1 << lanes) - 1)
     each = np.uint64(1) << np.arange(lanes, dtype=np.uint64)

@@ -1,7 +1,7 @@
-"""The lane level run in numpy: wave by wave in any order, finding whatever depends on that order.
+"""The interpreter of the lane level, in numpy: it runs waves in any order, and finds whatever depends on that order.
 
-Each wave of a workgroup runs until it must wait, or for a few accesses; then another does. What is found does not
-depend on the order, because it is judged by who is known to come before whom and not by who happened to run first.
+Each wave of a workgroup runs until it must wait, or for a few accesses; then another wave runs. Findings do not depend
+on the order of the run, because accesses are judged by happens-before and not by which happened to run first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewave.ir.core import Kernel
 
 ENDED = ""
 LONGEST_STRETCH = 5
-"""Accesses that a wave makes at most before a random order may switch to another."""
+"""The most accesses of a wave before a random order may switch to another wave."""
 
 Pick = Callable[[list[WaveRun], np.random.Generator], WaveRun]
 
@@ -38,7 +38,7 @@ def interpret_lanes(
     workgroups: Iterable[int] | None = None,
     numbers: Numbers = DTYPE_NUMBERS,
 ) -> None:
-    """Run every workgroup, or those given and their clusters; what they write is kept if all is well.
+    """Run every workgroup, or those given and their clusters; results are kept only if no error is found.
 
     `arrays` hold what `numbers` holds for their dtypes.
     """
@@ -66,7 +66,7 @@ def _backwards(waves: list[WaveRun], random: np.random.Generator) -> WaveRun:
 
 def _at_random(waves: list[WaveRun], random: np.random.Generator) -> WaveRun:
     wave = waves[random.integers(len(waves))]
-    # Half the time a wave runs as far as it can: waves that are far apart show other mistakes than close ones.
+    # Half the time a wave runs as far as it can, because waves that are far apart show other errors than close ones.
     wave.stretch = int(random.integers(1, LONGEST_STRETCH + 1)) if random.integers(2) else WITHOUT_END
     return wave
 
@@ -75,7 +75,7 @@ ORDERS: dict[str, Pick] = {"in turn": _in_turn, "backwards": _backwards, "random
 
 
 class _LaneInterpreter:
-    """Runs workgroups one after the other, those of a cluster side by side, and their waves in some order."""
+    """Runs workgroups one after the other, those of a cluster concurrently, with waves in some order."""
 
     def __init__(self, launch: InterpretedCall, pick: Pick, random: np.random.Generator) -> None:
         self.launch, self.pick, self.random = launch, pick, random
@@ -164,7 +164,7 @@ def _deadlock(state: ClusterState, waves: list[WaveRun]) -> InterpreterError:
 
 
 def _sentence(waves: list[WaveRun], told: str) -> str:
-    """What neighbouring waves do."""
+    """Return a sentence on what neighbouring waves do, for the message of a deadlock."""
     who = waves[0].name if len(waves) == 1 else f"waves {waves[0].number} to {waves[-1].name.removeprefix('wave ')}"
     if told == ENDED:
         return f"{who} {'has' if len(waves) == 1 else 'have'} ended"

@@ -1,7 +1,7 @@
-"""Memories that remember who touched which element, so that whatever waves leave unordered is found in any order.
+"""Memories that record the accesses of each element, so that races between waves are found in any order of execution.
 
 Every element keeps a stamp: the number of the access that wrote it last, and per wave the one that read it last. An
-access is compared with the stamps it meets: it must know the segment in which each was made (`lane_clocks.py`).
+access is compared with the stamps it finds: it must know the segment in which each was made (`clocks.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAST = {"read": "read", "write": "wrote"}
 
 
 class WaveAccess(NamedTuple):
-    """One load, store or copy, as one wave came to it."""
+    """One load, store or copy by one wave."""
 
     op: Op
     wave: int
@@ -39,9 +39,9 @@ class WaveAccess(NamedTuple):
     copied: bool = False
     """Whether the access is asynchronous, made after the wave started it."""
     name: str = ""
-    """What the wave is called where its number, which counts all waves of a cluster, is not enough."""
+    """The name of the wave in messages, where its number in the cluster is not enough."""
     meeting: int = 0
-    """The number of the wave's last op at which its lanes met; no other wave has it."""
+    """The number of the last op at which the wave's lanes synchronized; unique among waves."""
 
     @property
     def who(self) -> str:
@@ -50,19 +50,19 @@ class WaveAccess(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the machine does for the wave, or the wave itself."""
+        """What the hardware, or the wave itself, does, for messages."""
         if not self.copied:
             return self.verb
         return "product" if isinstance(self.op, GroupProduct) else "load" if self.is_load else "copy"
 
     @property
     def is_load(self) -> bool:
-        """A load that lasts until something waits for its registers."""
+        """Whether it is a load that lasts until something waits for its registers."""
         return self.copied and not self.op.passes_lanes_by and not isinstance(self.op, GroupProduct)
 
 
 class Race(InterpreterError):
-    """Two accesses that nothing orders."""
+    """A race: two accesses without an order."""
 
 
 class Ledger:
@@ -91,12 +91,12 @@ class Ledger:
         return found
 
     def ordered(self, stamps: Array, wave: int, space: str) -> Array:
-        """Which of the stamped accesses to a memory of this space a wave knows to be over."""
+        """Return which of the stamped accesses to a memory of this space a wave knows to be over."""
         known: Array = self.clocks.known(wave, space).take(self.segments.take(stamps))
         return known
 
     def settled(self, stamps: Array, space: str) -> Array:
-        """Which of the stamped accesses all waves know to be over."""
+        """Return which of the stamped accesses all waves know to be over."""
         known: Array = self.clocks.known_by_all(space).take(self.segments.take(stamps))
         return known
 
@@ -124,12 +124,12 @@ class LaneMemory:
         self.last_write: WaveAccess | None = None
         self.was_read = False
         self.overlaps: list[tuple[LaneMemory, Array]] = []
-        """Memories in the same bytes: for each element the ones there, or NONE."""
+        """Memories that alias this one: for each element the aliasing elements, or NONE."""
         self._lane_order: LaneOrder | None = None
 
     @staticmethod
     def shared(value: Value, waves: int, numbers: Numbers) -> LaneMemory:
-        """A memory of one workgroup, full of poison."""
+        """Return an uninitialized memory of one workgroup, filled with poison."""
         kind = value.type
         poison = np.full(kind.shape, numbers.poison(kind.dtype), numbers.storage(kind.dtype))
         memory = LaneMemory(value, poison, waves, numbers)
@@ -137,7 +137,7 @@ class LaneMemory:
         return memory
 
     def overlaid(self, under: Value, value: Value) -> LaneMemory:
-        """Another memory in the bytes of this one, which is called `under`."""
+        """Return a memory that aliases this one, whose value is `under`."""
         over, below, above = LaneMemory.shared(value, self.waves, self.numbers), under.type, value.type
         assert isinstance(below, Memory) and isinstance(above, Memory)
         over.overlaps.append((self, meeting(above, below)))
@@ -159,13 +159,13 @@ class LaneMemory:
         return "writer" in self.tables
 
     def table(self, name: str, rows: int) -> Array:
-        """Made when somebody needs it: most memories need few."""
+        """Return a table of stamps, made at its first use, because most memories need few."""
         if name not in self.tables:
             self.tables[name] = np.full((rows, prod(self.shape)), NO_ACCESS, np.int32)
         return self.tables[name]
 
     def forget(self) -> None:
-        """No access of the workgroup that just ended is remembered."""
+        """Clear the stamps of the workgroup that just ended."""
         for flat in self.touched:
             for table in self.tables.values():
                 table[:, flat] = NO_ACCESS
@@ -178,13 +178,13 @@ class LaneMemory:
 
     @property
     def lane_order(self) -> LaneOrder:
-        """Made when a lane touches the memory: most memories that only the machine touches need none."""
+        """The order of lanes' accesses, made at its first use, because memories without accesses by lanes need none."""
         if self._lane_order is None:
             self._lane_order = LaneOrder(prod(self.shape))
         return self._lane_order
 
     def order_lanes(self, ledger: Ledger, access: WaveAccess, flat: Array, lanes: LaneBits, new: Array | None) -> None:
-        """Compare a wave's access by lanes with what its other lanes did since they met; `new` is what it stores."""
+        """Check an access by lanes against other lanes' accesses since they synchronized; `new` is what it stores."""
         if not self.is_tracked:
             return
         if access.verb == "read":
@@ -196,7 +196,7 @@ class LaneMemory:
         self._want_lanes_met(ledger, access, flat, read & changes, "readers")
 
     def order_machine(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
-        """What the machine reads for a wave was written before the wave's lanes last met."""
+        """Check that what the hardware reads for a wave was written before the wave's lanes last synchronized."""
         if self.is_tracked and self._lane_order is not None:
             loose = self._lane_order.written_since(flat, access.meeting)
             self._want_lanes_met(ledger, access, flat, loose, "writer")
@@ -214,7 +214,7 @@ class LaneMemory:
             remedy=f"the {met.what} stands at {met.op.loc}; a barrier, of one wave at least, must stand between them",
         )
 
-    # -- what happens to elements
+    # -- accesses of elements
 
     def note_read(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
         self._note_read(ledger, access, flat)
@@ -222,7 +222,7 @@ class LaneMemory:
             other._note_read(ledger, access, there)
 
     def note_write(self, ledger: Ledger, access: WaveAccess, flat: Array, new: Array | None) -> None:
-        """`new`: what is stored, None where it is not here yet."""
+        """Record and check a write; `new` is what is stored, None where the data is still in flight."""
         self._note_write(ledger, access, flat, new)
         for other, there in self.met(flat):
             other._note_write(ledger, access, there, None)
@@ -258,7 +258,7 @@ class LaneMemory:
         self._touch(flat)
 
     def put(self, flat: Array, new: Array) -> int | None:
-        """Store; the place in `flat` of an element that two lanes give different values, if any."""
+        """Store; return the place in `flat` of an element to which two lanes store different values, if any."""
         self.data[flat] = new
         lost = self.bits.take(flat) != bits_of(new)
         return int(np.flatnonzero(lost)[0]) if lost.any() else None
@@ -270,20 +270,20 @@ class LaneMemory:
     def _want_order(
         self, ledger: Ledger, access: WaveAccess, table: Array, flat: Array, matters: Array | None = None
     ) -> None:
-        """Every stamp met was made before `access`, where it `matters`."""
+        """Raise a race unless every stamped access is ordered before `access`, where it `matters`."""
         stamps = table.take(flat, axis=1)
         ordered = ledger.ordered(stamps, access.wave, self.space)
         if ordered.all():
             return
         loose = ~ordered
         if matters is not None:
-            loose &= matters | ledger.copied[stamps]  # a copy's bytes may come at any time: none are equal to it
+            loose &= matters | ledger.copied[stamps]  # a copy in flight conflicts even if it stores equal bytes
         if loose.any():
             row, column = (int(axis[0]) for axis in np.nonzero(loose))
             raise self._race(ledger.access(stamps[row, column]), access, int(flat[column]))
 
     def _remember_open(self, ledger: Ledger, access: WaveAccess, flat: Array, changes: Array) -> None:
-        """Writes that this one covers, and that some wave does not know to be over, are still to be compared."""
+        """Keep the overwritten writes that some wave does not know to be over, for later comparisons."""
         stamps = self.tables["writer"][0, flat]
         settled = ledger.settled(stamps, self.space)
         if settled.all():
@@ -333,6 +333,6 @@ class LaneMemory:
 
 
 def bits_of(x: Array) -> Array:
-    """The bytes of numbers as integers, so that nan equals itself and 0.0 is not -0.0."""
+    """Return the bytes of numbers as integers, so that NaN equals itself and 0.0 differs from -0.0."""
     bits: Array = np.ascontiguousarray(x).view(f"u{x.itemsize}")
     return bits

@@ -15,37 +15,37 @@ from tilewave.ir.types import DType
 
 
 class Numbers(Protocol):
-    """How the numbers of each dtype are held, and what is computed with them."""
+    """How the numbers of each dtype are represented, and how ops compute with them."""
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
-        """What numpy holds them as; 0 is all bits 0."""
+        """Return the numpy dtype of a representation, in which 0 is all bits 0."""
 
     def poison(self, dtype: DType) -> Any:
         """Return the value of uninitialized memory, chosen to be noticed in results."""
 
     def given(self, x: Any, dtype: DType) -> Any:
-        """A number of a call."""
+        """Return a scalar argument of a call."""
 
     def counted(self, x: Array, dtype: DType) -> Array:
-        """Whole numbers, in a dtype."""
+        """Return integers in a dtype."""
 
     def constant(self, op: Op, value: int | float | bool) -> Any:
-        """A literal, or a tile of it."""
+        """Return a literal, or a tile of it."""
 
     def elementwise(self, op: Op, operands: list[Any]) -> Any:
-        """An elementwise op on numbers or arrays of them."""
+        """Return the result of an elementwise op on numbers or arrays."""
 
     def combined(self, how: str, a: Array, b: Array) -> Array:
-        """One element of two, as a reduction has it."""
+        """Combine two elements as a reduction does."""
 
     def added(self, a: Any, b: Any) -> Any:
-        """The sum of two tiles."""
+        """Return the sum of two tiles."""
 
     def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
-        """acc + a · bᵀ."""
+        """Return acc + a · bᵀ."""
 
     def multiplied_in_turn(self, a: Array, b: Array, acc: Array, depth: int, ignored_bits: int) -> Array:
-        """acc + a · bᵀ by instructions of a depth, which ignore the last bits of what they multiply."""
+        """Return acc + a · bᵀ by instructions of a depth, which ignore the last bits of their operands."""
 
 
 class DTypeNumbers(Numbers):

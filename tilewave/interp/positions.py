@@ -1,4 +1,4 @@
-"""Which elements of a memory the lanes of a wave touch, as numbers of a row, and which of them they must not."""
+"""The elements of a memory that the lanes of a wave access, as row-major numbers, and out-of-bounds accesses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tilewave.interp.arithmetic import Array
 
 
 class Elements(NamedTuple):
-    """The number of each register's element, lanes x registers…, and which are touched; None: all."""
+    """The number of each register's element, lanes x registers…, and which are accessed; None: all."""
 
     flat: Array
     active: Array | None
 
     @property
     def kept(self) -> Array:
-        """The touched ones in a row."""
+        """The accessed elements, flattened."""
         return in_a_row(self.flat, self.active)
 
 
 class OutsideMemory(Exception):
-    """A lane touches what is not in the memory."""
+    """An out-of-bounds access of a lane."""
 
     def __init__(self, lane: int, position: tuple[int, ...]) -> None:
         super().__init__(lane, position)
@@ -113,7 +113,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def by_lane(x: Any, rank: int) -> Array:
-    """x as lanes x registers…: one number a lane, one for all lanes, or registers already."""
+    """Return x as lanes x registers…; it has one number per lane, one for all lanes, or registers already."""
     x = np.asarray(x)
     found: Array = x if x.ndim == rank + 1 else x.reshape(-1, *[1] * rank)
     return found

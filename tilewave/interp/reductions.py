@@ -1,4 +1,4 @@
-"""What reductions mean: elements are combined with their neighbours until one is left."""
+"""The semantics of reductions: neighbours are combined until one element is left."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def reduced(numbers: Numbers, how: str, x: Array, axis: int) -> Array:
 
 
 def reduced_along(numbers: Numbers, how: str, x: Array, axes: tuple[int, ...]) -> Array:
-    """Without several axes, the last of them first."""
+    """Return x reduced along several axes, the last of them first."""
     for axis in sorted(axes, reverse=True):
         x = reduced(numbers, how, x, axis)
     return x
 
 
 def reduced_by_runs(numbers: Numbers, how: str, x: Array, axis: int, run: int) -> Array:
-    """One element for each run of so many neighbours."""
+    """Return one element for each run of `run` neighbours."""
     shape = (*x.shape[:axis], x.shape[axis] // run, run, *x.shape[axis + 1 :])
     return reduced(numbers, how, x.reshape(shape), axis + 1)
 
 
 def shifted(x: Array, axis: int, by: int) -> Array:
-    """Moved towards the end of an axis; zeros come in."""
+    """Return x shifted towards the end of an axis; zeros are shifted in."""
     found = np.zeros_like(x)
     along = np.moveaxis(found, axis, 0)
     along[by:] = np.moveaxis(x, axis, 0)[:-by]

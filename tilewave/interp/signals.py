@@ -29,11 +29,11 @@ class Signal:
 
     @property
     def is_overfull(self) -> bool:
-        """More bytes came than anybody said to expect."""
+        """Whether more bytes came than were expected."""
         return self.arrived == self.needed and self.landed > self.expected
 
     def arrive(self, knowledge: Knowledge, expect: int, group: int = 0, waves: int = 1) -> None:
-        """One of `waves` that arrive together has come."""
+        """Record the arrival of one of `waves` waves that arrive together."""
         left = self.waiting.pop(group, waves) - 1
         if left:
             self.waiting[group] = left
@@ -59,13 +59,13 @@ class Signal:
 
 @dataclass
 class SignalArray:
-    """What `make_signals` makes, once for a workgroup."""
+    """The mbarriers of a `make_mbarriers`, made once per workgroup."""
 
     value: Value
     op: Op
     maker: int
     made_in: int | None = None
-    """The maker's segment; None until it has come here."""
+    """The maker's segment; None until it has initialized them."""
     signals: list[Signal] = field(default_factory=list)
 
     @staticmethod

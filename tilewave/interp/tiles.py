@@ -1,7 +1,7 @@
-"""What the ops mean, in numpy: obvious, and the judge of every pass and every target.
+"""The semantics of the ops on whole tiles, in numpy: simple, and the reference for every pass and every target.
 
-A kernel runs one workgroup after the other. Each output remembers which workgroup wrote and read each element, so that
-whatever would depend on the order of workgroups is found in any order.
+A kernel runs one workgroup after the other. Each output records which workgroup wrote and read each element, so that
+whatever depends on the order of workgroups is found in any order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def interpret(
     order: Iterable[int] | None = None,
     numbers: Numbers = DTYPE_NUMBERS,
 ) -> None:
-    """Run every workgroup, in launch order or in the one given; what they write is kept if all is well.
+    """Run every workgroup, in launch order or in the order given; results are kept only if no error is found.
 
     `arrays` hold what `numbers` holds for their dtypes.
     """
@@ -94,7 +94,7 @@ def interpret(
 
 @dataclass
 class TrackedMemory:
-    """A memory while a kernel runs: its elements, and who wrote and who read each."""
+    """A memory while a kernel runs: its elements, and the workgroups that wrote and read each."""
 
     value: Value
     data: Array
@@ -109,7 +109,7 @@ class TrackedMemory:
 
 
 class InterpretedCall:
-    """The arguments of a call while a kernel runs, and which workgroup touched which element of what it writes."""
+    """The arguments of a call while a kernel runs, and the workgroups that accessed elements of its outputs."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class InterpretedCall:
         self.kernel, self.numbers = kernel, numbers
         self.workgroup = 0
         self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-        """Kernels launched before may still run."""
+        """Whether earlier kernels may still run (PDL)."""
         self.filled = frozenset(op.to for op in walk(kernel.body) if isinstance(op, SignalledCopy))
-        """Shared memories that copies fill at some later time."""
+        """Shared memories that TMA loads fill asynchronously."""
         self.meetings = count(1)
-        """Numbers for the ops at which the lanes of a wave meet."""
+        """Numbers for the ops at which the lanes of a wave synchronize."""
         self.env: Env = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
@@ -147,7 +147,7 @@ class InterpretedCall:
         return buffer
 
     def exchange(self, value: Value) -> ExchangeSlots:
-        """What all workgroups share; made for the first that comes."""
+        """Return the exchange that all workgroups share, made for the first of them."""
         return self.exchanges.setdefault(value, ExchangeSlots(value))
 
     def want_all_taken(self) -> None:
@@ -285,7 +285,7 @@ class _Interpreter(InterpretedCall):
         return carried
 
     def parts(self, op: Loop, carried: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What each part adds up to, from zeros on, is added to what the parts before came to."""
+        """Return the carried sums plus those of each part, in order; each part starts from zeros."""
         steps = self.env[op.trips]
         each = steps_of_a_part(steps, op.split)
         for first in range(0, op.split * each, max(1, each)):
@@ -305,7 +305,7 @@ class _Interpreter(InterpretedCall):
         raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
 
     def barrier(self, op: Barrier) -> tuple[Any, ...]:
-        return ()  # whole tiles move at once here; waves exist at the lane level only
+        return ()  # no effect on whole tiles, because waves exist at the lane level only
 
     # -- between workgroups
 
@@ -352,7 +352,7 @@ class _Interpreter(InterpretedCall):
         return (rows[:, first : first + shape[-1]].reshape(shape),)
 
     def prepack(self, op: Prepack) -> tuple[Any, ...]:
-        """Panels of a memory; made for the first workgroup and kept for the others."""
+        """Return the panels of a memory, made for the first workgroup and kept for the others."""
         buffer: TrackedMemory = self.env[op.memory]
         if op.result not in self.packed:
             *batch, panels, groups, rows, depth = op.result.type.shape
@@ -425,7 +425,7 @@ class _Interpreter(InterpretedCall):
         return ()
 
     def box(self, op: Copy | CopyAsync, source: TrackedMemory, target: TrackedMemory) -> tuple[tuple[int, ...], Array]:
-        """Where a copied box goes, and what is in it."""
+        """Return the destination and the contents of a copied box."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
         tile: Array = np.zeros(box, source.data.dtype)
@@ -471,7 +471,7 @@ class _Interpreter(InterpretedCall):
     def positions(
         self, op: Gather | Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
     ) -> tuple[tuple[Array, ...], Array]:
-        """Where each element of a tile sits, clipped into the memory, and which of them are inside."""
+        """Return the position of each element of a tile, clipped into the memory, and which of them are in bounds."""
         memory = buffer.data.shape
         where_to = [np.broadcast_to(np.asarray(p), tile) for p in self.block(op.where, *np.indices(tile))]
         inside = np.ones(tile, bool)
@@ -484,7 +484,7 @@ class _Interpreter(InterpretedCall):
 
 
 def _has_edges(buffer: TrackedMemory) -> bool:
-    """Whether elements may be read outside it, as 0: those of an array may, those of a workgroup's own memory not."""
+    """Return whether out-of-bounds reads give 0: of an array they do, of a workgroup's memory they are errors."""
     return lies_in(buffer.value, "global")
 
 
@@ -525,12 +525,12 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     CopyAsync: _Interpreter.bring,
     AwaitAsync: _Interpreter.await_async,
 }
-"""What each op of whole tiles means; it gives as many things as the op has results."""
+"""The function of each op on the tile level; it returns as many values as the op has results."""
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """What is on its way to a part of a memory."""
+    """A copy in flight to a part of a memory."""
 
     target: TrackedMemory
     where: tuple[int, ...]
@@ -542,14 +542,14 @@ class Arriving:
 
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
-    """The global memories that a kernel writes, and those it reads."""
+    """Return the global memories that a kernel writes, and those it reads."""
     ops = list(walk(kernel.body))
     written, read = (v for op in ops for v in op.written), (v for op in ops for v in op.read)
     return {v for v in written if lies_in(v, "global")}, {v for v in read if lies_in(v, "global")}
 
 
 def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:
-    """x with its axes at `axes` of `rank`, and length 1 elsewhere."""
+    """Return x with its axes at `axes` of `rank`, and length 1 elsewhere."""
     x = np.asarray(x)
     shape = [1] * rank
     order = np.argsort(axes)
@@ -560,7 +560,7 @@ def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:
 
 
 def first(mask: Array, where: Any) -> tuple[int, ...]:
-    """The position in memory of the first element that `mask` holds."""
+    """Return the position in memory of the first element where `mask` is true."""
     hit = tuple(int(axis[0]) for axis in np.nonzero(mask))
     if all(isinstance(w, np.ndarray) for w in where):
         return tuple(int(w[hit]) for w in where)

@@ -1,4 +1,4 @@
-"""What the ops of the lane level mean: one wave runs them, all its lanes at once.
+"""The semantics of the lane level's ops: one wave runs them, all its lanes at once.
 
 A scalar is one number where all lanes agree, else an array of lanes; a vector is an array (lanes or 1) x its shape,
 1 where all lanes hold the same.
@@ -91,7 +91,7 @@ from tilewave.layouts.fragments import GROUP, GROUP_DEPTH_BYTES, GROUP_ROWS, Fra
 from tilewave.machine.matrix import NAMED
 
 Running = Generator[None, None, tuple[Any, ...]]
-"""A wave on its way; it yields wherever another wave may run."""
+"""A running wave; it yields wherever another wave may run."""
 
 WITHOUT_END = -1
 
@@ -102,14 +102,14 @@ class WaveRun(AsynchronousMeaning):
     def __init__(self, number: int, state: WorkgroupState, registers: dict[int, RegisterOffsets]) -> None:
         super().__init__(number, state)
         self.registers = registers
-        """Per op, by its identity: what does not change from wave to wave."""
+        """Register offsets per op, by its id: they are the same for all waves."""
         self.stretch = WITHOUT_END
         """How many more memory accesses until another wave may run."""
         self.has_ended = False
         self.products = 0
-        """How many it made with its group."""
+        """How many MMAs this wave made with its warpgroup."""
         self.begun: list[tuple[Value, int]] = []
-        """Sums of products that are under way, in the order in which they were begun, and when they are over."""
+        """Sums of asynchronous MMAs in flight, in order, with the segments of their reads."""
 
     @property
     def can_run(self) -> bool:
@@ -225,7 +225,7 @@ class WaveRun(AsynchronousMeaning):
         return held[0]
 
     def each_register(self, value: Value) -> Array:
-        """Lanes x registers, numbered in their order."""
+        """Return a vector as lanes x registers, in the vector's order."""
         return self.every_lane(value).reshape(self.state.lanes, -1)
 
     def ramp(self, op: Ramp) -> Array:
@@ -243,7 +243,7 @@ class WaveRun(AsynchronousMeaning):
         return found
 
     def unset(self, op: Unset) -> Array:
-        """What shows up where it is looked at."""
+        """Return poison, which is noticed where it is used."""
         kind = op.result.type
         shows = self.numbers.poison(kind.dtype) if kind.dtype.is_float else 0x5A
         return np.full((1, *kind.shape), shows, self.numbers.storage(kind.dtype))
@@ -270,7 +270,7 @@ class WaveRun(AsynchronousMeaning):
         return kept
 
     def fragment(self, op: Matrix) -> Fragment:
-        """The blocks of its instruction, which are those it says."""
+        """Return the fragment of an instruction."""
         if op.instruction not in NAMED:
             self.fail(op, f"no matrix instruction of a wave is called {op.instruction!r}")
         row = NAMED[op.instruction]
@@ -280,7 +280,7 @@ class WaveRun(AsynchronousMeaning):
         return found
 
     def schedule(self, op: Op) -> None:
-        """How instructions are laid out means nothing here."""
+        """Do nothing, because scheduling has no effect on results."""
 
     def matrix_shared(self, op: MatrixShared) -> Array:
         own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
@@ -316,13 +316,13 @@ class WaveRun(AsynchronousMeaning):
         self.end_products(op.pending)
 
     def end_products(self, pending: int) -> None:
-        """All but the last ones are over, and have read what they read."""
+        """Complete all but the last `pending` MMAs, and so their reads."""
         over = self.begun[: max(0, len(self.begun) - pending)]
         self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
         self.begun = self.begun[len(over) :]
 
     def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
-        """With the rows of `a` that are this wave's own."""
+        """Return the sums of a warpgroup's MMA, given this wave's rows of `a`."""
         b = self.take_operand(op, reading, 1, np.arange(op.shape[1]))
         fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
@@ -333,7 +333,7 @@ class WaveRun(AsynchronousMeaning):
         return fragment.to_sums(self.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
 
     def take_operand(self, op: GroupProduct, reading: WaveAccess, side: int, rows: Array) -> Array:
-        """The rows of a factor, each along its depth."""
+        """Return rows of an operand, each along K."""
         (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
         if side not in op.turned:
             return self.take_rows(op, reading, memory, at, (*batch, rows, depth))
@@ -342,7 +342,7 @@ class WaveRun(AsynchronousMeaning):
     def take_rows(
         self, op: Op, reading: WaveAccess, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]
     ) -> Array:
-        """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
+        """Return a part of a shared memory; `box` has its extents along the last axes, or the rows it takes."""
         memory: LaneMemory = self.env[shared]
         first = [self.uniform(op, v) for v in at]
         extents = [np.arange(n) if isinstance(n, int) else n for n in (*[1] * (len(at) - len(box)), *box)]
@@ -417,7 +417,7 @@ class WaveRun(AsynchronousMeaning):
             )
 
     def touching(self, op: Load | LoadTransposed | Store | CopyAsyncChunks, rank: int) -> Array | None:
-        """Which lanes, or which of their registers, look at the memory at all; None: all do."""
+        """Return which lanes, or which of their registers, access the memory; None: all do."""
         mask = self.mask(op, rank)
         if isinstance(op, (CopyAsyncChunks, LoadTransposed)) or not op.own:
             return mask
@@ -513,7 +513,7 @@ class WaveRun(AsynchronousMeaning):
         self.end_loads()
         self.state.come_to_barrier(self.number, op)
         if self.is_past_barrier():
-            yield  # the last one to come does not go first
+            yield  # let others run first, so that the last wave to arrive does not always continue first
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at the barrier of {op.loc}"))
         return ()
 
@@ -594,5 +594,5 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
 
 
 def _is_seen_by_others(op: Op) -> bool:
-    """Whether it matters who runs next."""
+    """Return whether other waves can observe when the op runs."""
     return bool(op.reads or op.writes) or isinstance(op, MakeSignals)

@@ -29,11 +29,11 @@ class Wait:
 
 @dataclass
 class CopyUnderWay:
-    """A copy under way; it may land at any time."""
+    """A copy in flight; it may complete at any time."""
 
     op: Op
     segment: int
-    """The segment of its reads where it goes out, of its writes where it comes in."""
+    """The segment of a store's reads, or of a load's writes."""
     land: Callable[[], None]
     has_landed: bool = False
 
@@ -47,7 +47,7 @@ class LateAccess:
     segment: int
     there: WorkgroupState
     from_outside: bool
-    """The wave belongs to another workgroup of the cluster."""
+    """Whether the wave belongs to another workgroup of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Asked:
 
 
 class ClusterState:
-    """Workgroups that run side by side: most often one. Who knows what of whom is known for all their waves."""
+    """Workgroups of a cluster, most often one, which run concurrently and share one ledger of accesses."""
 
     def __init__(self, launch: InterpretedCall, arguments: dict[Value, Any], first: int, waves: int) -> None:
         kernel = launch.kernel
@@ -71,7 +71,7 @@ class ClusterState:
         self.copies: list[CopyUnderWay] = []
         self.late: list[LateAccess] = []
         self.asked: dict[tuple[int, ...], dict[int, Asked]] = {}
-        """By the place in the program and the first who shares a box there, until all have come there."""
+        """Multicast loads by position in the program and first rank of the group, until all of the group got there."""
         self.at_barrier: dict[int, ClusterBarrier] = {}
         self.members = [
             WorkgroupState(self, launch, arguments, first + rank, rank, waves, kernel.lanes)
@@ -102,7 +102,7 @@ class ClusterState:
         return other
 
     def never_awaited(self) -> LateAccess | None:
-        """The first access that no wave of its workgroup waited for, so that the workgroup may have ended before it."""
+        """Return the first late access that no wave of its workgroup waited for before the workgroup ended."""
         (table, _) = self.ledger.clocks.table
         for late in self.late:
             first = late.there.first
@@ -112,7 +112,7 @@ class ClusterState:
 
 
 class WorkgroupState:
-    """Everything of one workgroup that is not a wave's own."""
+    """The state of one workgroup that its waves share."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class WorkgroupState:
         self.ledger = cluster.ledger
         self.allocations: dict[Value, LaneMemory] = {}
         self.left_out: set[int] = set()
-        """Loops that took no round, by their identities."""
+        """Ids of the loops that ran no iteration."""
         self.signals: dict[Value, SignalArray] = {}
         self.at_barrier: dict[int, Op] = {}
         self.products: dict[int, list[tuple[int, ...]]] = {}
         """For each group of waves, the program positions of its MMAs."""
         self.said: dict[int, bool] = {}
         self.agreed: dict[int, bool] = {}
-        """What each wave said where it came to last, and what all who met there said."""
+        """The boolean of each wave at its last `agree` (`said`), and the conjunction over the waves there."""
 
     @property
     def first(self) -> int:
@@ -184,19 +184,19 @@ class WorkgroupState:
             self.launch.workgroup = self.number
             self.launch.note_write(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
 
-    # -- waves that act together
+    # -- warpgroups
 
     def comes_along(self, group: int, count: int, place: tuple[int, ...]) -> bool:
-        """Whether the others of a group make, or made, this product as theirs of that number."""
+        """Return whether the other waves of a group make, or made, the same MMA as their `count`-th."""
         made = self.products.setdefault(group, [])
         if count == len(made):
             made.append(place)
         return made[count] == place
 
-    # -- waves that wait for each other
+    # -- barriers
 
     def come_to_barrier(self, wave: int, op: Barrier | Agree, says: bool = True) -> None:
-        """`says`: what this wave thinks; those who meet agree where all of them say yes."""
+        """Arrive at a barrier; for `agree`, `says` is this wave's boolean, of which all waves get the conjunction."""
         self.at_barrier[wave], self.said[wave] = op, says
         count = op.waves or self.waves
         those = range(wave // count * count, wave // count * count + count)
@@ -211,7 +211,7 @@ class WorkgroupState:
 
 
 def argument_memory(buffer: TrackedMemory, waves: int, numbers: Numbers = DTYPE_NUMBERS) -> LaneMemory:
-    """A global memory; only what the kernel writes is stamped."""
+    """Return a global memory; only memories that the kernel writes have stamps."""
     data = np.ascontiguousarray(buffer.data)
     memory = LaneMemory(buffer.value, data, waves, numbers, buffer)
     if buffer.writer is not None:
