@@ -12,6 +12,7 @@ MOST_HELD_BYTES = 192
 
 
 REGISTER_BYTES = 4
+"""Bytes of one register; a load of fewer bytes fills a whole register (`loaded_bytes`)."""
 
 
 def loaded_bytes(v: Value, vector_bytes: int) -> int:

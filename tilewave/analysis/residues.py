@@ -17,6 +17,7 @@ from tilewave.ir.rewrite import walk
 
 SMALL_BITS = 32
 SMALL = (-(1 << SMALL_BITS - 1), (1 << SMALL_BITS - 1) - 1)
+"""Integers that casts to SMALL_BITS or more keep, so that `most_rounds` can look through casts."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from tilewave.ir.rewrite import names, substitute, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 
 SUM_BITS = 32
+"""The accumulator width of loops that workgroups may share; other tiles are computed whole."""
 NOT_ONE_LOOP = Reason("a tile is not computed by one loop over its depth alone, so workgroups do not share it")
 DOES_MORE = Reason("this loop does more than add products up, so workgroups do not share it")
 UNKNOWN_STEPS = Reason(

@@ -26,6 +26,7 @@ OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside alto
 INJECTIVE = "a place in memory holds one element: let the mapping give every element of the tile a place of its own"
 
 SEEN_AT_ONCE = 1 << 20
+"""Tiles that `Cover.check` marks at a time, to bound the copy that numpy makes of their numbers."""
 MOST_TILES = 2**31 - 1
 """The most tiles: as many as a launch has workgroups."""
 

@@ -26,6 +26,7 @@ from tilewave.machine.chips import Chip
 BANKS_BYTES = 128
 """Rows of this many bytes begin in the same bank."""
 PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
+"""Paddings and swizzles in the order of trying: of equal bank conflicts, `chunk_memory` takes the first."""
 
 
 def stored_width(memory: Type) -> int:

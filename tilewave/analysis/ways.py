@@ -24,6 +24,7 @@ from tilewave.ir.ops import Barrier
 FEW_ROUNDS = 8
 """An inner loop with at most this many iterations is unrolled in the analysis, with known indices."""
 NO_GAP = -1
+"""In place of a gap, where no barrier may be placed."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ Knowledge = np.ndarray[Any, np.dtype[np.bool_]]
 """Booleans, spaces x segments: whether accesses of the segment to memories of the space are known to be over."""
 
 SPACES = {"shared": 0, "global": 1}
+"""Shared memory first, because `Clocks.barrier` takes a prefix: a barrier over global memory orders both."""
 
 BEFORE = 0
 """The segment of everything before the workgroup started; all waves know it."""

@@ -27,6 +27,7 @@ from tilewave.interp.arithmetic import Array
 
 Q = 1_048_571
 P = 2_147_473_409
+"""Q and P are prime; residues of 20 and 31 bits leave room for the marks, and their products fit 64 bits."""
 COFACTOR_BITS = 11
 """P - 1 is Q · 2^11."""
 G = 820_629_405
@@ -35,8 +36,10 @@ G = 820_629_405
 ELEMENT = np.dtype(np.uint64)
 OPEN, INFINITE, NEGATIVE, NAN = (np.uint64(1 << bit) for bit in (60, 61, 62, 63))
 MARKS = np.uint64(0xF << 60)
+"""The four marks above; an element without marks is a plain pair of residues."""
 PLUS_INFINITY, MINUS_INFINITY = INFINITE, np.uint64(INFINITE | NEGATIVE)
 ONE = np.uint64(1 << 32 | 1)
+"""1 in both residues."""
 MOST_ADDED = 1024
 """How many products of two residues modulo Q float64 adds exactly; of halves of residues modulo P it adds more."""
 

@@ -69,6 +69,7 @@ from tilewave.ir.types import Memory, Scalar
 Env = dict[Value, Any]
 
 NOBODY, SEVERAL, LATER = -1, -2, -3
+"""In place of a workgroup's number: no workgroup, several of them, or an asynchronous copy in flight."""
 MOST_ROUNDS = 1 << 20
 """A while loop with more iterations than this is taken to be endless."""
 

@@ -94,6 +94,7 @@ Running = Generator[None, None, tuple[Any, ...]]
 """A running wave; it yields wherever another wave may run."""
 
 WITHOUT_END = -1
+"""The `stretch` of a wave that runs until it must wait."""
 
 
 class WaveRun(AsynchronousMeaning):

@@ -37,6 +37,7 @@ from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Swizzled, Vector
 RESIDENT = 4
 """Workgroups of an SM: enough bytes are in flight, and a lane has registers for what it loads."""
 ROW_BYTES, COLUMN_BYTES, WORD_BYTES = 256, 128, 4
+"""Bytes of a block along a row and along a column, and of a word of shared memory."""
 SHIFTED_CHUNKS = 8
 """Chunks of a row that are swizzled: those that lanes read together."""
 
