@@ -25,10 +25,10 @@ REST = (
 """(exp(r) - 1 - r) / r², a Chebyshev fit; off by 1.6e-9."""
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 LN_2_PARTS = (0.693145751953125, 1.42860682030941723212e-06)
-"""Their sum is ln 2, and the first times a whole number up to 2⁸ is exact."""
+"""Two floats whose sum is ln 2; the first times an integer up to 2⁸ is exact."""
 MIDDLE = 254
 ROUNDS = 1.5 * 2.0**23 + MIDDLE
-"""Added to a small number, it leaves no digits behind the point; its last nine bits are the whole number, and 254."""
+"""Added to a small float, rounds it to an integer; the last nine bits of the sum are that integer plus 254."""
 ENDS = {"exp": (-104.0, 89.0), "exp2": (-150.0, 129.0)}
 """Below these and above, powers are 0 and infinite."""
 

@@ -28,7 +28,7 @@ class KernelArgument:
 
 @dataclass(frozen=True)
 class MapArgument:
-    """How the copy engine is to see an array: its axes from the slowest to the fastest, and the box of one copy."""
+    """A TMA tensor map of an array: its axes from the slowest to the fastest, and the box of one copy."""
 
     name: str
     axes: tuple[int, ...]
@@ -38,11 +38,11 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far, along each axis, elements lie at most from the first one of a window."""
+    """The largest distance, along each axis, of an element from the first one of a window."""
 
     name: str
     bytes: int
-    """Of one element."""
+    """Bytes of one element."""
     steps: tuple[int, ...]
     grain: int = 1
     """Bytes that the array's address and the distances of its rows must be multiples of."""
@@ -61,7 +61,7 @@ class Reach:
         return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW
 
     def _rows_apart(self, strides: Sequence[int], shape: Sequence[int]) -> bool:
-        """Whether what would be the row behind the last begins behind all elements, where extents are open."""
+        """Return whether the row after the last would begin after all elements, for dynamic extents."""
         last = sum((n - 1) * stride for n, stride in zip(shape[1:], strides[1:], strict=True))
         return not self.beyond or len(shape) == 1 or strides[0] > last
 

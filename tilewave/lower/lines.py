@@ -25,7 +25,7 @@ class Lines:
     """The debug metadata of one module: a compile unit, and each function that knows its author's lines."""
 
     def __init__(self, main: Loc, detail: str) -> None:
-        """`main` stands for what has no line of its own; `detail` is LLVM's word for how much of it all is emitted."""
+        """`main` is the line of code without one; `detail` is LLVM's emission kind."""
         self.main = main
         self.texts: dict[int, str] = {}
         self.next = FIRST
@@ -59,7 +59,7 @@ class Lines:
 
     @property
     def flag(self) -> str:
-        """Of the module: which version of LLVM's notes these are."""
+        """Return the module flag with the version of the debug metadata."""
         return '!{i32 2, !"Debug Info Version", i32 3}'
 
     def metadata(self) -> str:

@@ -19,7 +19,7 @@ class Module:
     functions: list[str] = field(default_factory=list)
     declarations: dict[str, None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
-    """Internal functions and tables by name, written when they are first asked for."""
+    """Internal functions and tables by name, each emitted at its first use."""
 
     def declare(self, declaration: str) -> None:
         self.declarations[f"declare {declaration}"] = None
@@ -46,7 +46,7 @@ class LlvmFunction:
         self.loc = NOWHERE
         """The author's line that what comes next is written for."""
         self.beginning: dict[str, str] = {}
-        """What stands in front of all else, each line once."""
+        """Lines at the beginning of the function's entry block, each once."""
 
     @contextmanager
     def at(self, loc: Loc) -> Iterator[None]:

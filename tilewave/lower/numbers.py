@@ -1,7 +1,7 @@
-"""Arithmetic in LLVM's words, for one number or a vector of them alike.
+"""Elementwise arithmetic in LLVM IR, on scalars or vectors.
 
-Narrow floats are held as they are stored (f16 as half, bf16 as i16, f8 as i8) and computed in float: one operation in
-f32 and one rounding is what the narrow operation means, since f32 has more than twice their digits.
+Narrow floats are held as they are stored (f16 as half, bf16 as i16, f8 as i8) and computed in f32: one f32 operation
+and one rounding equals the narrow operation, since f32 has more than twice the digits.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Eq
 
 
 Known = Callable[[Value], Range]
-"""Between which bounds an integer lies."""
+"""Returns the bounds of an integer."""
 
 
 def anything(v: Value) -> Range:
@@ -308,8 +308,8 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.RoundAway: lambda w: w.intrinsic("round"),
     ir.RoundEven: lambda w: w.intrinsic("roundeven"),
 }
-"""Elementwise ops for every machine, in numbers that LLVM computes with. Of floats no number wins `min` and `max`, and
--0 is smaller than 0. Quotients and casts depend on more, and stand above; GPUs have `exp` and its kind of their own."""
+"""Elementwise ops common to all targets. NaN wins `min` and `max` of floats, and -0 is smaller than 0. Quotients and
+casts depend on more than the op and are above; GPUs lower `exp` and similar functions themselves."""
 
 
 def suffix(kind: str) -> str:
@@ -337,7 +337,7 @@ def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes
 
 
 def _any_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
-    """The same where machines trap: by 0 both are 0, and by -1 what is left is 0 and the quotient wraps."""
+    """Return a floor quotient or remainder without traps: by 0 both are 0; by -1 the rest is 0, the quotient wraps."""
     kind, mask = vector(lanes, element), vector(lanes, "i1")
     zero, one, minus_one = (splat_constant(element, x, lanes) for x in ("0", "1", "-1"))
     by_zero = f.value(f"icmp eq {kind} {b}, {zero}")

@@ -47,7 +47,7 @@ tiles of 3x33 in 0.96 ms in place of 1.54, running sums of 333 in 2.1 in place o
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
 LINE_DETAIL = "DebugDirectivesOnly"
-"""LLVM's word: lines between the instructions, and no tables for a debugger behind them."""
+"""LLVM's emission kind: line directives between the instructions, without debugger tables."""
 TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
 
 
@@ -71,7 +71,7 @@ class Room(Enum):
 class Lowered:
     llvm_ir: str
     code_lines: int
-    """Of LLVM IR, without notes of where they come from."""
+    """Lines of LLVM IR, without debug metadata."""
     longest_block: int
     """Lines of the longest stretch of code without a label."""
     slots: ArgumentSlots
@@ -86,9 +86,9 @@ def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
 
 
 def lower_with_lines(kernel: Kernel, target: CpuTarget) -> Lowered:
-    """The same, and every instruction names the author's line: for assembly that somebody reads.
+    """Lower as `lower` does, with the source line of every instruction, for assembly that is read.
 
-    What is run goes without: the cache knows code by what it does, whoever's file it comes from.
+    Code that runs has no lines, so that equal code from different source files is one cache entry.
     """
     return _lower(kernel, target, lambda: Lines(first_line(kernel), LINE_DETAIL))
 
@@ -233,7 +233,7 @@ class _Body:
         self.give(op, self.tiles.constant(kind, op.value) if is_tile else literal(op.value, kind.dtype))
 
     def launch(self, op: ir.Launch) -> None:
-        """Its results are words that were loaded with the numbers of the call."""
+        """Emit nothing: the results were loaded as words with the scalar arguments."""
 
     def workgroup(self, op: ir.Workgroup) -> None:
         self.give(op, "%number")

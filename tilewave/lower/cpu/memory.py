@@ -27,7 +27,7 @@ class Place:
 
     @property
     def group(self) -> tuple[int, int]:
-        """Of packed panels: the rows of one, and how deep a group of them is."""
+        """Return the rows of a packed panel and the depth of one group."""
         *_, rows, depth = self.type.extents
         assert isinstance(rows, int) and isinstance(depth, int), f"{self.type}: panels have rows of a known number"
         return rows, depth
@@ -86,7 +86,7 @@ def is_number(x: str) -> bool:
 
 
 def load(f: LlvmFunction, dtype: DType, address: str, lanes: int = 1) -> str:
-    """One element, or some that stand side by side."""
+    """Load one element, or `lanes` contiguous ones."""
     kind = vector(lanes, in_memory(dtype))
     found = f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
     return f.value(f"trunc {kind} {found} to {vector(lanes, 'i1')}") if dtype == BOOL else found
@@ -100,19 +100,19 @@ def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -
 
 
 LINE_BYTES = 64
-"""Of most caches; where lines are longer, some are asked for twice."""
+"""Bytes of a cache line on most CPUs; where lines are longer, some are prefetched twice."""
 NEXT_CACHE = 2
 """LLVM's word for what is wanted soon, but not at once."""
 
 
 def bring(f: LlvmFunction, address: str) -> None:
-    """Have a line brought to a cache, if there is one at this address."""
+    """Prefetch the cache line of an address; an invalid address is ignored."""
     f.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {NEXT_CACHE}, i32 1)")
 
 
 def load_inside(f: LlvmFunction, dtype: DType, address: str, mask: str, lanes: int) -> str:
-    """Some elements that stand side by side, and zeros for those which the mask leaves out: these are not touched."""
+    """Load `lanes` contiguous elements under a mask: masked-out elements are 0 and are not accessed."""
     kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")
     name = f"llvm.masked.load.{suffix(kind)}.p0"
     f.module.declare(f"{kind} @{name}(ptr, i32, {bits}, {kind})")
@@ -150,7 +150,7 @@ def _write_store_apart(module: Module, name: str, dtype: DType, lanes: int) -> s
 
 
 def lanes_inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str], axis: int, lanes: int) -> str:
-    """Which elements lie in a memory, of some from `position` on along an axis."""
+    """Return the mask of the `lanes` elements from `position` along an axis that are inside the memory."""
     bits, kind = vector(lanes, "i1"), vector(lanes, "i32")
     numbers = f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>"
     first, end = less(f, "0", position[axis]), less(f, sizes[axis], position[axis])
@@ -171,12 +171,12 @@ def _clamped(f: LlvmFunction, x: str, lanes: int) -> str:
 
 
 def inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str]) -> str:
-    """Whether an element lies in a memory."""
+    """Return whether an element is inside a memory."""
     return all_of(f, [f.value(f"icmp ult i64 {p}, {n}") for p, n in zip(position, sizes, strict=True)])
 
 
 def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], sizes: Sequence[str]) -> str:
-    """Whether a window lies in a memory with all its elements."""
+    """Return whether a window is inside a memory as a whole."""
     found = []
     for position, extent, size in zip(at, extents, sizes, strict=True):
         if not is_number(size):

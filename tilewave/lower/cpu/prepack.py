@@ -1,8 +1,9 @@
-"""Packing an operand into panels: one task a panel.
+"""Packing of an operand into panels, one task per panel.
 
-A panel holds, group after group along the depth, the rows side by side. Where a panel lies inside its memory and the
-memory is contiguous along the depth, a square of groups is loaded row by row, turned in registers and stored; where it
-is contiguous along the rows, groups of one element are copied as they are. Edges go element by element.
+A panel stores group after group along the depth, and within a group the rows one after the other. Where a panel is
+inside its memory and the memory is contiguous along the depth, a square of groups is loaded row by row, transposed in
+registers and stored; where it is contiguous along the rows, groups of one element are copied. Boundary panels are
+copied element by element.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast, in_memory, stored
 
 LONGEST_TURNED_BITS = 64
-"""Groups up to this are turned in registers; longer ones are copied row by row."""
+"""Groups up to this size are transposed in registers; longer ones are copied row by row."""
 
 
 def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
@@ -112,7 +113,7 @@ class _Panel:
             self.f.loop(count, [], one)
 
     def loaded(self, address: str, count: int) -> str:
-        """Some elements of the source that stand side by side, in the panel's dtype."""
+        """Load `count` contiguous elements of the source, cast to the panel's dtype."""
         found = load(self.f, self.source.dtype, address, count)
         return cast(self.f, found, self.source.dtype, self.dtype, count)
 
@@ -142,7 +143,7 @@ class _Panel:
             store(f, self.dtype, found, self.target(group, row * self.depth), self.depth)
 
     def copy(self, group: str) -> None:
-        """One element of every row, which stand side by side already."""
+        """Copy one element of every row; these are contiguous in the source."""
         f = self.f
         address = self.source.address(f, self.position(self.first_row, group))
         store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)

@@ -2,8 +2,8 @@
 
     acc[r, c…] += a[r, k] · b[c…, k]        for a few rows r and vectors of columns c…, step by step along k
 
-For that, elements of b with one k stand side by side: b is turned where it does not lie so already. Where there are too
-few rows or columns to make up for that, vectors run along k instead, and the lanes of each sum are added at the end:
+Elements of b with one k must be contiguous: b is transposed where they are not. Where there are too few rows or columns
+to pay for the transpose, vectors run along k instead, and the lanes of each sum are added at the end:
 
     sums[r, c] += a[r, k…] · b[c, k…]       for a few rows r and columns c, a vector at a time along k…
 """
@@ -23,9 +23,9 @@ from tilewave.lower.numbers import splat_constant, stored
 from tilewave.machine.matrix import largest_divisor
 
 VECTORS = 2
-"""Of a row of a block of sums, where there are rows enough."""
+"""Vectors per row of a block of sums, where there are enough rows."""
 FEW_ROWS = 2
-"""So many do not make up for turning b."""
+"""Up to this many rows do not pay for transposing b."""
 STREAMS = 4
 """Rows or columns that are read side by side along k."""
 
@@ -49,14 +49,14 @@ Put = Callable[[Sequence[str], str, int], None]
 
 
 def runs_along_depth(lanes: int, rows: int, columns: int, is_turned: bool) -> bool:
-    """Whether sums of floats are computed by vectors along k; `is_turned`: b lies as the other way wants it."""
+    """Return whether float sums use vectors along k; `is_turned`: b is stored transposed already."""
     return columns < lanes or (rows <= FEW_ROWS and not is_turned)
 
 
 def multiply_tiles(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows of it side by side."""
+    """Put acc + a · b, where a row of `turned` has the elements of b for one k; all of one dtype, rows contiguous."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, columns)
@@ -90,7 +90,7 @@ def multiply_tiles(
 
 
 def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of a block of sums that divide a tile's: beside them stand the vectors of b and one of a."""
+    """Return the rows and vectors of a block of sums: they divide the tile's and leave registers for b and a."""
     wide = min(VECTORS, vectors)
     high = largest_divisor(rows, (registers - 1) // wide - 1)
     return high, largest_divisor(vectors, (registers - 1) // (high + 1))
@@ -99,7 +99,7 @@ def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
 def multiply_along_depth(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, b: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · bᵀ; all of one dtype, and along k both lie side by side."""
+    """Put acc + a · bᵀ; all of one dtype, and a and b are contiguous along k."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, depth)
@@ -180,7 +180,7 @@ def _turned(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> 
 
 
 def _halves(lanes: int, far: int, second: int) -> str:
-    """Of each stretch of 2 · far lanes the first halves of two vectors side by side, or the second ones."""
+    """Return the shuffle that takes the first (or second) half of every 2 · far lanes of two vectors."""
     places = [(i & ~far) + far * second + (lanes if i & far else 0) for i in range(lanes)]
     return ", ".join(f"i32 {place}" for place in places)
 

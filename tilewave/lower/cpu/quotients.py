@@ -1,9 +1,9 @@
-"""Many numbers divided by one: its reciprocal times each, put right to the last bit.
+"""Many numbers divided by one: the reciprocal times each, corrected to the last bit.
 
-With y = 1/b rounded to nearest, q = x · y is off by less than two units. What is left, x - q · b, times y puts that
-right, twice: after the first time q is one of the two neighbours of x/b, and then the second gives the nearer of them
-(Markstein). Products and sums must be rounded once, and nothing may be lost below the smallest numbers: b lies between
-1 and 2²⁴, and no x between 0 and 2⁻¹⁰⁰. Where one does, or is infinite or no number, all are divided as usual.
+With y = 1/b rounded to nearest, q = x · y is off by less than two units. The remainder x - q · b, times y, corrects q
+twice: after the first correction q is one of the two neighbours of x/b, and the second gives the nearer of them
+(Markstein). Fused multiply-adds round once, and nothing may underflow: 1 ≤ b ≤ 2²⁴, and no x is between 0 and 2⁻¹⁰⁰.
+Where an x is, or is infinite or NaN, all are divided as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewave.lower.numbers import literal, splat_constant, suffix
 FEWEST = 4
 """Vectors; for fewer a division each is as quick."""
 SMALLEST_BITS = (127 - 100) << 23
-"""Of 2⁻¹⁰⁰."""
+"""The f32 bit pattern of 2⁻¹⁰⁰."""
 LARGEST_DIVISOR = 2.0**24
 
 

@@ -1,12 +1,12 @@
 """Reductions of tiles in registers: neighbours first, whole vectors of pairs at a time.
 
-The elements of a tile stand one after the other in vectors, and a round takes the even and the odd ones of two
-neighbouring vectors:
+The elements of a tile are stored one after the other in vectors, and a step combines the even and the odd elements of
+two neighbouring vectors:
 
     x0 x1 x2 x3 | x4 x5 x6 x7      x0 x2 x4 x6     x01 x23 x45 x67
                                  + x1 x3 x5 x7  =
 
-No pair crosses a row as long as rows are of even length: rows of a power of two become one number each, side by side.
+No pair crosses a row as long as rows have even length: rows of a power of two become one number each, contiguous.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Flat:
 
 
 def regrouped(f: LlvmFunction, x: Flat, lanes: int) -> Flat:
-    """The same elements in longer or shorter vectors."""
+    """Return the elements of x in vectors of `lanes`."""
     while x.lanes < lanes:
         pairs = zip(x.vectors[::2], x.vectors[1::2], strict=True)
         whole = range(2 * x.lanes)
@@ -104,7 +104,7 @@ def _pairs(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
 
 
 def _rows(f: LlvmFunction, x: Flat, axis: int, inner: int) -> tuple[Flat, list[list[tuple[str, ...]]]]:
-    """For each place before the axis, and each along it, the vectors of what lies behind it."""
+    """Return, per index before the axis and per index along it, the vectors of the axes after it."""
     x = regrouped(f, x, gcd(x.lanes, inner))
     each, count = inner // x.lanes, x.shape[axis]
     rows = [x.vectors[first : first + each] for first in range(0, len(x.vectors), each)]
@@ -112,7 +112,7 @@ def _rows(f: LlvmFunction, x: Flat, axis: int, inner: int) -> tuple[Flat, list[l
 
 
 def _pairs_of_rows(f: LlvmFunction, x: Flat, axis: int, inner: int, combine: Combine) -> Flat:
-    """One round along another axis: whole vectors; whoever has no neighbour waits."""
+    """Combine neighbouring rows along an axis that is not the last, by whole vectors; an unpaired row is kept."""
     x, groups = _rows(f, x, axis, inner)
     vectors: list[str] = []
     for rows in groups:

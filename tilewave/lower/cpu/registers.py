@@ -202,7 +202,7 @@ class RegisterTiles:
         return self.again(empty, [v for _, v in found])
 
     def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
-        """Have a tile brought that is read next, a line of its rows after the other."""
+        """Prefetch a tile that is read next, one cache line of its rows after the other."""
         each = LINE_BYTES // kind.dtype.bytes
         for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
             bring(self.f, self.vector_address(place, at, axes, index))
@@ -227,7 +227,7 @@ class RegisterTiles:
                 yield (*index, number * tile.lanes), value
 
     def quick(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> str:
-        """Whether the window lies inside its memory and its last axis is contiguous."""
+        """Return whether the window is inside its memory and its last axis is contiguous."""
         f = self.f
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         fits = whole_inside(f, at, extents, place.extents)
@@ -252,7 +252,7 @@ class RegisterTiles:
         store(self.f, dtype, value, address, lanes)
 
     def buffer(self, kind: Tile) -> str:
-        """Room on the stack for one tile that hangs over an edge, shared by all of its kind."""
+        """Return a stack buffer for a boundary tile, shared by all tiles of this type."""
         name = f"%edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}"
         return self.f.room(name, f"alloca [{prod(kind.shape)} x {in_memory(kind.dtype)}], align 64")
 

@@ -49,9 +49,9 @@ class ScratchTile:
     type: Tile
     pointer: str
     order: tuple[int, ...] = ()
-    """The axes as they lie in memory, the one whose elements stand side by side last."""
+    """The axes in memory order, the contiguous one last."""
     strides: tuple[str, ...] = ()
-    """Of its axes, where it lies in a larger memory."""
+    """The strides of the axes, for a tile that is part of a larger memory."""
 
     @property
     def dtype(self) -> DType:
@@ -59,14 +59,14 @@ class ScratchTile:
 
     @property
     def lying(self) -> ScratchTile:
-        """The same memory, its axes as they lie there."""
+        """The tile with its axes in memory order."""
         order = self.order or tuple(range(len(self.type.shape)))
         kind = Tile(tuple(self.type.shape[axis] for axis in order), self.dtype)
         return ScratchTile(kind, self.pointer, (), tuple(self.strides[axis] for axis in order if self.strides))
 
     @property
     def is_turned(self) -> bool:
-        """Whether the last axis but one is the one whose elements stand side by side."""
+        """Whether the last axis but one is the contiguous one."""
         *batch, one, other = range(len(self.type.shape))
         return self.order == (*batch, other, one)
 
@@ -140,7 +140,7 @@ class WorkerMemory:
         return self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}")
 
     def allocate(self, kind: Memory) -> Place:
-        """A memory that lies row behind row."""
+        """Allocate a row-major memory."""
         strides = [str(prod(kind.shape[axis + 1 :])) for axis in range(kind.rank)]
         return Place(kind, self.take(kind.shape, kind.dtype), tuple(strides), tuple(map(str, kind.shape)))
 
@@ -161,7 +161,7 @@ class ScratchTiles:
         return tile
 
     def kept(self, x: HeldTile) -> ScratchTile:
-        """The same tile in memory."""
+        """Return x in memory, copied if it is not there."""
         return x if isinstance(x, ScratchTile) else self.copied(x)
 
     def copied(self, x: HeldTile) -> ScratchTile:
@@ -188,7 +188,7 @@ class ScratchTiles:
         others = [self.stored(x) if isinstance(x, ProductTile) and x is not product else x for x in operands]
 
         def part(x: HeldTile | ProductTile | str, index: Sequence[str], lanes: int, sums: str) -> str:
-            if isinstance(x, str):  # of numbers, a condition alone stands beside tiles: it chooses for all of them
+            if isinstance(x, str):  # a scalar operand next to tiles can only be a condition; it selects for all lanes
                 return splat(self.f, "i1", x, lanes)
             return sums if isinstance(x, ProductTile) else x.element(self.f, index, lanes)
 
@@ -205,7 +205,7 @@ class ScratchTiles:
         return computed if op.result in self.uses.fused else self.kept(computed)
 
     def stored(self, x: ProductTile, out: ScratchTile | None = None) -> ScratchTile:
-        """Its elements in memory, in a tile of its own unless another is given."""
+        """Store the elements of a product in `out`, or in a new tile."""
         tile = out or self.new(x.type)
         x.each(lambda index, some, lanes: tile.put(self.f, index, some, lanes))
         return tile
@@ -275,7 +275,7 @@ class ScratchTiles:
         return tile
 
     def pairs(self, x: ScratchTile, axis: int, combine: Combine) -> ScratchTile:
-        """Neighbours along an axis combined; whoever has none waits."""
+        """Combine neighbours along an axis; an unpaired last element is kept."""
         f, shape = self.f, x.type.shape
         half, behind = shape[axis] // 2, shape[axis + 1 :]
         lanes = self.lanes(behind[-1]) if behind else 1
@@ -314,7 +314,7 @@ class ScratchTiles:
         return self.fill(x.type, element)
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        """As it lies in its memory, in the order of that memory's axes."""
+        """Copy a window to scratch memory, in the order of the source's axes."""
         order = tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
         along = tuple(axes[i] for i in order)
         lying = Tile(tuple(kind.shape[i] for i in order), kind.dtype)
@@ -342,7 +342,7 @@ class ScratchTiles:
         """Tiles in memory are large: the machine sees by itself what is read next."""
 
     def in_memory_rows(self, place: Place, axis: int) -> str:
-        """Whether neighbours along an axis stand side by side in their memory."""
+        """Return whether neighbours along an axis are contiguous in memory."""
         return self.f.value(f"icmp eq i64 {place.strides[axis]}, 1")
 
     def read_edge(self, place: Place, at: Sequence[str], along: tuple[int, ...], tile: ScratchTile) -> None:
@@ -362,7 +362,7 @@ class ScratchTiles:
         for_each(self.f, (*outer, last // lanes), lambda index: part([*index[:-1], times(self.f, index[-1], lanes)]))
 
     def operand(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        """What a product takes, where it lies in its memory; a copy where it hangs over the edge or lies in no rows."""
+        """Return an operand of a product in place; a boundary tile, or one without contiguous rows, is copied."""
         f, order = self.f, tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         in_rows = self.in_memory_rows(place, axes[order[-1]])
@@ -476,7 +476,7 @@ class ScratchTiles:
         return ProductTile(kind, each)
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
-        """Its elements in another dtype, lying as they did."""
+        """Return the elements in another dtype, with the same order of axes."""
         if x.dtype == dtype:
             return x
         f, old = self.f, x.lying
@@ -495,7 +495,7 @@ class ScratchTiles:
         return out
 
     def in_rows(self, x: HeldTile) -> ScratchTile:
-        """The same tile in memory, its last axis side by side."""
+        """Return x in memory with its last axis contiguous, copied if it is not."""
         return x if isinstance(x, ScratchTile) and not x.order else self.copied(x)
 
     def multiply_panels(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
@@ -547,7 +547,7 @@ def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
 def _one_by_one(
     f: LlvmFunction, kind: Tile, lanes: int, index: Sequence[str], element: Callable[[Sequence[str]], str]
 ) -> str:
-    """So many neighbours along the last axis from `index` on, each by itself."""
+    """Return `lanes` neighbours along the last axis from `index` on, computed one by one."""
     one, found = stored(kind.dtype), "poison"
     for lane in range(lanes):
         there = (*index[:-1], f.value(f"add i64 {index[-1]}, {lane}"))

@@ -22,7 +22,7 @@ class Panel:
 
 
 class MatrixUnit(Protocol):
-    """Registers of its own that hold one block of sums."""
+    """Matrix instructions with separate registers that hold one block of sums."""
 
     def begin(self, f: LlvmFunction) -> None: ...
 

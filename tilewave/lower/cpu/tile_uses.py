@@ -1,10 +1,10 @@
-"""What becomes of each tile of a kernel whose tiles are in memory: which need none, and which can do with another's.
+"""Uses of each tile of a kernel whose tiles are in memory: which tiles need no memory, and which reuse another's.
 
-fused        what one op alone uses, element by element, in the block that makes it: computed where it is used
-finished     sums of a product that one op alone uses so, or writes: it takes them from registers
-accumulated  sums that a loop carries and that are used for the next sums alone: these are put in their place
-operands     what is read from a memory that nobody writes for products alone, or in one block to be used element by
-             element: taken where it lies
+fused        used by one op alone, element by element, in the block that makes it: computed where it is used
+finished     sums of a product that one elementwise op or write alone uses: taken from registers
+accumulated  sums that a loop carries and that only the next sums use: added in place
+operands     read from a memory that the kernel does not write, for products alone, or in one block for elementwise
+             use: read in place, without a copy
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""sin and cos of f32, spelled out: an angle is brought near 0 by quarter turns, exactly, however large it is.
+"""sin and cos of f32: the argument is reduced to |r| ≤ π/4 by quarter turns, exactly, however large it is.
 
     |x| = n · π/2 + r with |r| ≤ π/4        sin x is ± sin r or ± cos r, as the last two bits of n say
 
-Up to `FAR`, n · π/2 is taken from x in three steps: π/2 is the sum of three floats, and n · the first of them is exact.
-Beyond, digits of x that count whole turns must not cost those that do not: x = m · 2ᵉ with a whole m below 2²⁴, and
-of m · 2ᵉ · 2/π only what lies below 4 matters. So m is multiplied by the 96 digits of 2/π that begin where 2ᵉ · 2/π
-is 4; those in front make whole turns, and those behind less than 2⁻⁶⁸ of a quarter turn. Of the product 62 digits
-behind the point are kept. No f32 comes nearer to a whole number of quarter turns than 2⁻³⁰ of one, so more digits of r
-are right than f32 has. A vector takes this way if one of its numbers needs it.
+Up to `FAR`, n · π/2 is subtracted from x in three steps (Cody-Waite): π/2 is the sum of three floats, and n · the first
+of them is exact. Beyond `FAR` (Payne-Hanek), the digits of x that count whole turns must not cost those that do not:
+x = m · 2ᵉ with an integer m below 2²⁴, and only m · 2ᵉ · 2/π modulo 4 matters. So m is multiplied by the 96 digits of
+2/π that begin where 2ᵉ · 2/π is 4; the digits before make whole turns, and those after less than 2⁻⁶⁸ of a quarter
+turn. The product keeps 62 digits after the point. No f32 comes nearer to a whole number of quarter turns than 2⁻³⁰ of
+one, so more digits of r are right than f32 has. A vector is reduced this way if one of its elements needs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def turned(m: ExponentArithmetic, x: str, quarters: int) -> str:
 
 
 def _sine(m: ExponentArithmetic, x: str, quarters: int, count: str, rest: str) -> str:
-    """The same of so many quarter turns, and what is left of |x|."""
+    """Return sin(x + quarters · 90°) from the number of quarter turns in |x| and the rest."""
     square = m.do("fmul", rest, rest)
     sine = m.call("fma", m.do("fmul", rest, square), m.polynomial(square, SIN), rest)
     cosine = m.call("fma", square, m.polynomial(square, COS), m.number(1.0))
@@ -88,7 +88,7 @@ def _near(m: ExponentArithmetic, size: str) -> tuple[str, str]:
 
 
 def _far(m: ExponentArithmetic, size: str) -> tuple[str, str]:
-    """The same of a number of 2 or more; of what is infinite or no number, what is left is no number."""
+    """Return the quarter turns and the rest of a number of 2 or more; the rest is NaN for infinity and NaN."""
     f, longs = m.f, vector(m.lanes, "i64")
     turns = _turns(m, size)
     high = f.value(f"trunc {longs} {_shifted(m, 'lshr', turns, 32)} to {m.ints}")

@@ -41,7 +41,7 @@ class LaneArithmetic:
         self.floats = FloatConversions(f, float8)
 
     def apply(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
-        """The result, as elements of its own type."""
+        """Return the result of an elementwise op as elements of the result's dtype."""
         old = op.operands[-1].type.dtype
         if isinstance(op, ir.Cast):
             return self._cast(op, operands[0], lanes)
@@ -117,7 +117,7 @@ class LaneArithmetic:
                 return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
 
     def _flags(self, op: ir.Binary) -> str:
-        """Indices never overflow; that none is negative tells LLVM more."""
+        """Return the no-wrap flags: indices never overflow, and non-negative ones allow `nuw` as well."""
         bounds = [self.ranges.of(v) for v in (op.a, op.b, op.result)]
         if bounds[-1] == ANY:
             return ""

@@ -1,4 +1,4 @@
-"""Copies, signals, and products from shared memory, for machines that do these beside their waves."""
+"""Lowering of asynchronous ops: TMA copies, mbarriers, and matrix products whose operands are in shared memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Allot = Callable[[str, int, int], str]
 
 
 class AsynchronousOps:
-    """The part of a kernel that the machine does by itself."""
+    """Lowers the ops of a kernel that run asynchronously to its waves."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AsynchronousOps:
         self.barriers = 1
 
     def op(self, op: Op, leader: int) -> None:
-        """`leader` is the first wave of those that come here."""
+        """Lower one op; `leader` is the first of the waves that run it."""
         match op:
             case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
@@ -195,7 +195,7 @@ class AsynchronousOps:
     def target_address(self, pointer: str) -> str:
         return self.f.value(f"ptrtoint {self.n.target.shared_pointer} {pointer} to i32")
 
-    # -- signals
+    # -- mbarriers
 
     def make_signals(self, op: ir.MakeSignals, arrivals: int, leader: int) -> None:
         signals = op.result.type
@@ -223,14 +223,14 @@ class AsynchronousOps:
     # -- copies
 
     def copy(self, op: ir.Copy) -> None:
-        """One at a time, and each with a signal of its own that lives as long as it."""
+        """Copy and wait; every copy op has an mbarrier in shared memory for the whole kernel."""
         signal = self.target_address(self.allot(f"{op.to.name}.arrival", SIGNAL_BYTES, SIGNAL_BYTES))
         place = self.shared(op.to)
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), signal, size)
 
     def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
-        """Its part goes to all who share the box; or to this workgroup alone, as do the other parts."""
+        """Multicast this workgroup's part of the box to the cluster; or load all parts for this workgroup alone."""
         place = self.shared(op.to)
         rows = place.memory.shape[-2] // op.shares
         size = rows * row_elements(place.memory) * place.bytes
@@ -261,7 +261,7 @@ class AsynchronousOps:
         shared_at: tuple[Value, ...],
         parts: int = 1,
     ) -> list[Box]:
-        """One, or one for each panel; of so many parts, which have fewer rows each, the first."""
+        """Return one box, or one per panel; with `parts`, whose boxes have fewer rows, the first part's."""
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
@@ -283,7 +283,7 @@ class AsynchronousOps:
         return [Box(name, (*front, at), address) for at, address in zip(columns, addresses, strict=True)]
 
     def map(self, wanted: MapArgument) -> str:
-        """The kernel's parameter that holds the map."""
+        """Return the kernel parameter that is the tensor map."""
         if wanted not in self.maps:
             name = f"%.map.{len(self.maps)}"
             self.maps[wanted] = name
@@ -293,7 +293,7 @@ class AsynchronousOps:
 
 
 def swizzle_bytes(op: Op, memory: Memory) -> int:
-    """Within how many bytes the chunks of a row change places; 0 where they do not."""
+    """Return the bytes within which the swizzle permutes the chunks of a row; 0 without a swizzle."""
     match memory.placement:
         case None:
             return 0

@@ -60,7 +60,7 @@ class Conversions:
         return replace(x, parts=tuple(self.renewed_part(x, part, turn) for part in x.parts))
 
     def renewed_part(self, x: Held, part: str, turn: int) -> str:
-        """Word by word, as nobody knows that it is the same."""
+        """Return an opaque copy of a part, word by word, so that LLVM cannot merge it with the original."""
         bits = BITS[x.kind] * x.width
         if bits % WORD_BITS:
             return part
@@ -100,7 +100,7 @@ class Conversions:
         return self.part(x, (a for a, _ in pairs)), self.part(x, (b for _, b in pairs))
 
     def words(self, x: Held, part: str) -> Iterator[str]:
-        """A part as words, each as it is asked for."""
+        """Yield the 32-bit words of a part, each extracted on demand."""
         bits = BITS[x.kind] * x.width
         if bits > WORD_BITS:
             words = f"<{bits // WORD_BITS} x i32>"
@@ -130,5 +130,5 @@ def _width(step: Rearrangement | LaneExchange, kind: str) -> int:
 
 
 def _units(columns: Columns, width: int) -> Columns:
-    """Of registers that are taken `width` at a time."""
+    """Return the columns in units of `width` registers."""
     return tuple(column >> width.bit_length() - 1 for column in columns)

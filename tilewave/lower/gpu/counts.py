@@ -1,7 +1,8 @@
-"""What a loop counts with.
+"""Loop counters.
 
-Windows on arrays move on by some bytes a step. Where LLVM knows how often a loop goes round, it counts in those bytes
-itself; where only a launch does, it would count the steps beside them.
+Windows on arrays advance by a fixed number of bytes per step. Where LLVM knows the trip count, it counts in those bytes
+by itself (induction variable elimination); where only the launch knows it, LLVM would count the steps as well, so the
+lowering counts in bytes.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ LOG2_E = 1.4426950408889634
 LOG2_E_PARTS = (1.44269502162933349609375, 1.92596303e-08)
 """The nearest f32, and what is left."""
 LN_2 = (0.693145751953125, 1.42860677e-06)
-"""Their sum is ln 2, and the first times a whole number up to 2¹⁰ is exact."""
+"""Two floats whose sum is ln 2; the first times an integer up to 2¹⁰ is exact."""
 LOG10_2 = (0.301025390625, 4.6050389811952113e-06)
-"""Their sum is log₁₀ 2, and the first times a whole number up to 2¹⁰ is exact."""
+"""Two floats whose sum is log₁₀ 2; the first times an integer up to 2¹⁰ is exact."""
 LOG10_E = 0.4342944819032518
 ROOT_HALF = 0.7071067811865476
 SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
@@ -147,7 +147,7 @@ def _power(m: ExponentArithmetic, x: str, natural: bool) -> str:
     else:
         rest = m.do("fsub", near, n)
     small = m.polynomial(rest, EXP if natural else EXP2)
-    # In three steps, since the power itself may lie beyond the largest number, or below the smallest normal one.
+    # In three steps, since the power itself may be beyond the largest float, or below the smallest normal one.
     count = m.to_ints(n)
     third = m.bits("sdiv", count, 3)
     powers = (third, third, m.bits("sub", count, m.bits("mul", third, 2)))

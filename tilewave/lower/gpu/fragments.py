@@ -70,7 +70,7 @@ class FragmentStore:
                 self.target.store_fragments(f, spot, list(words[first : first + count]), self.is_turned)
 
     def address(self, register: Sequence[int]) -> OffsetNumber:
-        """Of this lane's row, in bytes."""
+        """Return the offset in bytes of the row whose address this lane gives."""
         row, column = self.turned_row() if self.is_turned else self.row()
         here = []
         for axis, s in enumerate(self.at):
@@ -82,7 +82,7 @@ class FragmentStore:
         return found
 
     def row(self) -> tuple[OffsetNumber, OffsetNumber]:
-        """Of the memory, whose address this lane gives, and the column where the block begins."""
+        """Return the row whose address this lane gives, and the first column of its block."""
         return self.of_lane("and i32 {}, 15", 15), self.of_lane("lshr i32 {}, 4", 1) * BLOCK
 
     def turned_row(self) -> tuple[OffsetNumber, OffsetNumber]:
@@ -97,7 +97,7 @@ class FragmentStore:
 
 
 def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], is_turned: bool) -> bool:
-    """Blocks beside each other, two rows of blocks, two neighbours; or the same, transposed."""
+    """Return whether registers are blocks next to each other, two rows of blocks and two neighbours, or transposed."""
     nothing = (0,) * (len(steps[0]) - 2)
     sides = ((0, BLOCK), (BLOCK, 0), (0, 1))
     wanted = tuple((*nothing, *(side[::-1] if is_turned else side)) for side in sides)

@@ -1,7 +1,7 @@
-"""exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
+"""exp, tanh, erf and similar functions on GPUs: LLVM intrinsics where there are any, else f32 arithmetic.
 
-tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp.
-Angles stand in `lane_angles`. The coefficients are Chebyshev fits; docs/language.md says how far each function is off.
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp. sin
+and cos are in `angles`. The coefficients are Chebyshev fits; docs/language.md gives the error of each function.
 """
 
 from __future__ import annotations

@@ -48,13 +48,13 @@ class LoweredLanes:
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number among the arguments that is theirs."""
+    """The number of workgroups, or the name of the argument that gives it."""
     reaches: tuple[Reach, ...]
-    """How far windows reach into the arrays; one that lies otherwise than they allow needs a build of its own."""
+    """How far windows reach into each array; a layout that a reach does not allow needs a separate build."""
     maps: tuple[MapArgument, ...] = ()
-    """What the copy engine is told of arrays; these parameters follow the arguments."""
+    """The TMA tensor maps; these parameters follow the arguments."""
     launch: str = ""
-    """The text of what is computed at each launch, where sizes are open."""
+    """The text of the ops computed at each launch, for dynamic shapes."""
 
 
 def lower_lanes(
@@ -64,10 +64,10 @@ def lower_lanes(
     alignments: Mapping[str, int] | None = None,
     whole_rows: bool = False,
 ) -> LoweredLanes:
-    """The LLVM IR of a kernel; arrays named in `any_strides` may have any strides, the others lie in rows of stride 1.
+    """Return the LLVM IR of a kernel; arrays in `any_strides` may have any strides, others have a last stride of 1.
 
-    `alignments`: bytes that an array's address, and the distance of its rows, are multiples of; with `whole_rows` the
-    length of its rows is, too.
+    `alignments`: bytes that an array's address and row strides are multiples of; with `whole_rows` so is the length of
+    its rows.
     """
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
@@ -301,7 +301,7 @@ class _Body:
         self.places[op.result] = SharedPlace(op.result.type, under.pointer)
 
     def allot(self, name: str, size: int, alignment: int) -> str:
-        """Shared memory behind what others have."""
+        """Return the address of `size` bytes of shared memory after those allocated so far."""
         begin = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = begin + -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         return self.target.shared_memory(self.module, f"{self.kernel.name}.{name}", begin, size)
@@ -335,11 +335,11 @@ class _Body:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def in_rows(self, place: GlobalPlace | SharedPlace) -> TypeGuard[GlobalPlace]:
-        """Windows find out by themselves what is inside; they move chunks that lie anywhere element by element."""
+        """Return whether `place` is global memory without windows; windows move unaligned chunks by elements."""
         return isinstance(place, GlobalPlace) and self.target.windows is None
 
     def loads_blocks(self, op: ir.Load, place: GlobalPlace | SharedPlace) -> bool:
-        """Whether of chunks that lie anywhere aligned blocks are loaded, and shifted."""
+        """Return whether unaligned chunks are loaded as aligned blocks and shifted."""
         if not self.in_rows(place):
             return False
         if isinstance(op, ir.LoadUnaligned):
@@ -396,7 +396,7 @@ class _Body:
         self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
 
     def count(self, op: ir.Loop, kind: str, trips: str) -> StepCount | ByteCount:
-        """How a loop counts: in steps, or, where a launch tells how many, in the bytes that they move windows on."""
+        """Return a loop's counter: steps, or, for a dynamic trip count, the bytes by which they advance windows."""
         moved = self.global_memory.moved_bytes(op, self.places) if is_open(self.kernel) and kind == "i32" else 0
         least, most = self.registers.positions.ranges.of(op.trips)
         if moved > 1 and least != most and most * moved < 1 << 32:
@@ -404,7 +404,7 @@ class _Body:
         return StepCount(self.f, kind, trips)
 
     def once(self, op: ir.Loop, holds: str, kind: str) -> None:
-        """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""
+        """Emit a loop of at most one step as a branch: LLVM would hoist loop-invariant code out of a loop."""
         args = op.body.args[1:]
         before = self.registers.carried(op.init, args)
 
@@ -499,7 +499,7 @@ def _reduces_rows(op: Op, run: Sequence[Op]) -> bool:
 
 
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:
-    """Ops one by one, but for elementwise ones of one shape; what else these need stands in front of them."""
+    """Return the ops in runs: elementwise ops of one shape together, pure ops between them moved before the run."""
     found: list[list[Op]] = []
     run: list[Op] = []
     """The last of `found`, if it can go on."""
@@ -526,13 +526,13 @@ def _parameter_kind(v: Value) -> str:
 
 
 def _stored(kernel: Kernel) -> set[Value]:
-    """The memories that some lane, or the copy engine, writes."""
+    """Return the memories that lanes or TMA write."""
     return {v for op in walk(kernel.body) for v in op.written}
 
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
-    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on, and keeps
-    # what it loaded over every barrier.
+    # LLVM assumes that no other pointer writes the memory of a `noalias` one, from the function's entry on, and keeps
+    # loaded values across barriers; so arrays that are also stored, or written by an earlier kernel (PDL), have none.
     starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
     loaded = {v for op in walk(kernel.body) for v in op.read}
     shared_with_others = loaded & _stored(kernel)

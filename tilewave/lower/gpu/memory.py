@@ -47,9 +47,9 @@ class GlobalPlace:
     alignment: int = 1
     """Bytes that its address, and each of its strides but the last, are multiples of."""
     is_written: bool = False
-    """By this kernel too, so that nobody may look at an element that is not its own."""
+    """Whether this kernel also writes the array, so that a lane may access only its own elements."""
     whole_rows: bool = False
-    """Whether rows are as long as multiples of the alignment, also where only a launch tells their length."""
+    """Whether the length of rows is a multiple of the alignment, also for a dynamic length."""
 
     @property
     def bytes(self) -> int:
@@ -61,7 +61,7 @@ class GlobalPlace:
         return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
 
     def is_open(self, axis: int) -> bool:
-        """Whether only a launch tells how long it is."""
+        """Return whether an extent is dynamic."""
         return isinstance(self.memory.extents[axis], str)
 
     @property
@@ -72,13 +72,13 @@ class GlobalPlace:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has more bytes than a window, even if it lies densely."""
+        """Whether the array has more bytes than a window, even if it is dense."""
         return not self.memory.is_open and prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Registers in groups of `width` neighbours along a memory's last axis, and where each group lies."""
+    """Registers in groups of `width` neighbours along a memory's last axis, and the offset of each group."""
 
     width: int
     offsets: tuple[tuple[int, ...], ...]
@@ -97,27 +97,27 @@ class Chunks:
         return Chunks(width, tuple(every[::width]))
 
     def finer(self, width: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-        """Each chunk in parts of `width`."""
+        """Yield each chunk's offset and the offsets of its slices of `width`."""
         for offset in self.offsets:
             yield offset, [(*offset[:-1], offset[-1] + i) for i in range(0, self.width, width)]
 
 
 class Reached(Protocol):
-    """What one load or store touches of an array that lies in rows."""
+    """The accesses of one load or store to an array with contiguous rows."""
 
     def unbroken(self, chunks: Chunks) -> int:
         """The largest part of a chunk that one access can move: it is inside the array as a whole, or not at all."""
         ...
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
-        """What lies `at` from the first register's place."""
+        """Load from `at`, relative to the first register's position."""
         ...
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None: ...
 
 
 class GlobalAccess:
-    """Loads from and stores to arrays; `reach` says how one that lies in rows is reached."""
+    """Loads from and stores to arrays; `reach` makes the accesses of an array with contiguous rows."""
 
     def __init__(self, numbers: Registers, reach: Callable[[GlobalAccess, Load | Store, GlobalPlace], Reached]) -> None:
         self.n, self.f, self.target, self.reach = numbers, numbers.f, numbers.target, reach
@@ -193,7 +193,7 @@ class GlobalAccess:
     # -- whole arrays
 
     def span_bytes(self, place: GlobalPlace) -> str:
-        """From an array's first byte to behind its last one."""
+        """Return the bytes from an array's first to its last, inclusive."""
         f, last = self.f, "1"
         for extent, stride in zip(place.extents, place.strides, strict=True):
             steps = f.value(f"sub i64 {extent}, 1") if extent.startswith("%") else str(int(extent) - 1)
@@ -248,7 +248,7 @@ class GlobalAccess:
         return found
 
     def is_there(self, op: Load | Store | CopyAsyncChunks, axis: int, step: int) -> str:
-        """Whether a register so far from a lane's first one lies in the part of a tile that is there; "": surely."""
+        """Return whether the register at `step` is in the valid part of a padded tile; "" if it always is."""
         if isinstance(op, CopyAsyncChunks) or not op.own:
             return ""
         whole = self.n.positions.of(op.own[axis]).plus(step)
@@ -257,7 +257,7 @@ class GlobalAccess:
         return self.f.value(f"icmp ult i32 {self.n.sum(whole, 32)}, {op.within[axis]}")
 
     def is_never_there(self, op: Load | Store, axis: int, step: int) -> bool:
-        """Whether a register so far from a lane's first one lies beyond that part in every lane."""
+        """Return whether the register at `step` is outside the valid part in every lane."""
         return (
             bool(op.own)
             and bounds(self.n.positions.of(op.own[axis]).plus(step), self.n.positions)[0] >= op.within[axis]
@@ -316,7 +316,7 @@ def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
 
 
 class ArrayWindow:
-    """The part of an array that one load or store of a wave touches, or what lies so many steps `behind` that."""
+    """The window on an array that one load or store of a wave accesses, moved by `behind` elements along each axis."""
 
     def __init__(
         self,
@@ -382,7 +382,7 @@ class ArrayWindow:
         )
 
     def _beyond(self, axis: int) -> int:
-        """How far behind the array's end it reaches: a tile begins inside, and the rest of its position moves it on."""
+        """Return how far past the array's end the window reaches: a tile begins inside, the other terms move it on."""
         own = bounds(self.lane[axis], self.n.positions)[1]
         if not self.stepping[axis].terms:
             return own
@@ -433,7 +433,7 @@ class ArrayWindow:
         self.windows.store(self.f, raw, x, self.token, self.lane_offset(at), self.offset)
 
     def lane_offset(self, at: tuple[int, ...]) -> str:
-        """Of a chunk that lies `at` from the first register's."""
+        """Return the lane's byte offset of the chunk at `at`, relative to the first register's position."""
         f = self.f
         row = at[:-1]
         if row not in self.rows:
@@ -460,7 +460,7 @@ class ArrayWindow:
         return found
 
     def _is_asked(self, axis: int) -> bool:
-        """Whether a row must be looked at: what lies behind the last row lies behind the window, too."""
+        """Return whether rows need a bounds check: rows after the last are outside the window as well."""
         return axis != self.inner and not self._ends_window(axis)
 
     def _ends_window(self, axis: int) -> bool:
@@ -477,7 +477,7 @@ class ArrayWindow:
         return self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {extent}")
 
     def unbroken(self, chunks: Chunks) -> int:
-        """The largest part of a chunk that lies in the array as a whole, or not at all."""
+        """Return the largest slice of a chunk that is inside the array as a whole or not at all."""
         there = self.m.whole_there(self.op, self.inner)
         if not there and self.inner not in self.op.guard:
             return chunks.width
@@ -494,7 +494,7 @@ class ArrayWindow:
 
 
 def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:
-    """Of what a lane moves."""
+    """Return the shape of the registers that a lane moves."""
     match op:
         case CopyAsyncChunks(shape=shape):
             return shape
@@ -507,7 +507,7 @@ def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:
 
 
 def bounds(s: Affine, positions: Positions) -> tuple[int, int]:
-    """Between which numbers a sum lies."""
+    """Return the smallest and the largest value of a sum."""
     low = high = s.constant
     for v, factor in s.terms.items():
         ends = [factor * end for end in positions.ranges.of(v)]

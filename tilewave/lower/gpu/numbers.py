@@ -16,10 +16,10 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class OffsetNumber:
-    """value + constant, neither negative; `value` is an LLVM i32 or nothing.
+    """value + constant, neither negative; `value` is an LLVM i32, or "" for none.
 
-    `high` bounds the value and `multiple` divides it: where two values have no bit in common their sum is spelled as
-    `or`, which LLVM, unlike an addition, leaves in front of the loop.
+    `high` bounds the value and `multiple` divides it: where two values have no bit in common their sum is emitted as
+    `or`, which LLVM, unlike an addition, keeps outside the loop.
     """
 
     f: LlvmFunction

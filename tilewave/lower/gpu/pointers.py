@@ -1,7 +1,8 @@
-"""Arrays reached by 64-bit addresses: nobody checks them, so a lane that must not touch its element looks elsewhere.
+"""Array accesses by 64-bit addresses, which the hardware does not check: an out-of-bounds lane loads the array's first
+element instead, or nothing.
 
-What the innermost loop changes is added last, so that everything else is computed in front of it. Of what is stored,
-rows are reached one from the other: a loop over tiles would have the places of all of them in registers.
+Terms that the innermost loop changes are added last, so that LLVM hoists all others out of the loop. Rows of a store
+are addressed one from the other: a loop over tiles would keep the addresses of all rows in registers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Pointers:
         self.inner = len(self.sums) - 1
         self.rows: dict[tuple[int, ...], str] = {}
         self.constants = tuple(s.constant if isinstance(op, Store) else 0 for s in self.sums)
-        """Of positions, what the rows of a store add themselves."""
+        """The constant terms of the positions of a store, which its rows add."""
         self.inside: dict[tuple[int, int], str] = {}
 
     def unbroken(self, chunks: Chunks) -> int:
@@ -72,7 +73,7 @@ class Pointers:
         return self.f.value(f"getelementptr i8, {self.kind} {self.rows[row]}, i64 {far}") if far else self.rows[row]
 
     def _row_from_last(self, row: Sequence[int]) -> str:
-        """Where a row begins: so far behind the one that was asked for last."""
+        """Return the address of a row, relative to the row addressed last."""
         f, origin = self.f, tuple(-n for n in self.constants)
         last, found = next(reversed(self.rows.items()), (origin[:-1], ""))
         found = found or self._row(origin)
@@ -126,6 +127,6 @@ class Pointers:
 
 
 def _bytes(raw: str) -> int:
-    """Of what one access moves."""
+    """Return the bytes of one access."""
     lanes, _, word = raw.strip("<>").rpartition(" x ")
     return int(word[1:]) // 8 * int(lanes or 1)

@@ -39,7 +39,7 @@ class Positions:
         return self._makers.get(v)
 
     def loop_of(self, v: Value) -> Value | None:
-        """The innermost loop that computes v anew in every step, by its first argument."""
+        """Return the first argument of the innermost loop that computes v in every step."""
         return self._inside.get(v)
 
     def _visit(self, block: Block, loop: Value | None) -> None:
@@ -66,7 +66,7 @@ class Positions:
 
 
 def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
-    """Each value and what it is computed from; None stands for the number of the lane."""
+    """Yield each value and what it is computed from; None is the lane number."""
     for op in block.ops:
         match op:
             case Loop(_, init, body):

@@ -1,4 +1,4 @@
-"""Between which bounds the integers of a lane-level kernel lie, so that most of its arithmetic takes 32 bits."""
+"""Bounds of the integers of a lane-level kernel, so that most of its arithmetic takes 32 bits."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def union(a: Range, b: Range) -> Range:
 
 
 def _is_constant(op: Op) -> bool:
-    """Of integers that are no index, only these are followed: divisors are asked for, and are constants mostly."""
+    """Return whether an op makes a constant integer; of non-index integers only these have bounds (for divisors)."""
     return isinstance(op, (Const, Broadcast, Permute)) and op.results[0].type.dtype.is_int
 
 
 class LaneRanges:
-    """The bounds of every integer, scalars and vectors alike."""
+    """The bounds of every integer, scalar or vector."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = at_launch(kernel)
@@ -151,7 +151,7 @@ class LaneRanges:
         self._learn(body)
 
     def _round(self, arg: Value, later: Value) -> Range | None:
-        """Of a number that goes from 0 to a last one, and on from 0."""
+        """Return the bounds of a number that counts from 0 to a last one and wraps to 0."""
         chosen = self._makers.get(later)
         if not isinstance(chosen, Select) or self.of(chosen.a) != (0, 0):
             return None

@@ -60,7 +60,7 @@ class Reductions:
         return Held(made, kind, width, tuple(joined))
 
     def row(self, op: ReduceRegisters, parts: Sequence[str], kind: str, width: int) -> str:
-        """One row of registers, in parts of so many."""
+        """Reduce one row of registers; each part has `width` of them."""
         return self.tree(op, [one for part in parts for one in cut(self.f, part, kind, width, 1)], kind)
 
     def singles(self, x: Held) -> list[str]:
@@ -78,7 +78,7 @@ class Reductions:
         return self.voted(op, x) or self.exchanged(op, x)
 
     def voted(self, op: ReduceLanes, x: Held) -> Held | None:
-        """Of truth values of all lanes, where the machine asks them at once."""
+        """Reduce conditions across lanes by votes; None for other dtypes, or where the target has no such vote."""
         if op.x.type.dtype != BOOL:
             return None
         votes = [self.target.vote(self.f, op.how, one, 1 << len(op.bits)) for one in self.singles(x)]

@@ -129,7 +129,7 @@ class Registers:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def below(self, op: ir.Below) -> Held:
-        """One comparison for each run of registers that lie below the bound together, or not at all."""
+        """Emit one comparison for each run of registers that are all below the bound or all not."""
         shape, first, bound = op.result.type.shape, self.positions.of(op.first), self.positions.of(op.bound)
         run = self.compared_together(op, first, bound)
         bits = 32 if self.positions.ranges.bits(op.first) == self.positions.ranges.bits(op.bound) == 32 else 64
@@ -148,10 +148,10 @@ class Registers:
         return gcd(near, first.divisor(), ends, *others)
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
-        """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
+        """Emit ops on vectors of one shape: all of them on the first part, then on the next, to keep few values live.
 
-        A single number stands for a vector that holds it everywhere; `begin` is told of each op before it is written.
-        Where the last one reduces rows of what was made, it takes each as soon as it is there.
+        A scalar operand is broadcast; `begin` is called with each op before it is emitted. Where the last op reduces
+        rows of what was made, it reduces each as soon as it is complete.
         """
         ends = ops[-1] if isinstance(ops[-1], ir.ReduceRegisters) else None
         ops = ops[:-1] if ends else ops
@@ -237,7 +237,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class _MaskedRows:
-    """Rows of x, those under a mask of their own, and what is left of the others."""
+    """Rows of x under a mask each, and the value of masked-out rows."""
 
     x: Value
     masks: tuple[str, ...]

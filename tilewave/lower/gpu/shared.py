@@ -86,7 +86,7 @@ class SharedAccess:
             write()
 
     def _along_rows(self, x: Held, op: Store) -> tuple[Held, Store]:
-        """The registers with those behind each other that lie so in memory."""
+        """Return the registers, and the op, with neighbours in memory last."""
         order = neighbours_last(op.steps, len(op.at) - 1)
         if order == tuple(range(len(order))):
             return x, op
@@ -134,7 +134,7 @@ class SharedAccess:
         return self.target.shared_pointer
 
     def _chunks(self, op: Load | Store, shape: tuple[int, ...], place: SharedPlace) -> Chunks:
-        """As wide as an access can be: it must not reach into a chunk that changes places, nor lie across words."""
+        """Return the widest chunks: an access must not cross a swizzled chunk, nor be unaligned to its words."""
         most = gcd(self.target.widest_bytes // place.bytes, self._alignment(op, place) // place.bytes)
         return Chunks.of(shape, op.steps, most)
 
@@ -148,16 +148,16 @@ class SharedAccess:
             return self._address_in_slot(place, position)
         number = offset(place.memory, *position) * place.bytes
         assert isinstance(number, OffsetNumber)
-        # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
+        # The constant goes first: what is added to several addresses LLVM computes once, before the loop.
         found = place.pointer
         if number.constant:
             found = f"getelementptr (i8, {self._pointer} {found}, i32 {number.constant})"
         return self.f.value(f"getelementptr i8, {self._pointer} {found}, i32 {number.value or 0}")
 
     def _address_in_slot(self, place: SharedPlace, position: list[OffsetNumber]) -> str:
-        """Slots lie far apart: beside its base an address must be small enough for an instruction.
+        """Return the address of a position whose slot is added to the base, to keep the offset in an immediate.
 
-        Which slot it is, is added last: what lanes see differently is then computed in front of the loop.
+        The slot is added last, so that LLVM hoists the lane-dependent terms out of the loop.
         """
         memory, none = place.memory, OffsetNumber(self.f, "")
         slot = position[0] if len(position) > 2 else none
@@ -187,7 +187,7 @@ class SharedAccess:
 def _neighbours_first(
     memory: Memory, chunks: Iterable[tuple[tuple[int, ...], str]]
 ) -> Iterable[tuple[tuple[int, ...], str]]:
-    """Chunks that stand alike in their rows follow each other: LLVM then makes one store of two."""
+    """Order chunks with the same place in their rows one after the other, so that LLVM merges two stores into one."""
     if not isinstance(memory.placement, SwizzledByBits):
         return chunks
     return sorted(chunks, key=lambda chunk: in_its_place(memory, *chunk[0][-2:]))

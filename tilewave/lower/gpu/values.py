@@ -1,7 +1,7 @@
-"""What a lane holds, as LLVM values: a vector of the IR is several short LLVM vectors, one for each group of registers.
+"""The values of a lane in LLVM: a vector of the IR is several short LLVM vectors, one for each group of registers.
 
-Giant vectors would have to lie in neighbouring registers as a whole. 8- and 16-bit elements are held as words of 32
-bits, since that is what loads, stores and matrix instructions move; arithmetic unpacks them.
+Long LLVM vectors would need consecutive registers as a whole. 8- and 16-bit elements are held as words of 32 bits,
+since loads, stores and matrix instructions move words; arithmetic unpacks them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def constant(f: LlvmFunction, text: str, kind: str, width: int) -> str:
 
 
 def regrouped(f: LlvmFunction, x: Held, width: int) -> Held:
-    """The same vector in parts of another width."""
+    """Return x in parts of another width."""
     if width == x.width:
         return x
     small = gcd(width, x.width)
@@ -139,7 +139,7 @@ def join(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
 
 
 def concatenate(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
-    """LLVM vectors of `width` elements behind each other, or scalars where the width is 1."""
+    """Concatenate LLVM vectors of `width` elements, or scalars where the width is 1."""
     if width == 1:
         whole, result = f"<{len(pieces)} x {kind}>", "poison"
         for i, piece in enumerate(pieces):
@@ -171,7 +171,7 @@ def rearranged(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array)
 
 
 def concatenated(f: LlvmFunction, parts: Sequence[Held], shape: tuple[int, ...], axis: int) -> Held:
-    """One behind the other along an axis."""
+    """Concatenate vectors along an axis."""
     counts = [prod(part.shape) for part in parts]
     begins = [sum(counts[:i]) for i in range(len(parts))]
     places = [np.arange(n).reshape(part.shape) + b for part, n, b in zip(parts, counts, begins, strict=True)]
@@ -180,7 +180,7 @@ def concatenated(f: LlvmFunction, parts: Sequence[Held], shape: tuple[int, ...],
 
 
 def picked(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
-    """The same where whole parts are taken as they are."""
+    """Return `rearranged(f, x, shape, sources)`, reusing whole parts without a shuffle where possible."""
     runs = sources.reshape(-1, x.width) if sources.size % x.width == 0 else sources.reshape(-1, 1)
     whole = runs.shape[1] == x.width and (runs == runs[:, :1] + np.arange(x.width)).all()
     if not whole or (runs[:, 0] % x.width).any():
