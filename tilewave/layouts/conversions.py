@@ -1,23 +1,23 @@
-"""From one layout of a tile to another: who holds what I need.
+"""Conversion of a tile from one register layout to another: which lane and register has the element that each needs.
 
 The element that register r of lane l needs is held by register R·r + S·l of lane T·r + U·l, matrices over bits that
 follow from the two layouts. Three cases, the cheapest first:
 
-    T = 0, U = 1     each lane has what it needs: registers change places, by the lane's number where S is not 0
-    else             lanes exchange registers: a lane gives one register to whoever asks, and must know which
+    T = 0, U = 1     each lane has what it needs: registers are permuted, depending on the lane where S is not 0
+    else             shuffles: a source lane gives one register per shuffle, and must know which
     (None)           another wave holds it: through shared memory
 
-A lane that gives register after register cannot ask each taker what it wants. So takers agree on an order: lane l
-takes its registers in the order r + Y·l. If U' = U + T·Y then tells apart all lanes that want different registers of
-one giver, X = (S + R·Y) / U' says what a giver must give, and the conversion is three steps, each of them simple:
+A source lane gives one register per shuffle and cannot ask each destination lane which one it needs. So destinations
+agree on an order: lane l takes its registers in the order r + Y·l. If U' = U + T·Y then distinguishes all lanes that
+need different registers of one source, X = (S + R·Y) / U' is what a source must give, and the conversion is:
 
     give      z[r] = x[(R + X·T)·r + X·l]             within each lane
-    shuffle   y[r] = z[r] of lane T·r + U'·l          one exchange a register, none twice
+    shuffle   y[r] = z[r] of lane T·r + U'·l          one shuffle per register, none twice
     take      result[r] = y[r + Y·l]                  within each lane
 
-Where several lanes hold copies of an element, takers may also turn to different ones of them, which Y can say as well.
+Where several lanes hold copies of an element, destinations may also read different copies, which Y expresses as well.
 
-As sums of a 16x16 product become an operand with eight neighbours a lane, bits of the column: of registers, lanes
+Sums of a 16x16 product become an operand with eight neighbours per lane; bits of the column by register and lane bits:
 
     held      r0 r1 l4 l5 r2     needed      r0 r1 r2 l4 l5      T: r2 → l4,  U: l4 → l5,  S: l5 → r2;  Y: l5 → r2
 """
@@ -62,7 +62,7 @@ WORD_BYTES = 4
 
 
 def _words(element_bytes: int) -> int:
-    """Of an element that is wider than one; 1 for others."""
+    """Return the 32-bit words of an element, at least 1."""
     return max(1, element_bytes // WORD_BYTES)
 
 
@@ -111,7 +111,7 @@ class _Givers:
     u: Columns
     copies: tuple[tuple[int, int], ...]
     register_bits: int
-    """Of who holds."""
+    """The bits of a register's number in the source layout."""
 
     @property
     def lane_bits(self) -> int:
@@ -147,11 +147,11 @@ class _Givers:
         return self.t + tuple(lane for _, lane in self.copies)
 
     def order(self) -> Columns | None:
-        """Y: takers that want different registers of one giver take their registers in different orders.
+        """Return Y: destinations that need different registers of one source take their registers in different orders.
 
-        Or they turn to another giver, which has a copy: such bits stand above those of registers.
+        Or they read another source with a copy: the bits that select a copy are above those of registers.
         """
-        same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these want the same: nothing to tell apart
+        same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these lanes need the same register
         told_apart, reached = Span(same), Span(self.u)
         torn = [k for k in Span(self.u).kernel if told_apart.add(k)]
         t, moves = self.t_or_copy, []
@@ -189,7 +189,7 @@ def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
 
 
 def _divided(s: Columns, u: Columns, lane_bits: int) -> Columns:
-    """X with X·U = S, and 0 on lanes from which nobody takes."""
+    """Return X with X·U = S, and 0 on lanes that are the source of no other."""
     basis = Span((*u, *identity(lane_bits)))
     found = (basis.solve(1 << i) for i in range(lane_bits))
     return tuple(applied(s, used & (1 << len(u)) - 1) for used in found if used is not None)

@@ -107,7 +107,7 @@ class Layout:
         return replace(self, steps=steps, axes=tuple(self.axes[place[a]] if a in place else () for a in range(rank)))
 
     def with_last(self, axis: int) -> Layout:
-        """The same, its registers numbered so that neighbours along a tile axis follow each other, if it has some."""
+        """Return the layout with the register axis that steps along a tile axis last, if there is one."""
         order = neighbours_last(self.steps, axis)
         return replace(
             self, registers=tuple(self.registers[i] for i in order), steps=tuple(self.steps[i] for i in order)
@@ -148,7 +148,7 @@ def _tells_apart(term: Term, lanes: int) -> bool:
 
 
 def neighbours_last(steps: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
-    """The register axes with the one behind the others that steps from neighbour to neighbour along an axis."""
+    """Return the register axes with the one last that steps from neighbour to neighbour along an axis."""
     last = [i for i, step in enumerate(steps) if step[axis] == 1 and sum(map(bool, step)) == 1]
     return (*(i for i in range(len(steps)) if i not in last[-1:]), *last[-1:])
 
@@ -172,10 +172,10 @@ def _columns(held: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, ...]:
 
 
 def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]:
-    """Neighbouring lanes take neighbouring chunks of `width` elements along the last axis, until the tile is taken.
+    """Return layouts in which neighbouring lanes take neighbouring chunks of `width` elements along the last axis.
 
-    Several layouts together cover the tile where the lanes do not divide it: the last round is then not full, and
-    where a round does not begin in the column in which the one before began, each round has a layout of its own.
+    Several layouts together cover the tile where the lanes do not divide it: the last round of chunks is then not full,
+    and where a round does not begin in the column in which the one before began, each round has a separate layout.
     """
     assert shape[-1] % width == 0, f"chunks of {width} do not fit rows of {shape[-1]}"
     chunks = prod(shape) // width
@@ -193,8 +193,8 @@ def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]
 
 
 LANES_ACROSS = 8
-"""Of a wave, that load neighbours along a row: a line of global memory, and as many chunks as shared memory has banks
-for, of 16 bytes each."""
+"""Lanes of a wave that load neighbours along a row: with 16 bytes each, a 128-byte cache line, and as many chunks as
+shared memory has banks for."""
 
 
 def blocks(shape: tuple[int, ...], rows: int, width: int, lanes: int) -> tuple[Layout, ...]:
@@ -237,7 +237,7 @@ def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ..
         return None
     for axis in range(len(outer)):
         behind = prod(outer[axis + 1 :]) * per_row
-        if prod(outer[:axis]) == 1 and lanes % behind == 0:  # whole blocks of the axes behind this one
+        if prod(outer[:axis]) == 1 and lanes % behind == 0:  # whole blocks of the axes after this one
             return (*[0] * axis, lanes // behind, *[0] * (len(shape) - axis - 1))
     return None
 
@@ -249,7 +249,7 @@ def _round(shape: tuple[int, ...], width: int, first: int, rounds: int, step: tu
     for extent in reversed(shape[:-1]):
         axes.insert(0, (Term("all", 1, below, extent, first),))
         below *= extent
-    if axes:  # nothing lies above the first axis, so that no remainder is needed
+    if axes:  # no axis is above the first, so its index needs no modulus
         axes[0] = (replace(axes[0][0], modulus=0),)
     axes.append((Term("all", width, 1, per_row, first),))
     within = (*[0] * (len(shape) - 1), 1)

@@ -1,7 +1,7 @@
-"""How lanes hold the operands and the sums of matrix instructions.
+"""Register layouts of the operands and accumulators of matrix instructions.
 
-A layout says for every bit of the lane's and the register's number which bit of the row (r), column (c) or depth (d) it
-is. 16x16x16 on CDNA, for a wave of 64 lanes:
+A layout maps every bit of the lane's and the register's number to a bit of the row (r), column (c) or depth (d).
+16x16x16 on CDNA, for a wave of 64 lanes:
 
     operand      lanes  r0 r1 r2 r3 d2 d3      registers  d0 d1       row = lane % 16,  depth = lane // 16 · 4 + e
     sums         lanes  c0 c1 c2 c3 r2 r3      registers  r0 r1       column = lane % 16,  row = lane // 16 · 4 + e
@@ -9,17 +9,17 @@ is. 16x16x16 on CDNA, for a wave of 64 lanes:
 A tile is many such blocks, and waves share its rows and columns: `operand` and `sums` give the layout of a whole tile,
 with an axis of registers for its blocks of rows, its blocks of columns or depth, and each run of neighbours inside one.
 
-Turned sums swap row and column, so that a lane's four neighbours lie in one row of the result. Several instructions
-that follow each other in depth are one block (`deepened`): each lane then holds as many times more neighbours, in the
-same order for both operands, and the sum does not care.
+Transposed sums swap row and column, so that a lane's four neighbours are in one row of the result. Several instructions
+along the depth are one block (`deepened`): each lane then holds as many times more neighbours, in the same order for
+both operands, which does not change the sum.
 
-Which row of the tile is which row of a block does not matter either, as long as sums and operand agree. Rows in order
-(`in_order`) are numbered so that all that a lane holds lie behind each other; 64 rows, four blocks of 16:
+The mapping of tile rows to block rows is free as well, as long as sums and operand agree. Rows in order (`in_order`)
+are numbered so that all rows of a lane are consecutive; 64 rows, four blocks of 16:
 
     as they come    row = 16 · block + lane // 16 · 4 + e
     in order        row = lane // 16 · 16 + 4 · block + e
 
-That is how an operand of another product is held whose depth these rows are, if its blocks are 64 deep.
+An operand of another product has this layout along its depth if its blocks are 64 deep, so no conversion is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewave.layouts.linear import LinearLayout
 Array = np.ndarray[Any, Any]
 SIDES = ("rows", "columns")
 NEIGHBOURS = 4
-"""Sums that a lane of a CDNA chip holds behind each other."""
+"""Consecutive sums that a lane of a CDNA chip holds."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Fragment:
     b: LinearLayout
     acc: LinearLayout
     in_order: str = ""
-    """Whether all `rows` or all `columns` that a lane holds sums of lie behind each other."""
+    """`rows` or `columns`, if all those that a lane holds sums of are consecutive; else empty."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -79,15 +79,15 @@ class Fragment:
 
     @property
     def neighbours(self) -> int:
-        """How many elements a lane holds behind each other along the depth."""
+        """How many consecutive elements along the depth a lane holds."""
         return 1 << _near(self.a)
 
     def deepened(self, count: int) -> Fragment:
-        """So many instructions behind each other in depth, a power of two."""
+        """Return the fragment of `count` instructions along the depth, a power of two."""
         return self.with_neighbours(self.neighbours * count)
 
     def with_neighbours(self, count: int) -> Fragment:
-        """A block as deep as it is when a lane holds so many elements behind each other, a power of two."""
+        """Return the fragment whose lanes hold `count` consecutive elements along the depth, a power of two."""
         return replace(self, a=_with_neighbours(self.a, count), b=_with_neighbours(self.b, count))
 
     def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
@@ -211,11 +211,11 @@ GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r
 
 @dataclass(frozen=True)
 class GroupFragment:
-    """64 rows of sums by a group of four waves of 32 lanes; the operands lie in shared memory, and no lane holds them.
+    """64 rows of sums by a warpgroup of four waves of 32 lanes; the operands are in shared memory, not in registers.
 
     row = 64 · block + 16 · (wave % 4) + 8 · h + lane // 4,  column = 8 · j + lane % 4 · 2 + e
 
-    Registers are blocks x j x h x e. Groups lie below each other, each with all its blocks.
+    Registers are blocks x j x h x e. Warpgroups are below each other, each with all its blocks.
     """
 
     depth: int
@@ -253,7 +253,7 @@ class GroupFragment:
         return whole
 
 
-# -- blocks behind each other -----------------------------------------------------------------------------------------
+# -- consecutive blocks -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class LinearLayout:
 
     @property
     def columns(self) -> Columns:
-        """Those of a holder's number: its register, above that its lane, above that its wave."""
+        """The columns of a holder's number: the bits of its register, above these its lane, above these its wave."""
         return self.registers + self.lanes + self.waves
 
     def at(self, register: Any, lane: Any, wave: Any = 0) -> Any:
@@ -84,7 +84,7 @@ class LinearLayout:
         return tuple(self.holder(number) for number in found if number is not None)
 
     def copies(self) -> tuple[Holder, ...]:
-        """Whoever is so far apart holds the same element: all sums of these."""
+        """Return a basis of the distances between holders of the same element."""
         return tuple(self.holder(number) for number in Span(self.columns).kernel)
 
     def then(self, shape: tuple[int, ...], columns: Sequence[int]) -> LinearLayout:

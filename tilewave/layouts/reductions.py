@@ -1,4 +1,4 @@
-"""A reduction is a layout divided by an axis: who holds what is to be combined, and who has the result.
+"""A reduction is a layout divided by an axis: which registers, lanes and waves combine, and which have the result.
 
 Rows of 1024, two waves of 32 lanes, eight neighbours a lane (`rows_in_lanes`): which bit of the column is whose
 
@@ -6,15 +6,15 @@ Rows of 1024, two waves of 32 lanes, eight neighbours a lane (`rows_in_lanes`): 
     held by   registers  lanes            reg  wave
 
 Neighbours first is from the left to the right: registers within a lane, lanes within a wave, registers again; waves
-come last, and meet in shared memory. Every lane that took part has the result, so that its layout is that of the other
+come last, through shared memory. Every lane that took part has the result, so that its layout is that of the other
 axes. Where the order does not matter, all registers come first, so that lanes exchange one number.
 
-Where it does, and registers come behind lanes, pairs of lanes share the registers among them, so that each goes on with
-half as many: of four registers a and b, c and d, the lanes 0 and 1 have
+Where it does, and registers come after lanes, pairs of lanes divide the registers between them, so that each continues
+with half as many: of four registers a and b, c and d, the lanes 0 and 1 have
 
-    lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they went on with:
-    lane 1    a1 b1 c1 d1       c01 d01       c0123       first bit 1 of the lane's number, which tells a from b and c
-    lane 2    a2 b2 c2 d2       a23 b23       b0123       from d, then bit 0
+    lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they continued
+    lane 1    a1 b1 c1 d1       c01 d01       c0123       with: first by bit 1 of the lane's number, which selects a or
+    lane 2    a2 b2 c2 d2       a23 b23       b0123       b and c or d, then by bit 0
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ..
 
 
 def lane_moves(layout: Layout, waves: int, lanes: int) -> list[tuple[int, ...]] | None:
-    """How far each bit of the lane's number moves along each axis, if bits move by themselves, in every wave alike."""
+    """Return the move of each bit of the lane's number along each axis; None unless bits are independent."""
     if layout.limit or lanes & (lanes - 1):
         return None
     held = _held(layout, waves, lanes)
@@ -107,7 +107,7 @@ def wave_digits(layout: Layout, waves: int, lanes: int) -> list[Digit] | None:
 
 
 def _factors(layout: Layout, waves: int) -> list[int]:
-    """Of how many values each digit of the wave's number is: bits where it can be, else as the layout divides it."""
+    """Return the number of values of each digit of the wave's number: bits if possible, else the layout's divisors."""
     if waves & (waves - 1) == 0:
         return [2] * (waves.bit_length() - 1)
     cuts = {t.divisor for terms in layout.axes for t in terms if t.of == "wave"}
@@ -117,7 +117,7 @@ def _factors(layout: Layout, waves: int) -> list[int]:
 
 
 def _held(layout: Layout, waves: int, lanes: int) -> np.ndarray[Any, Any]:
-    """Where the first register of each lane of each wave lies: waves x lanes x axes."""
+    """Return the position of the first register of each lane of each wave: waves x lanes x axes."""
     one = Layout((1,), ((0,) * layout.rank,), layout.axes)
     return one.positions(waves, lanes)[:, 0, :].reshape(waves, lanes, layout.rank)
 
@@ -162,7 +162,7 @@ def shared_registers(registers: Mover, bits: tuple[int, ...]) -> list[Combining]
 
 
 def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
-    """The same where the order does not matter: lanes exchange as little as possible."""
+    """Return the steps of a reduction whose order does not matter: lanes exchange as little as possible."""
     mine = [m for m in found if m.step < run]
     registers = tuple(m.which for m in mine if m.of == "registers")
     lanes = tuple(m.which for m in mine if m.of == "lane")
@@ -211,10 +211,10 @@ def with_axis_met(layout: Layout, axis: int, extent: int, lanes: int) -> Layout:
 def rows_in_lanes(
     shape: tuple[int, ...], order: Sequence[int], width: int, lanes: int, waves: int, reduced: Sequence[int]
 ) -> Layout:
-    """Neighbouring lanes take neighbouring chunks; waves take whole parts of axes, of those `reduced` last.
+    """Return a layout in which neighbouring lanes take neighbouring chunks; waves split axes, the `reduced` ones last.
 
-    `order` are the axes from the one along which chunks lie to the farthest. Lanes and waves that find nothing left
-    hold copies, as all of them do of a tile without axes.
+    `order` lists the axes from the one along which chunks run to the slowest. Lanes and waves that remain hold copies,
+    as all of them do for a tile without axes.
     """
     if not shape:
         return Layout((1,), ((),), ())
@@ -255,7 +255,7 @@ def _power_in(n: int) -> int:
 
 
 def chunk_width(shape: tuple[int, ...], axis: int, widest: int, lanes: int, waves: int) -> int:
-    """How many neighbours a lane takes: the widest chunk that divides the axis and leaves nobody without one.
+    """Return the neighbours per lane: the widest chunk that divides the axis and leaves no lane without one.
 
     Lanes of a wave share axes in powers of two: of 31 rows of 64 elements, each of 64 lanes takes a column.
     """
@@ -267,7 +267,7 @@ def chunk_width(shape: tuple[int, ...], axis: int, widest: int, lanes: int, wave
 
 @dataclass(frozen=True)
 class Copies:
-    """Who holds the same as another: whoever has one of these bits in the lane's number, or digits in the wave's."""
+    """Holders of the same element differ in these bits of the lane's number, or in these digits of the wave's."""
 
     lane_bits: tuple[int, ...]
     wave_digits: tuple[tuple[int, int], ...]

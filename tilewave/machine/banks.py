@@ -1,6 +1,6 @@
-"""How long shared memory takes to serve a wave: lanes of one phase that want different words of one bank take turns.
+"""Cycles of shared memory accesses: lanes of one phase that access different words of one bank conflict.
 
-Addresses are bytes; lanes that want the same word are served together.
+Addresses are in bytes; lanes that access the same word are served together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Ports:
-    """Those of one shared memory, by the bytes of an access."""
+    """The ports of one shared memory, by the bytes of an access."""
 
     read: tuple[Port, ...]
     write: tuple[Port, ...]
@@ -65,14 +65,15 @@ def ports(shared: SharedMemory) -> Ports:
 
 
 def cycles(shared: SharedMemory, addresses: Array, bytes: int, kind: Kind) -> tuple[int, int]:
-    """(without conflicts, in fact) for `bytes` at the address of each lane; leading axes are further accesses."""
+    """Return the cycles without bank conflicts and with them, for `bytes` at each lane's address; leading axes are
+    further accesses."""
     return ports(shared).of(kind, bytes).cycles(addresses)
 
 
 def _alike(addresses: Array) -> tuple[Array, Array]:
-    """The accesses that differ by more than a whole number of words, and how often each occurs.
+    """Return the accesses that differ by more than a shift of all lanes by whole words, and how often each occurs.
 
-    Moving all lanes by one distance turns the banks, and nobody waits longer for that.
+    A shift of all lanes by one distance rotates the banks and does not change the conflicts.
     """
     busy = np.where(addresses < 0, np.iinfo(np.int64).max, addresses)
     lowest = busy.min(axis=-1, keepdims=True) // BANK_BYTES * BANK_BYTES

@@ -30,7 +30,7 @@ H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
 
 
 def _matrix_rates(chip: Chip, f16: float, f8: float, **others: float) -> tuple[Rate, ...]:
-    """f16 and bf16 run alike, as do the chip's f8 formats and i8."""
+    """Return the rates of matrix products: f16 and bf16 have one rate, as have the chip's f8 formats and i8."""
     f8_names = [dtype for dtype in chip.multiplies if dtype.startswith("f8")]
     rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
     return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
@@ -158,7 +158,7 @@ H200 = _hopper(
 
 MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
 STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
-"""By chip: the card that predictions are made for where nobody names one."""
+"""By chip: the card that predictions are for by default."""
 
 
 def find(name: str) -> Machine:
@@ -167,9 +167,9 @@ def find(name: str) -> Machine:
 
 
 def find_among(name: str, machines: Mapping[str, Machine], besides: str = "") -> Machine:
-    """One of some machines by its name, in any case; MachineError with the nearest name where there is none.
+    """Return a machine by its name, in any case; raise MachineError with the nearest name where there is none.
 
-    The name of a chip means the card that stands for it. `besides` says what else can be named.
+    The name of a chip is answered with its default card. `besides` says what else can be named.
     """
     word = str(name).strip().lower()
     for known, machine in machines.items():

@@ -28,7 +28,7 @@ from tilewave.machine.description import (
 T = TypeVar("T")
 PARTS: dict[str, type[Any]] = {"l2": L2, "hbm": Hbm, "last_level": LastLevel, "merging": Merging}
 MOST_BYTES = 1 << 18
-"""Of a description, which takes some 2 KB."""
+"""The largest description file; one usually takes some 2 KB."""
 
 
 def load(path: str | Path) -> Machine:

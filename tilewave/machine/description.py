@@ -39,7 +39,7 @@ class L2:
 
 @dataclass(frozen=True)
 class LastLevel:
-    """A cache in front of memory, shared by all xcds; `bytes_per_second` is None where no source tells it."""
+    """A cache between memory and all xcds; `bytes_per_second` is None where no source gives it."""
 
     bytes: int
     bytes_per_second: float | None = None
@@ -116,7 +116,7 @@ class Machine:
 
     @property
     def units(self) -> int:
-        """Compute units, or SMs: each runs one workgroup at a time, unless told otherwise."""
+        """Compute units, or SMs: each runs one workgroup at a time by default."""
         return self.xcds * self.units_per_xcd
 
     @property
