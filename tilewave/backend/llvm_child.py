@@ -1,6 +1,6 @@
 """The process that runs LLVM: a line of JSON on stdin, then the IR; on stdout a mark, a line of JSON, then the bytes.
 
-It needs llvmlite and nothing else of ours; whoever starts it says where that lies.
+It imports llvmlite and nothing else of tilewave; the parent process passes the path.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import BinaryIO
 import llvmlite.binding as llvm
 
 MOST_PRODUCTS = 40
-"""Of a block; GEMMs have up to 25. LLVM's strength reduction compares each one with all the others: 192 of them,
-of a lane with 64 rows of three arrays, took nine tenths of the time, and gave the same instructions."""
+"""Products of a block above which strength reduction is skipped; GEMMs have up to 25. LLVM's strength reduction
+compares each with all the others: 192 of them, of a lane with 64 rows of three arrays, took nine tenths of the time,
+and gave the same instructions."""
 PRODUCT = re.compile(r"= mul (?:\w+ )*i\d+ %\S+, %")
 REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
 """LLVM's option, which has AMD's chips alone; others have no such kernels that take long."""
@@ -27,17 +28,17 @@ NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
 
 @dataclass(frozen=True)
 class LlvmMachine:
-    """What LLVM is told of the machine to compile for."""
+    """LLVM's description of the machine to compile for."""
 
     triple: str
     cpu: str
     features: str
     gives: str = "object and text"
-    """`text` where LLVM has no assembler of its own: the code is then the text's; `object` where nobody reads one."""
+    """`text` where LLVM has no assembler for the target: the code is the text; `object` where no text is needed."""
     negates_choices: bool = True
     """False where LLVM negates the last part of a vector of choices and no other."""
     options: tuple[str, ...] = ()
-    """LLVM's own, beside those that all code is compiled with; they hold for the rest of the process."""
+    """LLVM options besides those for all code; they apply to the rest of the process."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _with_parts_negated(module: llvm.ModuleRef) -> llvm.ModuleRef:
 
 
 def negated_by_parts(llvm_ir: str) -> str:
-    """The same with each number negated by itself where a vector of them may be put together of choices."""
+    """Return LLVM IR with vectors that may be assembled from selects negated element by element."""
     made_by = dict(DEFINITION.findall(llvm_ir))
 
     def parts(negation: re.Match[str]) -> str:

@@ -35,19 +35,19 @@ class BuildOptions:
     """Steps that shared memory holds at once, where the author says it."""
     instruction_set: str | None = None
     in_place: bool = False
-    """Whether operands are read where they lie, and not packed before the launch."""
+    """Whether operands are read in place, without packing before the launch."""
     sizes: tuple[tuple[str, int], ...] = ()
     """How large open sizes come at most, where that is known: what pays is judged by them, and nothing else."""
 
 
 CallAgain = Callable[..., int]
-"""Of arrays that begin where others do which lie as those of a call before, and perhaps of other numbers than it gave,
-as words; both in tuples. 0 where it has been made; anything else where nothing has, and they must be looked at closely.
+"""A replayed launch: called with the arrays, of the same layout as those of an earlier call, and optionally new scalar
+arguments as words, both in tuples. Returns 0 if launched; otherwise nothing was launched and a full call is needed.
 """
 
 
 class CountedLoop(Protocol):
-    """What stands in the K loop of a kernel's code: a dataclass of numbers, and these."""
+    """Instruction counts of the K loop of a kernel: a dataclass of numbers, and these."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -86,7 +86,7 @@ class Resources(Protocol):
     def waves(self) -> tuple[int, ...]: ...
     @property
     def lanes(self) -> int:
-        """Of one wave."""
+        """Lanes of one wave."""
 
     @property
     def instructions(self) -> tuple[str, ...]:
@@ -130,9 +130,9 @@ class Build(Protocol):
     def again(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> CallAgain | None:
-        """The same call for arrays that lie as these, which have been run; None where each must be looked at closely.
+        """Return the replayed launch for arrays with the same layout as these, which have been run; None: a full call.
 
-        `fresh` are those of the arrays that nobody else has in any such call.
+        `fresh` are the indices of arrays that no other object refers to in any such call.
         """
         return None
 
@@ -163,7 +163,7 @@ class Build(Protocol):
         return None
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
-        """What each lane does with arrays that lie so, launch by launch; `values` are the numbers of the call."""
+        """Return the lane-level launches of a call with these array layouts; `values` are its scalar arguments."""
         return () if self.lanes is None else (LaneLaunch(self.lanes, tuple(views), values),)
 
     @property
@@ -189,7 +189,7 @@ class Build(Protocol):
 
     @property
     def assembled_figures(self) -> Mapping[str, Any]:
-        """What only an assembler of another vendor tells, which may take a second: registers, spills, occupancy."""
+        """Registers, spills and occupancy from the vendor's assembler, which may take a second."""
         return {}
 
     @property
@@ -198,7 +198,7 @@ class Build(Protocol):
 
     @property
     def loop(self) -> CountedLoop | None:
-        """What stands in its K loop; an error where it has none."""
+        """Instruction counts of the K loop; an error where the kernel has none."""
         return None
 
 
@@ -210,15 +210,15 @@ class Backend(Protocol):
     kind: str
     """For people: `the CPU`."""
     device: str | None
-    """The kind of device that arrays lie on, as DLPack has it; None: it is for none, and takes the CPU's."""
+    """The DLPack kind of device that arrays are on; None: no device, and it takes the CPU's arrays."""
     also_called: tuple[str, ...] = ()
     """What people write who mean one of its vendor's targets."""
     has_lanes: bool = False
-    """Its kernels can be interpreted lane by lane."""
+    """Whether kernels can be interpreted lane by lane."""
     is_emulated: bool = False
-    """Its machine code can be run without its device."""
+    """Whether machine code can be run without the device."""
     counts_loops: bool = False
-    """What stands in the K loop of its code can be counted."""
+    """Whether the instructions of a K loop can be counted."""
     takes_instruction_sets: bool = False
     has_cost_model: bool = False
     """Whether `tilewave.tune` predicts how long a launch of its kernels takes, so that tiles can be tuned for it."""
@@ -227,7 +227,7 @@ class Backend(Protocol):
 
     @property
     def most_bytes(self) -> int | None:
-        """Of a tile that a workgroup holds: what is larger must be taken in parts; None: whatever memory has."""
+        """The most bytes of a tile in a workgroup; larger tiles must be split; None: no limit."""
         return None
 
     @abstractmethod
@@ -240,7 +240,7 @@ class Backend(Protocol):
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:
-        """Those behind the tile level, in order, for their names: a kernel may need fewer."""
+        """Return the passes after the tile level, in order, for their names: a kernel may need fewer."""
 
     def device_count(self) -> int:
         """How many devices of its kind are here; the machine's own memory is no device."""

@@ -47,9 +47,9 @@ def _names() -> str:
 
 
 def _meant(name: object) -> str:
-    """What follows `unknown target …`: the target of a card, a vendor or a system, or the one spelled most alike.
+    """Return the hint after `unknown target …`: the target of a card, a vendor or a system, or the nearest name.
 
-    A chip that differs in its number is another chip, for which the nearest name would not do.
+    A chip with another number is another chip, so the nearest name is no hint for it.
     """
     word = str(name).strip().lower()
     cards = {card.lower(): machine.target for card, machine in MACHINES.items()}
@@ -110,10 +110,10 @@ def target_on(kernel: str, device: str) -> Backend:
 
 
 def targets_on(device: str) -> list[Backend]:
-    """Those for a kind of device: `cuda`."""
+    """Return the targets for a kind of device, such as `cuda`."""
     return [target for target in TARGETS.values() if target.device == device]
 
 
 def quoted(targets: Iterable[Backend]) -> str:
-    """As they are written behind `target=` in a remedy."""
+    """Return the targets as they are written after `target=` in a remedy."""
     return " or ".join(f'"{target.name}"' for target in targets)

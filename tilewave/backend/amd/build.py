@@ -39,7 +39,7 @@ class LaneResources:
     machine: str
     waves: tuple[int, ...]
     lanes: int
-    """Of one wave."""
+    """Lanes of one wave."""
     instructions: tuple[str, ...]
     """The matrix instructions that were taken, which need not be the ones wished for."""
     shared_bytes: int
@@ -47,7 +47,7 @@ class LaneResources:
     """As the matrix instruction would have them."""
     loads: tuple[LaneLoads, ...]
     registers: int
-    """Of a lane, accumulation registers included."""
+    """Registers of a lane, including AGPRs."""
     accumulation_registers: int
     spills: int
     waves_per_unit: int
@@ -63,7 +63,7 @@ class AmdBuild(Build):
     tiles: Kernel
     chip: Chip
     key: str | None
-    """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
+    """The cache key of its code; None where a file has all the code that the kernel may need."""
     passing: Callable[[], Passed]
     codes: Mapping[frozenset[str], AmdCode] = field(default_factory=dict)
     """Known from the beginning."""

@@ -23,7 +23,7 @@ class AmdCode:
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number that a launch computes."""
+    """The number of workgroups, or the name of the launch value that gives it."""
     launch: str
     """What is computed at each launch, where sizes are open."""
     asm: str
@@ -44,7 +44,7 @@ class AmdCode:
 
 
 def kept(key: str, any_strides: Iterable[str]) -> AmdCode | None:
-    """The code of a kernel of that key for arrays that lie so, where the cache has it whole."""
+    """Return the code of a kernel with that key for these `any_strides` from the cache; None where it is incomplete."""
     data = default_cache().get(key_of(key, *sorted(any_strides)))
     if data is None:
         return None

@@ -5,7 +5,7 @@
     next 8 bytes       data with addresses in it, the dynamic section         write       address = offset + 8192
     then               symbols and names that only people read                not loaded
 
-Pages of different rights lie apart in memory and, as each is shifted by whole pages, close together in the file.
+Pages with different permissions are apart in memory and, as each is shifted by whole pages, adjacent in the file.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Placed:
 
 
 class _Layout:
-    """Where everything comes to lie; then the addresses are known, and the rest follows."""
+    """The file offsets and addresses of all sections; everything else follows from them."""
 
     def __init__(self, source: ElfFile) -> None:
         self.source = source
@@ -166,11 +166,11 @@ class _Layout:
         raise _refused(f"{symbol.name} lies in a section that is not loaded")
 
     def _relocations(self) -> list[Relocation]:
-        """Those of sections that are loaded; debug information is not."""
+        """Return the relocations of sections that are loaded, without those of debug information."""
         return [r for r in self.source.relocations if self.source.sections[r.section].allocated]
 
     def _loaders_work(self) -> list[Relocation]:
-        """Places that hold a whole address, which nobody knows before the loader does."""
+        """Return the relocations with an absolute address, which only the loader knows."""
         return [r for r in self._relocations() if r.kind == Kind.ABS64 and self._moves(r)]
 
     def _moves(self, r: Relocation) -> bool:

@@ -33,7 +33,7 @@ def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
 
 
 def _reads_across(kernel: Kernel) -> bool:
-    """Whether operands lie across their depth, so that more registers and addresses are in use at once."""
+    """Return whether operands are contiguous across their depth, so that more registers and addresses are live."""
     across = (
         isinstance(op, LoadTransposed) or (isinstance(op, Store) and op.is_across_rows) for op in walk(kernel.body)
     )

@@ -12,7 +12,7 @@ WRITE, ALLOC, EXECUTE = 1, 2, 4
 UNDEFINED, ABSOLUTE, FIRST_RESERVED = 0, 0xFFF1, 0xFF00
 LOCAL = 0
 HIDDEN = (1, 2)
-"""Visibilities of symbols that nobody outside the file sees."""
+"""Visibilities of symbols that are not visible outside the file."""
 
 _SECTION, _SYMBOL, _RELOCATION = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"), struct.Struct("<QQq")
 _HEADER, _SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")

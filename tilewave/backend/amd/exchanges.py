@@ -1,11 +1,11 @@
-"""A word and that of the lane whose number differs in one bit, as AMD's chips have it at hand.
+"""Exchange of a word with the lane whose number differs in one bit, by AMD instructions.
 
     bit 0, 1    quad_perm: four lanes in any order          bit 4    a swizzle of 32 lanes, or a swap of rows
     bit 2       two mirrors: 7 - lane, then 3 - lane        bit 5    from any lane to any, or a swap of halves
-    bit 3       row_ror: a row of 16 turned by half
+    bit 3       row_ror: a row of 16 rotated by half
 
-Those of a row are part of the instruction that uses them, so that they cost nothing (data-parallel primitives, DPP).
-Where lanes that differ in bits 0 and 1 hold the same, one mirror is enough for bit 2.
+Exchanges within a row are part of the instruction that uses them, so they are free (data-parallel primitives, DPP).
+Where lanes that differ in bits 0 and 1 have equal words, one mirror is enough for bit 2.
 """
 
 from __future__ import annotations

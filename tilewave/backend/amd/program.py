@@ -1,4 +1,4 @@
-"""Machine code of a kernel for an AMD chip, from the cache or made anew; the emulator, and the card if there is one."""
+"""Machine code of a kernel for an AMD chip, compiled or from the cache, run by the emulator or on a card."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.run import Order
 
 Make = Callable[[frozenset[str]], AmdCode]
-"""Code for arrays of which some do not lie in rows."""
+"""Returns code for arrays of which the named ones may have any strides."""
 
 NOT_IN_ROWS = Reason(
     "{array} does not lie in rows without gaps, from an address that loads can begin at, so lanes move single elements",
@@ -37,14 +37,14 @@ NOT_IN_ROWS = Reason(
 
 @dataclass(frozen=True, eq=False)
 class AmdProgram:
-    """One kernel for one chip; arrays that do not lie in rows get code of their own."""
+    """One kernel for one chip; arrays without contiguous rows need separate code."""
 
     tiles: Kernel
-    """Which has its name and its parameters."""
+    """The kernel on tiles, with the name and the parameters."""
     chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
-    """None where a file brought its code: some for arrays in rows, and some for arrays however they lie."""
+    """None where a file has the code: for arrays with contiguous rows, and for arrays of any strides."""
     _codes: dict[frozenset[str], AmdCode] = field(default_factory=dict)
     _loaded: dict[frozenset[str], HipProgram] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class AmdProgram:
 
     @cached_property
     def registers(self) -> tuple[int, int, int, int]:
-        """Of a lane; those for accumulation among them; how many are spilled; how many waves share a matrix unit."""
+        """Registers of a lane, AGPRs among them, spills, and waves per SIMD unit."""
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
@@ -76,7 +76,7 @@ class AmdProgram:
 
     @cached_property
     def statistics(self) -> LoopStatistics:
-        """What stands in its K loop."""
+        """Instruction counts of the K loop."""
         found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip.cpu)
         return found
 
@@ -120,7 +120,7 @@ class AmdProgram:
     def _on_card(
         self, any_strides: frozenset[str], workgroups: int, symbols: Sequence[str], parameters: tuple[Parameter, ...]
     ) -> HipProgram:
-        """The program for arrays that lie so, launched on arrays of these shapes."""
+        """Return the program for these `any_strides`, to be launched with these parameters."""
         grid = workgroups, 1, 1
         if any_strides not in self._loaded:
             code = self.code_for(any_strides)
@@ -183,7 +183,7 @@ class AmdProgram:
 
 
 def maker(key: str, chip: Chip, lanes: Callable[[], Kernel]) -> Make:
-    """From the cache, or made anew and kept; lanes are asked for where the cache does not know the code."""
+    """Return a `Make` that reads code from the cache, or compiles and stores it; passes run on a cache miss only."""
 
     def make(any_strides: frozenset[str]) -> AmdCode:
         code = kept(key, any_strides)

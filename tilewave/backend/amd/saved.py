@@ -1,4 +1,4 @@
-"""Machine code of AMD chips ↔ the members of a file: code for arrays in rows, and code for arrays however they lie."""
+"""Machine code of AMD chips ↔ the members of a file: code for arrays with contiguous rows, and for any strides."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x
 IN_ORDER = 'fence syncscope("singlethread") seq_cst'
 """LLVM moves no access to memory across; it costs no instruction."""
 FARTHEST = 4095
-"""Of a buffer instruction's offset."""
+"""The largest immediate offset of a buffer instruction."""
 MOST_LOADS = 63
-"""That s_waitcnt can leave under way."""
+"""The most loads that s_waitcnt can leave in flight."""
 NOTES = (
     '!5 = distinct !{!5, !"shared memory"}',
     '!6 = distinct !{!6, !5, !"what is brought"}',
@@ -33,8 +33,8 @@ NOTES = (
     "!8 = !{!6}",
     "!9 = !{!7}",
 )
-"""LLVM takes each load into shared memory for a write that any read must wait for. Said to be apart, they are not
-waited for; fences and the awaits that stand in the kernel keep them in order."""
+"""Alias scopes: LLVM takes each direct load into shared memory for a write that every read must wait for. In separate
+scopes, reads do not wait; fences and the kernel's explicit waits keep them in order."""
 NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
 """s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be; both, where ANDed."""
 
@@ -136,7 +136,7 @@ class Amdgcn:
     load_if_in_order = load_if
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
-        """Lanes are told apart by the byte at which each would lie in a row of words."""
+        """Return `word` of another lane; ds_bpermute takes the lane's number as a byte offset."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
 
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
@@ -171,8 +171,8 @@ class Amdgcn:
         f.do('fence syncscope("wavefront") acquire')
 
     def await_stores(self, f: LlvmFunction) -> None:
-        # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
-        # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
+        # LLVM inserts this wait at a fence and drops it where nothing is in flight; but it decides that when it first
+        # reaches the fence, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
     def await_memory(self, f: LlvmFunction) -> None:
@@ -226,8 +226,8 @@ class Amdgcn:
         x = self.load(f, kind, window, lane_offset, offset)
         if kind not in ("i8", "i16"):
             return x
-        # LLVM makes one instruction of a load of a byte or two and the widening of its sign, and then forgets what
-        # the load stood in front of. So it is not shown that what is widened was loaded.
+        # LLVM fuses a load of one or two bytes with its sign extension and then loses the order of the load and later
+        # stores. So the loaded value is hidden from the extension.
         word = f.value(f"zext {kind} {x} to i32")
         hidden = f.value(f'call i32 asm "", "=v,0"(i32 {word})')
         return f.value(f"trunc i32 {hidden} to {kind}")
@@ -256,7 +256,7 @@ class Amdgcn:
         f.do(IN_ORDER)
 
     def meet(self, f: LlvmFunction) -> None:
-        # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
+        # A workgroup fence would wait for all loads in flight, and not only for those that the kernel waits for.
         f.do(IN_ORDER)
         call(f, "s.barrier")
         f.do(IN_ORDER)

@@ -11,7 +11,7 @@ from tilewave.lower.cpu.target import Panel
 from tilewave.lower.llvm import LlvmFunction, Module
 
 ROWS, ROW_BYTES, LINE = 16, 64, 16
-"""Of a register; a row holds 16 sums of 4 bytes."""
+"""Rows and row bytes of a tile register; a row has 16 sums of 4 bytes."""
 LEFT, RIGHT = 4, 6
 """The first of the registers that hold a and b; the sums are in 0 to 3."""
 PRODUCTS = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}
@@ -77,7 +77,7 @@ def _do(f: LlvmFunction, name: str, *arguments: str) -> None:
 
 
 def _shapes(module: Module) -> str:
-    """The table that tells the unit the shape of its registers: palette 1, all 16 rows of 64 bytes."""
+    """Return the tile configuration: palette 1, all 16 rows of 64 bytes."""
     row_bytes = b"".join(ROW_BYTES.to_bytes(2, "little") for _ in range(8)).ljust(32, b"\0")
     table = bytes([1]).ljust(16, b"\0") + row_bytes + bytes([ROWS] * 8).ljust(16, b"\0")
     numbers = ", ".join(f"i8 {x}" for x in table)

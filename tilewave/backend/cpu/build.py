@@ -54,7 +54,7 @@ class CpuBuild(Build):
     in_place: bool = False
     """Whether operands are not packed."""
     known: dict[tuple[int, ...], tuple[tuple[Parameter, ...], list[int]]] = field(default_factory=dict, repr=False)
-    """What calls before were about, by the addresses of arrays that lie in rows: their parameters and words."""
+    """Parameters and argument words of earlier calls, by the addresses of arrays with contiguous rows."""
 
     @cached_property
     def program(self) -> CpuProgram:
@@ -114,7 +114,7 @@ class CpuBuild(Build):
         return 1 if self.tiles.workgroups == 1 else default_threads()
 
     def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
-        """What the machine code is told of the arrays; numpy's that were checked before are not checked again."""
+        """Return the argument words of the arrays; numpy arrays that were checked before are not checked again."""
         pointers = plain_pointers(parameters, arrays)
         if pointers is not None:
             known = self.known.get(pointers)

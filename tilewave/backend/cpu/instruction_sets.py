@@ -27,7 +27,7 @@ from tilewave.passes.prepack_operands import PanelFormat
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """One way a CPU computes; `features` is what LLVM is told, `needs` what the host must have."""
+    """An instruction set of a CPU; `features` are LLVM's, `needs` are those that the host must have."""
 
     name: str
     triple: str

@@ -46,11 +46,11 @@ def loaded_cpu(contents: Contents, kernel: Kernel) -> CpuBuild:
 
 
 def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
-    """An error unless a launch is laid out as this kernel's: what follows from its text is held against that.
+    """Raise an error unless a saved launch has the argument layout that follows from the kernel's text.
 
-    The words of a call are, for each array, its address and strides; the numbers that it is given or computes; packed
-    operands; scratch memory and how far its parts lie apart. Only how large packed operands and scratch memory are
-    does not follow from the text: that no machine has so much is seen here, and that this one has not, at the call.
+    The words of a call are, for each array, its address and strides; the scalars that it is given or computes; packed
+    operands; scratch memory and its stride. Only the sizes of packed operands and scratch memory do not follow from the
+    text: sizes that no machine has are refused here, and sizes that this machine lacks at the call.
     """
     given, packed = _numbers_and_packed(contents, kernel, launch)
     arrays = [v.type for v in kernel.body.args if isinstance(v.type, Memory)]

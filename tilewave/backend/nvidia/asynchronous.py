@@ -1,4 +1,4 @@
-"""Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
+"""Hopper's TMA, mbarriers and wgmma, in PTX.
 
 Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
 griddepcontrol, and the memory consistency model.
@@ -39,12 +39,12 @@ barrier.cta.red.and.aligned.pred p, $2, {lanes}, p;
 selp.b32 $0, 1, 0, p;
 }}"""
 FENCE = "fence.proxy.async.shared::cta;"
-"""What lanes stored in shared memory is seen by copies and products behind it."""
+"""Makes stores of lanes to shared memory visible to later TMA copies and wgmma."""
 GROUP = 4
 MOST_REGISTERS = 240
-"""That a lane can be given."""
+"""The most registers that a lane is given (setmaxnreg)."""
 WAVE_MEETS = "bar.warp.sync -1;"
-# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
+# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads precede it.
 ARRIVE_EVERYWHERE = """{{
 .reg .pred p;
 .reg .b32 there;
@@ -57,7 +57,7 @@ setp.lt.u32 p, $1, {members};
 
 @dataclass(frozen=True)
 class Hopper:
-    """What runs beside the waves; one lane of a wave asks for it."""
+    """Asynchronous operations of Hopper; one lane of a wave issues them."""
 
     chip: Chip
 
@@ -116,13 +116,13 @@ class Hopper:
         text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{turned}.shared.b16 [$0], {{{registers}}};"
         asm(f, text, [("i32", address), *(("i32", word) for word in words)])
 
-    # -- signals
+    # -- mbarriers
 
     def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
         lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
         lines.append("fence.mbarrier_init.release.cluster;")
-        # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
+        # With a predicate on each line, ptxas would make as many branches, with a fence in each.
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
     def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
@@ -233,9 +233,9 @@ def one_lane(f: LlvmFunction) -> Typed:
 
 
 def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typed]]:
-    """A copy that tells the signal in operand 1; its own operands are numbered from `first` on.
+    """Return a TMA load that completes on the mbarrier in operand 1, and its operands, numbered from `first`.
 
-    `members`: an operand with a bit for each workgroup of the cluster that it goes to, and whose signal it tells.
+    `members`: the operand with the multicast mask, a bit for each receiving workgroup, whose mbarrier completes too.
     """
     place, operands = _place(box, first)
     word = f"cp.async.bulk.tensor.{len(box.at)}d.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -15,19 +15,19 @@ from tilewave.runtime.records import Record, packed, restored, unpacked
 
 @dataclass(frozen=True)
 class Variant:
-    """Code for arrays that lie alike."""
+    """A class of array layouts that share code."""
 
     is_plain: bool = False
-    """Lanes load, because the copy engine cannot."""
+    """Whether lanes load, because TMA cannot."""
     any_strides: tuple[str, ...] = ()
-    """Arrays whose last axis has no neighbours in memory."""
+    """Arrays whose last axis is not contiguous."""
     narrow: tuple[tuple[str, int], ...] = ()
-    """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
+    """Arrays aligned to so many bytes only, fewer than the widest load."""
     off_lines: bool = False
-    """Rows that are open do not begin on cache lines, and neighbours share copies."""
+    """Whether dynamic rows do not begin on cache lines, so that neighbouring workgroups use multicast."""
     vector_bytes: int = 0
-    """Lanes hold rows in parts of so many bytes, at whose multiples those of the narrow arrays begin and end; 0: of as
-    many as the widest load moves."""
+    """Bytes of the vectors in which lanes hold rows, to whose multiples the rows of narrow arrays are aligned; 0: those
+    of the widest load."""
 
     @property
     def arrays(self) -> str:
@@ -56,15 +56,15 @@ class NvidiaCode:
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number that a launch computes."""
+    """The number of workgroups, or the name of the launch value that gives it."""
     cluster: int
-    """Workgroups that share copies."""
+    """Workgroups of a cluster, which share multicast loads."""
     starts_early: bool
-    """While the kernel launched before still ends."""
+    """Whether the kernel starts before the previous launch ends (PDL)."""
     chunked: tuple[str, ...]
-    """The arrays whose addresses and rows have to suit wide loads and stores, or copies."""
+    """The arrays that must be aligned for wide loads and stores, or for TMA."""
     launch: str
-    """What is computed at each launch, where sizes are open."""
+    """The text of the ops computed at each launch, for dynamic shapes."""
     ptx: str
 
     @cached_property

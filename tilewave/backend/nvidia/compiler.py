@@ -27,7 +27,7 @@ def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
 
 
 def loads_whole_rows(kernel: Kernel, variant: Variant) -> bool:
-    """Whether its open rows are as long as multiples of what a lane moves at once: others have code of their own."""
+    """Return whether dynamic rows are multiples of a lane's access; other rows need a separate variant."""
     copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
     return not copies and not variant.any_strides and (not variant.narrow or variant.vector_bytes > 0)
 

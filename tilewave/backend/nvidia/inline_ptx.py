@@ -12,25 +12,25 @@ TOUCHES_MEMORY = "~{memory}"
 
 
 def asm(f: LlvmFunction, text: str, operands: Sequence[Typed] = ()) -> None:
-    """Instructions that give nothing; $0, $1, … are the operands."""
+    """Emit instructions without a result; $0, $1, … are the operands."""
     constraints = ",".join([*(CONSTRAINTS[kind] for kind, _ in operands), TOUCHES_MEMORY])
     f.do(_call("void", text, constraints, operands))
 
 
 def asm_value(f: LlvmFunction, text: str, kind: str, operands: Sequence[Typed]) -> str:
-    """Instructions that give a register, $0; the operands come behind it."""
+    """Emit instructions with one result, $0; the operands follow."""
     constraints = ",".join([f"={CONSTRAINTS[kind]}", *(CONSTRAINTS[of] for of, _ in operands), TOUCHES_MEMORY])
     return f.value(_call(kind, text, constraints, operands))
 
 
 def asm_at_first(f: LlvmFunction, text: str, operands: Sequence[Typed]) -> None:
-    """The same, once and before anything else; the operands are there when the function begins."""
+    """Emit instructions once, in the entry block; the operands are parameters or values of that block."""
     constraints = ",".join(CONSTRAINTS[kind] for kind, _ in operands)
     f.do_at_first(_call("void", text, constraints, operands))
 
 
 def asm_on(f: LlvmFunction, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
-    """Instructions that change registers, $0, $1, …; further operands come behind, from 2 · their number on."""
+    """Emit instructions that modify registers, $0, $1, …; other operands begin at twice the number of registers."""
     kinds = [kind for kind, _ in registers]
     outputs = [f"={CONSTRAINTS[kind]}" for kind in kinds]
     ties = map(str, range(len(registers)))

@@ -1,4 +1,4 @@
-"""Code of one kernel, from the cache or made anew, and what its launches are filled with."""
+"""Code of one kernel, compiled or from the cache, and the arguments of its launches."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tilewave.runtime.gpu_launch import (
 )
 
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
-"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
+"""Returns the code of a variant; its lane-level kernel is built on a cache miss only."""
 
 
 def maker(key: str, chip: Chip) -> Make:
-    """From the cache, or made anew and kept."""
+    """Return a `Make` that reads code from the cache, or compiles and stores it."""
 
     def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
         code = kept(key, variant)

@@ -52,7 +52,7 @@ def cluster_rank(f: LlvmFunction) -> str:
 
 
 def _at_first(f: LlvmFunction, name: str, function: str, arguments: list[Typed]) -> str:
-    """Asked for once: LLVM does not merge calls in which lanes meet, and each of them takes its time."""
+    """Return a special register, read once in the entry block: LLVM does not merge convergent calls."""
     f.module.declare(f"i32 @{function}({', '.join(kind for kind, _ in arguments)})")
     passed = ", ".join(f"{kind} {x}" for kind, x in arguments)
     return f.at_first(name, f"call i32 @{function}({passed})")

@@ -1,6 +1,6 @@
-"""PTX of a kernel for an NVIDIA chip, from the cache or made anew, and the card where there is one.
+"""PTX of a kernel for an NVIDIA chip, compiled or from the cache, run on a card.
 
-Arrays that lie otherwise than the copy engine or wide loads want get code of their own, made when they first come.
+Arrays that are not aligned for TMA or wide loads need other variants of the code, compiled at their first call.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LaunchPlan(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Code for arrays that lie alike, and what its launches compute."""
+    """The program of a variant, and the values computed at its launches."""
 
     program: CudaProgram
     formula: LaunchFormula
@@ -108,23 +108,23 @@ class NvidiaProgram:
     chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
-    """None where a file brought its code: what fits no other variant takes the one for arrays of any kind."""
+    """None where a file has the code: arrays that fit no other variant use the one for any strides."""
     otherwise: Callable[[], Kernel] | None = None
     off_lines: Callable[[], Kernel] | None = None
-    """For open rows that do not begin on cache lines."""
+    """Builds the kernel for dynamic rows that do not begin on cache lines."""
     in_vectors: Callable[[int], Kernel] | None = None
-    """For open rows that begin and end at multiples of so many bytes, fewer than the widest load has."""
+    """Builds the kernel for dynamic rows aligned to so many bytes, fewer than the widest load."""
     repacks: bool = False
-    """Whether arrays that its copies cannot take may be copied to where they can."""
+    """Whether unaligned arrays may be packed for TMA."""
     known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
-    """Code of copies that a file brought."""
+    """Code of packing copies, from a file."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, Chosen] = field(default_factory=dict)
     """What calls took so far."""
     _chooser: list[Chooser] = field(default_factory=list)
     """One, from the first call on."""
     _classes: dict[tuple[Any, ...], Variant] = field(default_factory=dict)
-    """By how arrays lie."""
+    """Variants by array layout."""
     _warned: set[tuple[int, int]] = field(default_factory=set)
     """The programs, each on a device, whose code was looked at."""
 
@@ -158,7 +158,7 @@ class NvidiaProgram:
 
     @property
     def ptx(self) -> str:
-        """For arrays that lie well."""
+        """The PTX for aligned arrays."""
         return self.code_for(Variant()).ptx
 
     @property
@@ -176,12 +176,12 @@ class NvidiaProgram:
         self._choosing(parameters)(arrays, numbers, parameters)
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
-        """The same for a call that may be known."""
+        """Run the kernel, by the fast path if an earlier call had the same layout."""
         chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
         chooser.call(arrays, given, sized)
 
     def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> CallAgain | None:
-        """The same for arrays that lie as these, which have been run."""
+        """Return the replayed launch for arrays with the same layout as these, which have been run."""
         return self._chooser[0].again(arrays, given) if self._chooser else None
 
     def _choosing(self, parameters: Parameters) -> Chooser:
@@ -193,7 +193,7 @@ class NvidiaProgram:
 
     @property
     def _given(self) -> tuple[GivenNumber, ...]:
-        """The numbers of a call that its arrays do not tell."""
+        """The scalar arguments of a call that do not follow from its arrays."""
         told = open_sizes(self.tiles)
         numbers = enumerate(numbers_of(self.tiles))
         return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in told)
@@ -229,7 +229,7 @@ class NvidiaProgram:
     def template(
         self, variant: Variant, views: Sequence[ArrayView], on: LaunchPlace, parameters: Parameters
     ) -> LaunchTemplate:
-        """How that code is launched with arrays that lie as these."""
+        """Return the launch template of a variant for arrays with the same layout as these."""
         chosen = self.chosen(variant, parameters)
         self.warn_of_slow_code(chosen.program, on.number)
         return chosen.program.by_template(views, len(numbers_of(self.tiles)), chosen.formula, *on)
@@ -281,7 +281,7 @@ class NvidiaProgram:
     # -- which code
 
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
-        """What fits arrays that lie so."""
+        """Return the variant for arrays with these layouts."""
         fitting = self._variant_for(views)
         if self.make or fitting in self._codes:
             return fitting
@@ -293,7 +293,7 @@ class NvidiaProgram:
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
     def plan_for(self, views: Sequence[ArrayView]) -> LaunchPlan:
-        """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
+        """Return the variant for these arrays; unaligned ones are packed where TMA can then load them and it pays."""
         plain = LaunchPlan(self.variant_for(views))
         misfits = self.misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
@@ -306,7 +306,7 @@ class NvidiaProgram:
         return plain if variant.is_plain else LaunchPlan(variant, arrays)
 
     def _read_in_place(self, misfits: Sequence[Misfit]) -> tuple[str, ...]:
-        """Those that lanes load well as they lie: for open sizes they do so element by element, and so columns."""
+        """Return the arrays that lanes load well in place; not for dynamic shapes or columns, loaded by elements."""
         if self.is_open or self.turned.intersection(x.name for x in misfits):
             return ()
         return tuple(x.name for x in misfits)
@@ -325,7 +325,7 @@ class NvidiaProgram:
         return in_padded_rows(array, order, padded_row(misfit.seen(v)))
 
     def _order_of(self, name: str, rank: int) -> tuple[int, ...]:
-        """The axes of the operand of that name, or of all, as the copy engine has them; nothing where it has none."""
+        """Return the order of axes in which TMA loads the operand of that name, or all if ""; () if it loads none."""
         brought = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
         orders = {axes for n, axes in brought.items() if name in ("", n)}
         if len(orders) > 1:
@@ -334,7 +334,7 @@ class NvidiaProgram:
         return orders.pop() if orders else ()
 
     def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
-        """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
+        """Return the arrays to pack: those that TMA cannot load, and those that lanes load in small pieces."""
         named, widest = self._named(views), self.chip.widest_load_bytes
         problems = self._not_copied(named)
         if self.is_open:  # code for open sizes loads whole chunks, or single elements
@@ -351,7 +351,7 @@ class NvidiaProgram:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
-        """Rows on cache lines, on the engine's grain, or anything; and which arrays beside them lie anyhow."""
+        """Return a layout's variant: rows on cache lines, on TMA's grain, or any; and the arrays of any strides."""
         key = tuple(lie_of(placed(places_of(views))))
         found = self._classes.get(key)
         if found is None:
@@ -397,7 +397,7 @@ class NvidiaProgram:
         return Variant(plain, any_strides, narrow)
 
     def _is_left_to_lanes(self, views: Sequence[ArrayView]) -> bool:
-        """Whether the copy engine cannot take some array, and lanes can."""
+        """Return whether TMA cannot load some array and lanes can."""
         return self.otherwise is not None and bool(self._not_copied(self._named(views)))
 
     @cached_property
@@ -424,7 +424,7 @@ class NvidiaProgram:
         return dict(zip((v.name for v in self.memories), views, strict=True))
 
     def _not_copied(self, named: dict[str, ArrayView]) -> dict[str, str]:
-        """The arrays that the copy engine cannot take, and why."""
+        """Return the arrays that TMA cannot load or store, and why."""
         found = {name: self._problem(axes, named[name], name in self.written) for name, axes in self.copied}
         return {name: problem for name, problem in found.items() if problem}
 
@@ -440,14 +440,14 @@ class NvidiaProgram:
 
     @cached_property
     def chunked(self) -> frozenset[str]:
-        """The arrays that must lie as wide loads, stores or copies want it; of others lanes move single elements."""
+        """The arrays that must be aligned for wide loads, stores or TMA; lanes move single elements of the others."""
         if Variant() in self._codes or not self.is_open:
             return frozenset(self.code_for(Variant()).chunked)
         return frozenset(moved_in_chunks(self.lanes()))
 
     @cached_property
     def copied(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The arrays that the copy engine moves, each with the order of its axes; nothing is compiled for that."""
+        """The arrays that TMA moves, each with the order of its axes, found without compiling for dynamic shapes."""
         if Variant() in self._codes or not self.is_open:
             return tuple(dict.fromkeys((m.name, m.axes) for m in self.code_for(Variant()).maps))
         moves = [op for op in walk(self.lanes().body) if isinstance(op, COPIES)]
@@ -455,7 +455,7 @@ class NvidiaProgram:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The arrays that lanes load and store while the copy engine moves others; each call tells how they lie."""
+        """The arrays that lanes load and store while TMA moves others; their layout is known at each call."""
         copied = {name for name, _ in self.copied} if self.is_open else set()
         return tuple(v.name for v in self.memories if v.name not in copied) if copied else ()
 
@@ -493,7 +493,7 @@ def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
 
 @dataclass
 class Chooser(CudaProgram):
-    """A program that looks at how arrays lie before it takes its code."""
+    """A program that selects its code by the layout of the arrays."""
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
@@ -514,7 +514,7 @@ class Chooser(CudaProgram):
 
 
 class EitherLaunch:
-    """Of arrays that copies cannot take as they lie: each call repacks them, or leaves all to lanes."""
+    """A launch with unaligned arrays: each call packs them for TMA, or runs the code in which lanes load."""
 
     def __init__(
         self, owner: NvidiaProgram, views: tuple[ArrayView, ...], on: LaunchPlace, parameters: Parameters
@@ -537,7 +537,7 @@ class EitherLaunch:
         return all(made)
 
     def _launches(self, places: ArrayPlaces, numbers: Sequence[int]) -> list[KnownLaunch]:
-        """One behind the other."""
+        """Return the launches of a call, in order."""
         owner, views = self._owner, views_at(places, self._views)
         plan = owner.plan_for(views)
         if plan.variant not in self._templates:

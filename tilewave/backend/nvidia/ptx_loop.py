@@ -1,8 +1,8 @@
-"""What stands in the K loop of a matrix kernel, counted from its PTX, without a card.
+"""Instruction counts of the K loop of a matrix kernel, from its PTX, without a card.
 
-The loop is the innermost one around the most matrix instructions. Where the kernel is specialized by warps, the
-loads stand in another loop, that of the producer warp, which is counted beside it. Counts are per warp and step; blocks
-that some lanes or warps skip count too. They are of PTX: ptxas may make several instructions of one, or one of several.
+The loop is the innermost one around the most matrix instructions. Where the kernel is warp-specialized, the loads are
+in another loop, that of the producer warp, which is counted separately. Counts are per warp and step; blocks that some
+lanes or warps skip count too. They are of PTX: ptxas may make several instructions of one, or one of several.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPCODES: tuple[tuple[str, Class], ...] = (
 """The first that an opcode begins with; what begins with none is arithmetic: addresses, masks, conversions."""
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 LINE_DIRECTIVE = re.compile(r"^\s*\.(loc|file|section|pragma)\b[^\n]*", re.MULTILINE)
-"""Those that end with their line and not with a semicolon."""
+"""Directives that end with their line and not with a semicolon."""
 LABEL = re.compile(r"\s*([$\w]+):(?!:)")
 SCOPE = re.compile(r"\s*[{}]")
 PREDICATE = re.compile(r"@!?[%\w]+\s+")
@@ -81,7 +81,7 @@ class PtxLoop:
     mbarrier_waits: int
     mbarrier_arrives: int
     barriers: int
-    """Of warps and of the workgroup."""
+    """Barriers of warps and of the workgroup."""
     shared_reads: int
     shared_writes: int
     global_loads: int
@@ -147,7 +147,7 @@ def ptx_loop_statistics(ptx: str, kernel: str, chip: str) -> PtxLoopStatistics:
 
 
 def read_ptx(ptx: str) -> tuple[list[PtxInstruction], dict[str, int]]:
-    """The instructions of a module's kernel in the order of its text, and where each label stands among them."""
+    """Return the instructions of a module's kernel in the order of its text, and the index of each label."""
     code: list[PtxInstruction] = []
     labels: dict[str, int] = {}
     text = LINE_DIRECTIVE.sub("", COMMENT.sub("", ptx))
@@ -166,7 +166,7 @@ def read_ptx(ptx: str) -> tuple[list[PtxInstruction], dict[str, int]]:
 
 
 def _body(text: str) -> str:
-    """What stands between the braces of the entry."""
+    """Return the text between the braces of the entry."""
     start, depth = text.index("{", text.index(")", text.index(".entry "))), 0
     for brace in re.finditer("[{}]", text[start:]):
         depth += 1 if brace[0] == "{" else -1
@@ -184,6 +184,6 @@ def _most(code: Sequence[PtxInstruction], loops: Sequence[MachineLoop], kind: Cl
 
 
 def _numbers(counts: Counter[Class]) -> dict[str, int]:
-    """The fields of `PtxLoop`, which stand in the order of the classes behind how many there are in all."""
+    """Return the fields of `PtxLoop`: the total, then the counts in the order of `Class`."""
     numbers = counts.total(), *(counts[kind] for kind in get_args(Class))
     return dict(zip((field.name for field in fields(PtxLoop)), numbers, strict=True))

@@ -21,15 +21,15 @@ class Assembled:
     """What the assembler says of a kernel."""
 
     registers: int
-    """Of one lane."""
+    """Registers of one lane."""
     spilled_bytes: int
     serialized: tuple[str, ...]
-    """Its remarks on products that wait where they need not."""
+    """The messages of ptxas on wgmma that it serialized."""
     log: str
 
 
 class PtxasFailed(TargetError):
-    """It refused the text; the message is what it said."""
+    """ptxas refused the PTX; the message is its output."""
 
 
 def ptxas() -> str:
@@ -55,7 +55,7 @@ def assemble_ptx(ptx: str, arch: str) -> Assembled:
 
 
 def read_log(log: str) -> Assembled:
-    """The same from what a driver's assembler said."""
+    """Return registers, spills and messages from the log of ptxas or of a driver's assembler."""
     registers = re.search(r"Used (\d+) registers", log)
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
     stack = sum(map(int, re.findall(r"(\d+) bytes stack frame", log)))

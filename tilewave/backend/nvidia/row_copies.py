@@ -32,7 +32,7 @@ class LaunchPlace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowCopies:
-    """Those of one kernel; a file brings the code of all that it may need."""
+    """The packing copies of one kernel; a file has the code of all that it may need."""
 
     chip: Chip
     private: PrivateMemory
@@ -53,7 +53,7 @@ class RowCopies:
     def launches(
         self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
     ) -> tuple[list[KnownLaunch], list[KnownLaunch]]:
-        """The copies in front of a launch that finds these arrays in private memory, and behind it."""
+        """Return the copies before and after a launch whose arrays are in private memory."""
         before, after = (
             [self._launch(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
         )

@@ -1,4 +1,4 @@
-"""PTX ↔ the members of a file: code for arrays that lie well, for arrays in rows, and for arrays however they lie."""
+"""PTX ↔ the members of a file: code for aligned arrays, for contiguous rows, and for any strides."""
 
 from __future__ import annotations
 
