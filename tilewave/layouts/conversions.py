@@ -32,7 +32,7 @@ from tilewave.layouts.linear import LinearLayout
 
 @dataclass(frozen=True)
 class Rearrangement:
-    """Within each lane: register r of the result is register `of_register`·r + `of_lane`·lane."""
+    """A step within each lane: register r of the result is register `of_register`·r + `of_lane`·lane."""
 
     of_register: Columns
     of_lane: Columns
@@ -40,7 +40,7 @@ class Rearrangement:
 
 @dataclass(frozen=True)
 class LaneExchange:
-    """Between lanes: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
+    """A shuffle: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
 
     of_register: Columns
     of_lane: Columns
@@ -48,12 +48,12 @@ class LaneExchange:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What the lanes of a wave do, one step after the other."""
+    """The steps of a layout conversion within a wave, in order."""
 
     steps: tuple[Rearrangement | LaneExchange, ...]
 
     def exchanged(self, element_bytes: int) -> int:
-        """Words of 32 bits that each lane takes from another."""
+        """Return the 32-bit words that each lane takes from others."""
         exchanges = [step for step in self.steps if isinstance(step, LaneExchange)]
         return sum(_moved(step) // together(step, element_bytes) for step in exchanges) * _words(element_bytes)
 
@@ -67,17 +67,17 @@ def _words(element_bytes: int) -> int:
 
 
 def stays(step: LaneExchange, register: int) -> bool:
-    """Whether every lane takes this register from itself."""
+    """Return whether every lane takes this register from itself."""
     return step.of_lane == identity(len(step.of_lane)) and not applied(step.of_register, register)
 
 
 def _moved(step: LaneExchange) -> int:
-    """Registers that go from lane to lane."""
+    """Return the number of registers that move between lanes."""
     return sum(not stays(step, register) for register in range(1 << len(step.of_register)))
 
 
 def together(step: Rearrangement | LaneExchange, element_bytes: int) -> int:
-    """How many neighbouring registers move as one word of 32 bits."""
+    """Return how many neighbouring registers move as one 32-bit word."""
     most, count = max(1, WORD_BYTES // element_bytes).bit_length() - 1, 0
     inside = isinstance(step, Rearrangement)
     while count < min(most, len(step.of_register)):
@@ -90,7 +90,7 @@ def together(step: Rearrangement | LaneExchange, element_bytes: int) -> int:
 
 
 def conversion(held: LinearLayout, needed: LinearLayout) -> Conversion | None:
-    """How each wave converts by itself; None where another wave holds what it needs."""
+    """Return the conversion within each wave; None where another wave has elements that a wave needs."""
     assert held.shape == needed.shape and len(held.lanes) == len(needed.lanes), "these are layouts of two tiles"
     if held.waves != needed.waves:
         return None
@@ -100,9 +100,9 @@ def conversion(held: LinearLayout, needed: LinearLayout) -> Conversion | None:
 
 @dataclass(frozen=True)
 class _Givers:
-    """R, S, T and U of the head.
+    """The matrices R, S, T and U of the module's docstring.
 
-    `copies` are registers (below) and lanes (above) that can be added to any giver: they hold the same element.
+    `copies` are registers (below) and lanes (above) that can be added to any source: they hold the same element.
     """
 
     r: Columns
@@ -170,7 +170,7 @@ class _Givers:
 
 
 def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
-    """Who holds what each bit of a taker's register and lane asks for: the taker itself if it can be."""
+    """Return the source of each bit of a destination's register and lane: the destination itself where possible."""
     bits, n = len(held.registers), len(needed.registers)
     own, anybody = Span(held.registers), Span(held.registers + held.lanes)
     found = [
@@ -196,20 +196,20 @@ def _divided(s: Columns, u: Columns, lane_bits: int) -> Columns:
 
 
 def _independent(columns: Columns) -> list[int]:
-    """The columns that are no sums of earlier ones."""
+    """Return the columns that are not sums of earlier ones."""
     span = Span()
     return [i for i, column in enumerate(columns) if span.add(column)]
 
 
 def _solved(columns: Columns, kept: list[int], i: int) -> int:
-    """Column i as a sum of those kept."""
+    """Return column i as a sum of those kept."""
     found = Span([columns[k] for k in kept]).solve(columns[i])
     assert found is not None
     return found
 
 
 def _needed(steps: list[Rearrangement | LaneExchange], held_bits: int) -> tuple[Rearrangement | LaneExchange, ...]:
-    """Without those that leave everything where it is."""
+    """Return the steps without those that change nothing."""
     found: list[Rearrangement | LaneExchange] = []
     for step in steps:
         is_same = isinstance(step, Rearrangement) and step.of_register == identity(held_bits) and not any(step.of_lane)

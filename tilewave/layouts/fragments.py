@@ -74,7 +74,7 @@ class Fragment:
 
     @property
     def per_lane(self) -> int:
-        """How much of one operand's block a lane holds: a's, as b's are the same where blocks are square."""
+        """Elements of one operand's block that a lane holds: a's, equal to b's for square blocks."""
         return 1 << len(self.a.registers)
 
     @property
@@ -91,13 +91,13 @@ class Fragment:
         return replace(self, a=_with_neighbours(self.a, count), b=_with_neighbours(self.b, count))
 
     def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
-        """Rows of a (side 0) or b (side 1) for each wave, and all of the depth; leading axes are batches."""
+        """Return the layout of a (side 0) or b (side 1): rows per wave, all of the depth; leading axes are batches."""
         own = shape[-2] // waves[side]
         found = _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
         return self.ordered(found, len(shape) - 2, own) if self.in_order == SIDES[side] else found
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool) -> Layout:
-        """The accumulator of each wave; leading axes are batches."""
+        """Return the layout of the accumulator; leading axes are batches."""
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
         found = _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
@@ -108,7 +108,7 @@ class Fragment:
         return self.ordered(found, len(shape) - 2 + side, own[side])
 
     def ordered(self, layout: Layout, axis: int, own: int) -> Layout:
-        """The layout where the rows of a block, and blocks, are numbered along an axis in order."""
+        """Return the layout with the rows of blocks numbered in order along an axis."""
         of_lanes, of_registers = (_row_bits(c, self.acc.shape) for c in (self.acc.lanes, self.acc.registers))
         apart, blocks = 1 << len(of_registers), own // self.rows
         far = {bit: 1 << i for i, bit in enumerate(of_registers)}
@@ -118,19 +118,19 @@ class Fragment:
         return replace(layout, steps=steps, axes=(*layout.axes[:axis], tuple(terms), *layout.axes[axis + 1 :]))
 
     def many_behind_each_other(self, rows: int) -> int:
-        """How many of so many rows a lane holds in order."""
+        """Return how many consecutive rows a lane holds in order."""
         return rows >> len(_row_bits(self.acc.lanes, self.acc.shape))
 
     # -- from lanes to matrices and back: lanes x registers…, as the layouts above lay them
 
     def matrix(self, operand: Array, side: int = 0) -> Array:
-        """batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
+        """Return batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
         one = (self.a, self.b)[side]
         shape = _whole(operand.shape[1:], one, 1)
         return _from_lanes(operand, self.operand(shape, (1, 1), side), shape)
 
     def from_sums(self, sums: Array, transposed: bool) -> Array:
-        """batches… x rows x columns of the sums that the lanes of one wave hold."""
+        """Return batches… x rows x columns of the sums that the lanes of one wave hold."""
         shape = _whole(sums.shape[1:], self.acc, 2)
         return _from_lanes(sums, self.sums(shape, (1, 1), transposed), shape)
 
@@ -141,7 +141,7 @@ class Fragment:
 
 
 def _row_bits(columns: Sequence[int], shape: tuple[int, ...]) -> list[int]:
-    """Which bits of the row these columns are."""
+    """Return the bits of the row that these columns are."""
     return [(column // shape[1]).bit_length() - 1 for column in columns if column >= shape[1]]
 
 
@@ -150,7 +150,7 @@ def _moved(step: tuple[int, ...], axis: int, far: Callable[[int], int]) -> tuple
 
 
 def _renumbered(term: Term, far: dict[int, int], lanes: int) -> list[Term]:
-    """Terms that move so far for each bit of a row's number; where a wave begins stays."""
+    """Return terms with a new move for each bit of a row's number; the beginning of a wave's part stays."""
     if term.of != "lane":
         return [term]
     first, row = term.divisor.bit_length() - 1, term.factor.bit_length() - 1
@@ -167,7 +167,7 @@ def _renumbered(term: Term, far: dict[int, int], lanes: int) -> list[Term]:
 
 
 def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = "", waves: str = "") -> LinearLayout:
-    """A layout by its bits: held("rd", (16, 16), registers="d0 d1", lanes="r0 r1 r2 r3 d2 d3"); - is a copy."""
+    """Return a layout by its bits: held("rd", (16, 16), registers="d0 d1", lanes="r0 r1 r2 r3 d2 d3"); - is a copy."""
 
     def column(bit: str) -> int:
         return 0 if bit == "-" else (shape[1] if bit[0] == axes[0] else 1) << int(bit[1:])
@@ -180,7 +180,7 @@ def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = ""
 
 @lru_cache(maxsize=64)
 def mfma(rows: int, depth: int) -> Fragment:
-    """rows x rows sums over a depth, by the 64 lanes of a wave of a CDNA chip."""
+    """Return the fragment of rows x rows sums over a depth, by the 64 lanes of a wave of a CDNA chip."""
     high, deep = rows.bit_length() - 1, depth.bit_length() - 1
     above = 6 - high  # bits of the lane's number that do not count rows
     near = deep - above
@@ -204,9 +204,9 @@ def _bits(axis: str, first: int, end: int) -> str:
 
 
 GROUP, GROUP_ROWS, GROUP_DEPTH_BYTES = 4, 64, 32
-"""Waves of 32 lanes that compute together, the rows of sums that they compute at once, and an instruction's depth."""
+"""Waves of a warpgroup, the rows of sums that it computes at once, and an instruction's depth."""
 GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5")
-"""Eight columns of them."""
+"""Eight columns of a warpgroup's sums."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +221,12 @@ class GroupFragment:
     depth: int
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
-        """The accumulator of each wave; leading axes are batches."""
+        """Return the layout of the accumulator; leading axes are batches."""
         own = self.group_rows(shape[-2], waves), shape[-1]
         return _tiled(GROUP_SUMS, shape, own, (self.group(shape[-2], waves), ()), 2)
 
     def group(self, rows: int, waves: tuple[int, int]) -> tuple[Term, ...]:
-        """Where the rows of a wave's group begin."""
+        """Return the terms of the first row of a wave's warpgroup."""
         return (Term("wave", self.group_rows(rows, waves), GROUP),) if waves[0] > GROUP else ()
 
     def group_rows(self, rows: int, waves: tuple[int, int]) -> int:
@@ -235,7 +235,7 @@ class GroupFragment:
     # -- from lanes to matrices and back, for one wave: lanes x registers…, and its own 16 rows of each 64
 
     def from_sums(self, sums: Array) -> Array:
-        """batches… x (blocks · 16) x columns of the sums that the lanes of one wave hold."""
+        """Return batches… x (blocks · 16) x columns of the sums that the lanes of one wave hold."""
         lanes, *batch, blocks, eights, _, _ = sums.shape
         n = len(batch)
         split = sums.reshape(lanes // 4, 4, *batch, blocks, eights, 2, 2)
@@ -274,7 +274,7 @@ def _tiled(
     starts: tuple[tuple[Term, ...], ...],
     least: int,
 ) -> Layout:
-    """Blocks until a wave's own part is full, which begins at `starts`; `least` axes of registers inside a block."""
+    """Return a layout of blocks that fill a wave's part, which begins at `starts`; `least` register axes per block."""
     *batch, _, _ = shape
     inside = _inside(one, least)
     blocks = tuple(extent // size for extent, size in zip(own, one.shape, strict=True))
@@ -290,7 +290,7 @@ def _tiled(
 
 
 def _inside(one: LinearLayout, least: int) -> list[_Run]:
-    """The axes of registers inside a block, the nearest neighbours last; at least so many, some of one register."""
+    """Return the register axes inside a block, the nearest neighbours last; at least `least`, some of one register."""
     found = _runs(one.registers, one.shape)[::-1]
     while len(found) < least:
         along = found[-1].axis if found else 1
@@ -299,7 +299,7 @@ def _inside(one: LinearLayout, least: int) -> list[_Run]:
 
 
 def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
-    """Neighbouring bits together; what holds copies moves nowhere and belongs to none."""
+    """Return runs of neighbouring bits; a bit that makes copies moves nowhere and is in no run."""
     found: list[_Run] = []
     for i, column in enumerate(columns):
         if not column:
@@ -316,7 +316,7 @@ def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
 
 
 def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -> tuple[Term, ...]:
-    """How far lanes or waves move along an axis; above a wave's bits are those of other groups."""
+    """Return the terms of lanes or waves along an axis; the bits above a wave's are those of other warpgroups."""
     found = []
     for run in _runs(columns, shape):
         if run.axis == axis:
@@ -326,7 +326,7 @@ def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -
 
 
 def _near(one: LinearLayout) -> int:
-    """Bits of the register's number that are the first ones of the depth."""
+    """Return the number of register bits that are the lowest bits of the depth."""
     found = 0
     while found < len(one.registers) and one.registers[found] == 1 << found < one.shape[1]:
         found += 1
@@ -334,7 +334,7 @@ def _near(one: LinearLayout) -> int:
 
 
 def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
-    """What moves farther than a lane's neighbours moves over more of them, or fewer."""
+    """Return the layout with `count` neighbours per lane; moves beyond a lane's neighbours are scaled."""
     (rows, depth), near = one.shape, 1 << _near(one)
 
     def moved(columns: Sequence[int]) -> tuple[int, ...]:
@@ -346,7 +346,7 @@ def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
 
 
 def _whole(registers: tuple[int, ...], one: LinearLayout, least: int) -> tuple[int, ...]:
-    """The tile of one wave that holds so many registers in blocks of `one`."""
+    """Return the shape of one wave's tile with these registers in blocks of `one`."""
     *batch, high, wide = registers[: len(registers) - len(_inside(one, least))]
     return (*batch, high * one.shape[0], wide * one.shape[1])
 
@@ -359,13 +359,13 @@ def _from_lanes(x: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
 
 @lru_cache(maxsize=256)
 def _places(layout: Layout, shape: tuple[int, ...], lanes: int) -> Array:
-    """The number of the element that each register of each lane of the first wave holds."""
+    """Return the number of the element in each register of each lane of the first wave."""
     found: Array = np.ravel_multi_index(tuple(np.moveaxis(layout.positions(1, lanes), -1, 0)), shape)
     return found
 
 
 def _wave(waves: tuple[int, int], side: int, own: int) -> Term:
-    """Where a wave's part begins: waves are numbered along columns first."""
+    """Return the term of the beginning of a wave's part: waves are numbered along columns first."""
     return Term("wave", own, waves[1], waves[0]) if side == 0 else Term("wave", own, 1, waves[1])
 
 
@@ -374,5 +374,5 @@ def _batch_steps(batches: int, rank: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _steps(rank: int, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """One register axis each: (tile axis, how far)."""
+    """Return one register axis for each (tile axis, distance)."""
     return tuple(tuple(far if axis == moved else 0 for axis in range(rank)) for moved, far in moves)

@@ -16,19 +16,19 @@ from tilewave.machine.chips import BANK_BYTES, Phases, SharedMemory
 Array = np.ndarray[Any, Any]
 Kind = Literal["read", "write"]
 NO_LANE = -1
-"""In place of an address: this lane takes no part."""
+"""The address of a lane that does not access memory."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """The banks of a shared memory, and which lanes they serve together, for accesses of one width."""
+    """The banks of a shared memory and the phases of a wave, for accesses of one width."""
 
     banks: int
     phases: Phases
     bytes: int
 
     def cycles(self, addresses: Array) -> tuple[int, int]:
-        """The cycles that all accesses take if no lane waits, and those they do take; addresses: … x lanes."""
+        """Return the cycles of all accesses without bank conflicts, and with them; addresses: … x lanes."""
         accesses, times = _alike(addresses.reshape(-1, addresses.shape[-1]))
         words = accesses[:, np.array(self.phases), None] // BANK_BYTES  # accesses x phases x lanes x words of a lane
         words = np.where(words < 0, NO_LANE, words + np.arange(max(1, self.bytes // BANK_BYTES)))
@@ -50,7 +50,7 @@ class Ports:
 
     @property
     def widest_bytes(self) -> int:
-        """The widest access of a lane, both ways."""
+        """The widest access of a lane, for reads and writes."""
         return min(max(port.bytes for port in ports) for ports in (self.read, self.write))
 
     def of(self, kind: Kind, bytes: int) -> Port:

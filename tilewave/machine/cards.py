@@ -1,8 +1,8 @@
-"""The cards that tilewave knows, as data: one record each, every number with its source.
+"""The known cards, as data: one record each, every number with its source.
 
-What follows from the chip that a card carries (`chips.py`) is read there: processors, shared memory, the f8 formats.
+Facts of a card's chip (`chips.py`) are read there: CUs or SMs, shared memory, the f8 formats.
 
-To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+Another card is added by a TOML file (`docs/machines.md`), read with `tilewave.machine.load`.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ MI355X = Machine(
     sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
 )
 
-# A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
-# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
-# read off these dispatch_order, which are those of one launch, but off counters of many: sixteen units after sixteen.
+# A GPC is filled before the next; the first GPC that the dispatcher fills changes from launch to launch, and the sizes
+# of GPCs from card to card. That changes bytes from memory by under 1 %, partition crossings by 2 %. Merge groups do
+# not follow from this order, which is that of one launch, but from counters of many: sixteen units after sixteen.
 HOPPER_DISPATCH_ORDER = (
     UnitRun(8, partition=0),
     UnitRun(18, partition=1),
@@ -162,7 +162,7 @@ STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
 
 
 def find(name: str) -> Machine:
-    """A machine by its name, in any case."""
+    """Return a machine by its name, in any case."""
     return find_among(name, MACHINES, "; a file of your own is read with --machine chip.toml")
 
 

@@ -25,7 +25,7 @@ Phases = tuple[tuple[int, ...], ...]
 
 
 def consecutive(bytes_at_once: int, sizes: tuple[int, ...], lanes: int = 64) -> dict[int, Phases]:
-    """Neighbouring lanes, as many as get their words at once; what is smaller than a word takes a word's time."""
+    """Return phases of neighbouring lanes, as many as get their words at once; smaller accesses take a word's time."""
     found = {}
     for size in sizes:
         together = min(lanes, bytes_at_once // max(size, BANK_BYTES))
@@ -81,14 +81,14 @@ class CopyEngine:
     """The limits of TMA, which moves boxes between global and shared memory."""
 
     grain_bytes: int
-    """Rows of an array begin a whole multiple of this apart, and a box at a multiple of it in its rows: a copy that
-    begins elsewhere ends in an illegal instruction, as an H200 showed."""
+    """Row strides of an array are multiples of this, and so is the offset of a box in its rows: another offset raises
+    an illegal instruction, as measured on an H200."""
     widest_row_bytes: int
     """The longest row of a box; its other sides have `longest_side` elements at most."""
     longest_side: int
     most_axes: int
     pattern_bytes: int
-    """Eight of the widest rows: after these the chunks of a box change places as before, so a tile begins there."""
+    """Eight of the widest rows, the period of the swizzle: tiles in shared memory are aligned to it."""
     clusters_of_four: int
     """Clusters of four workgroups, one per SM, that run at once: SMs come in GPCs, some of them incomplete."""
 
@@ -103,7 +103,7 @@ class MatrixUnits:
     registers: int
     """32-bit registers of a unit for each lane, shared by all waves on it."""
     register_grain: int
-    """A wave takes a whole multiple of this."""
+    """The allocation granularity: a wave takes a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,13 @@ class Chip:
     """A chip, as the compiler sees it."""
 
     name: str
-    """The target, as authors write it."""
+    """The name of the target."""
     vendor: Literal["amd", "nvidia"]
     """The vendor, which selects the backend."""
     cpu: str
     """The name that LLVM and the driver use."""
     matrix: str
-    """The family whose matrix instructions it has: those rows of `matrix.py` that name it."""
+    """The family of its matrix instructions: those in `matrix.py` that list it."""
     processors: int
     """CUs or SMs of the known cards with this chip; persistent kernels are sized for them."""
     lanes: int
@@ -170,7 +170,7 @@ class Chip:
         return tuple(dict.fromkeys(dtype for pair in rows for dtype in pair))
 
     def source(self, field: str) -> str:
-        """Where a number comes from."""
+        """Return the source of a number."""
         return next((s.text for s in self.sources if s.field == field), "")
 
 
@@ -199,8 +199,8 @@ CDNA_SOURCES = (
 )
 
 ALIGNED = "-unaligned-access-mode"
-"""Else LLVM makes one access of neighbouring bytes wherever they begin, which is right only where the driver has set a
-chip up for it, and slow in shared memory."""
+"""Without this LLVM merges accesses of neighbouring bytes at any alignment, which is right only where the driver has
+enabled it on the chip, and slow in shared memory."""
 
 GFX942 = Chip(
     "gfx942",
@@ -270,7 +270,7 @@ TENSOR_MAPS = CopyEngine(
     pattern_bytes=1024,
     clusters_of_four=30,
 )
-"""The engine that tensor maps are written for."""
+"""The TMA limits that tensor maps are checked against."""
 SM_90A = Chip(
     "sm_90a",
     vendor="nvidia",

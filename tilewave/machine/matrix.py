@@ -1,8 +1,8 @@
 """The matrix instructions of the chips; a new one is a row.
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture", and AMD's matrix instruction calculator; NVIDIA, "PTX ISA",
-wgmma. How lanes hold operands and sums belongs to a row (`layouts/fragments.py`); those of AMD are checked against the
-calculator's tables in the tests.
+wgmma. A row includes the register layouts of operands and sums (`layouts/fragments.py`); tests check those of AMD
+against the calculator's tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def largest_divisor(n: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class MatrixInstruction:
-    """rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
+    """A matrix instruction: rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
 
     name: str
     rows: int
@@ -60,11 +60,11 @@ class MatrixInstruction:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Rows and columns that are computed at once, by one wave or by those that work together."""
+        """Rows and columns of one block, computed by one wave or by a warpgroup."""
         return self.fragment().shape[:2]
 
     def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
-        """How the tile is cut: as the author wishes, else `each_way` so many where each gets whole blocks, or one."""
+        """Return the waves along rows and columns: `wished`, else `each_way` where each gets whole blocks, else one."""
         if wished:
             return wished
         rows, cols = (
@@ -73,16 +73,16 @@ class MatrixInstruction:
         return rows, cols
 
     def parts(self, waves: Waves) -> Waves:
-        """Into how many parts rows and columns of a tile are cut."""
+        """Return the number of parts of a tile along rows and columns."""
         return waves
 
     def multiples(self, waves: Waves) -> tuple[int, int, int]:
-        """What rows, columns and depth of a tile must be multiples of."""
+        """Return the numbers that rows, columns and depth of a tile must be multiples of."""
         (rows, cols), (high, wide) = self.parts(waves), self.block
         return rows * high, cols * wide, self.depth
 
     def padded(self, box: tuple[int, int, int], waves: Waves) -> tuple[int, int, int]:
-        """Rows, columns and depth, each as long as it must be."""
+        """Return rows, columns and depth, each padded to its multiple."""
         rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves), strict=True))
         return rows, cols, depth
 
@@ -104,7 +104,7 @@ class GroupInstruction(MatrixInstruction):
 
     @property
     def takes_sums(self) -> bool:
-        """Whether waves may hold its first operand as they hold sums: so of 16 bits, whose 32 bytes of depth are 16."""
+        """Whether the first operand may be in registers with the layout of sums: 16-bit dtypes, 16 deep."""
         return self.depth == 16
 
     waves_together: ClassVar[int] = 4
@@ -121,9 +121,9 @@ class GroupInstruction(MatrixInstruction):
         return self.rows, self.columns
 
     def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
-        """Whole groups, one below the other; the author's wish is for waves that compute alone.
+        """Return whole warpgroups, one below the other; `wished` is for waves that multiply alone and is ignored.
 
-        Three get a block of rows each where lanes have room: while one computes with its sums, the others multiply.
+        Three get a block of rows each if lanes have the registers: while one works on its sums, the others multiply.
         """
         groups = each_way
         if tile[0] == THIRDS * self.rows and tile[1] <= self.thirds_columns:
@@ -189,7 +189,7 @@ GROUP_INSTRUCTIONS = (
 )
 _TURNED = {name for i in GROUP_INSTRUCTIONS if i.turns for name in (i.a, i.b)}
 ALONG_DEPTH = frozenset(str(name) for i in GROUP_INSTRUCTIONS for name in (i.a, i.b) if name not in _TURNED)
-"""Dtypes of operands that groups of waves take along their depth only."""
+"""Dtypes of operands that warpgroup instructions take along their depth only."""
 ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
 BY_NAME = {instruction.name: instruction for instruction in ALL}
 ELSEWHERE = (
@@ -218,7 +218,7 @@ def instructions_for(chip: str, a: str, b: str, acc: str) -> Iterator[MatrixInst
 
 
 def spelled(instruction: MatrixInstruction) -> str:
-    """As an author writes it: MMAType.F32_16x16x32_F8."""
+    """Return an instruction's name in the language: MMAType.F32_16x16x32_F8."""
     words = [word for word, _ in groupby(instruction.name.split("_"))]  # inputs of one kind are named once
     names = [word if word[0].isdigit() else word.upper().replace("FP8", "F8") for word in words]
     return f"MMAType.{'_'.join(names)}"
