@@ -1,4 +1,4 @@
-"""What a launch of a GPU kernel must provide; no lowering is known here, so that reading it from a file is quick."""
+"""The needs of a GPU kernel's launch; imports no lowering, so that reading a saved kernel is fast."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from operator import add
 
 LARGEST_WINDOW = (1 << 31) - 1
-"""Bytes that one window on an array reaches."""
+"""The most bytes of one window on an array."""
 
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, a number, or scratch memory."""
+    """A kernel argument: an array's address, its stride along an axis in elements, a scalar, or scratch memory."""
 
     name: str
     kind: str
@@ -45,14 +45,14 @@ class Reach:
     """Bytes of one element."""
     steps: tuple[int, ...]
     grain: int = 1
-    """Bytes that the array's address and the distances of its rows must be multiples of."""
+    """Bytes that the array's address and row strides must be multiples of."""
     beyond: tuple[int, ...] = ()
-    """Where extents are open: no further along an axis than the array is long, and so many elements more."""
+    """For dynamic extents: how many elements past the end of each axis windows reach."""
     whole: int = 1
-    """Elements that rows must be multiples of."""
+    """Elements that the length of rows must be a multiple of."""
 
     def allows(self, strides: Sequence[int], address: int = 0, shape: Sequence[int] = ()) -> bool:
-        """Whether an array of these strides, in elements, can be reached through windows; `shape` where it is open."""
+        """Return whether windows can reach an array of these strides, in elements; `shape` for dynamic extents."""
         if any(n % self.grain for n in (address, *(stride * self.bytes for stride in strides[:-1]))):
             return False
         if shape and (shape[-1] % self.whole or not self._rows_apart(strides, shape)):

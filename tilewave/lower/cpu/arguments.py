@@ -1,4 +1,4 @@
-"""What every task is given: 64-bit words, which hold addresses, strides, and the numbers of the call and its launch."""
+"""Arguments of every CPU task: 64-bit words with addresses, strides, scalar arguments and launch values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewave.lower.numbers import in_memory
 
 @dataclass(frozen=True)
 class ArgumentSlots:
-    """Where each argument is in the array of 64-bit words that every task gets."""
+    """The index of each argument in the array of 64-bit words that every task gets."""
 
     memories: dict[Value, int]
     """The word with the address; the strides, in elements, follow it."""
@@ -85,5 +85,5 @@ def load_packed(f: LlvmFunction, value: Value, slots: ArgumentSlots) -> Place:
 
 
 def load_extents(f: LlvmFunction, extents: Sequence[Extent], slots: ArgumentSlots) -> tuple[str, ...]:
-    """Lengths as the code has them: numbers, and words of those that are open."""
+    """Return extents as LLVM values: constants, and loaded words for dynamic ones."""
     return tuple(str(n) if isinstance(n, int) else load_word(f, slots.numbers[Value(n, INDEX_SCALAR)]) for n in extents)

@@ -56,7 +56,7 @@ def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, ta
 
 
 def largest_square(rows: int, lanes: int) -> int:
-    """The largest power of two that divides the rows and fits a vector."""
+    """Return the largest power of two that divides the rows and fits in a vector."""
     return min(rows & -rows, lanes)
 
 
@@ -99,7 +99,7 @@ class _Panel:
         return [row if a == self.row_axis else k if a == self.depth_axis else next(left) for a in axes]
 
     def target(self, group: str, offset: int | str = 0) -> str:
-        """Where in the panel a group begins, and some elements on."""
+        """Return the address of a group in the panel, `offset` elements in."""
         start = self.f.value(f"mul i64 {group}, {self.rows * self.depth}")
         element = in_memory(self.dtype)
         return self.f.value(f"getelementptr {element}, ptr {self.base}, i64 {add(self.f, start, str(offset))}")
@@ -118,7 +118,7 @@ class _Panel:
         return cast(self.f, found, self.source.dtype, self.dtype, count)
 
     def turn(self, group: str, square: int) -> None:
-        """`square` groups of every row: loaded along the depth, stored along the rows."""
+        """Transpose `square` groups of every row: loaded along the depth, stored along the rows."""
         f = self.f
         unit = f"i{self.depth * self.dtype.bits}"
         many, count = vector(square, unit), square * self.depth
@@ -134,7 +134,7 @@ class _Panel:
                 f.do(f"store {many} {line}, ptr {where}, align {self.dtype.bytes}")
 
     def copy_rows(self, group: str) -> None:
-        """A group so long that each row's part of it is copied as it is."""
+        """Copy a long group, each row's elements of it as they are."""
         f = self.f
         k = f.value(f"mul i64 {group}, {self.depth}")
         for row in range(self.rows):
@@ -149,7 +149,7 @@ class _Panel:
         store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)
 
     def slowly(self, first_group: str) -> None:
-        """The groups from `first_group` on, element by element, 0 where the memory ends."""
+        """Copy the groups from `first_group` on, element by element, with 0 past the end of the memory."""
         f = self.f
 
         def over_groups(i: str, _: list[Typed]) -> list[Typed]:
@@ -181,7 +181,7 @@ class _Panel:
 
 
 def transposed(f: LlvmFunction, lines: list[str], kind: str) -> list[str]:
-    """The columns of a square of vectors: in round d, each pair of lines d apart swaps its off-diagonal d-blocks."""
+    """Return the columns of a square of vectors: step d swaps off-diagonal d-blocks of each pair of lines d apart."""
     size = len(lines)
     distance = 1
     while distance < size:

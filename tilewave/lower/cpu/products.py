@@ -27,7 +27,7 @@ VECTORS = 2
 FEW_ROWS = 2
 """Up to this many rows do not pay for transposing b."""
 STREAMS = 4
-"""Rows or columns that are read side by side along k."""
+"""Rows or columns that are read in parallel along k."""
 
 
 class TileInMemory(Protocol):
@@ -45,7 +45,7 @@ class TileOfElements(Protocol):
 
 
 Put = Callable[[Sequence[str], str, int], None]
-"""What is done with sums: at an index, some side by side, so many."""
+"""Consumer of sums: called with an index, a vector of contiguous sums from there, and its lanes."""
 
 
 def runs_along_depth(lanes: int, rows: int, columns: int, is_turned: bool) -> bool:
@@ -85,7 +85,7 @@ def multiply_tiles(
         for place, (_, sum_) in zip(places, f.loop(str(depth), begin, step), strict=True):
             put([*outer, *place], sum_, lanes)
 
-    # Columns outermost: what a block reads of b stays in the nearest cache while rows of a go by.
+    # Columns outermost: a block's part of b stays in the L1 cache while the loop goes over the rows of a.
     for_each(f, (*batch, columns // (wide * lanes), rows // high), block)
 
 
@@ -131,14 +131,14 @@ def multiply_along_depth(
 
 
 def dots_of(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of a block of sums that divide a tile's, each sum a vector. So few operands are read side by
-    side that the machine foresees what each reads next."""
+    """Return the rows and columns of a block of sums that divide a tile's, each sum a vector; few enough operands are
+    read in parallel for the hardware prefetcher to follow them."""
     high = largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
     return high, largest_divisor(columns, STREAMS)
 
 
 def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DType) -> list[str]:
-    """The sum of each vector's lanes."""
+    """Return the sum of each vector's lanes."""
     flat = Flat(dtype, (len(vectors), lanes), lanes, tuple(vectors))
 
     def both(x: str, y: str, n: int) -> str:
@@ -148,7 +148,7 @@ def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DTyp
 
 
 def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory) -> None:
-    """The last two axes of a tile change their places, squares of vectors at a time."""
+    """Transpose the last two axes of a tile, squares of vectors at a time."""
     *batch, rows, columns = x.type.shape
     dtype = x.type.dtype
     lanes = lanes_of(target, dtype, rows, columns)
@@ -164,8 +164,7 @@ def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory)
 
 
 def _turned(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> list[str]:
-    """Rows of a square as its columns: halves change places between lines that are half the square apart, then within
-    each half likewise."""
+    """Return the columns of a square of vectors: lines half the square apart swap halves, then each half likewise."""
     found, kind, far = list(lines), vector(lanes, stored(dtype)), lanes // 2
     while far:
         pairs = [(i, i + far) for i in range(lanes) if not i & far]
@@ -186,7 +185,7 @@ def _halves(lanes: int, far: int, second: int) -> str:
 
 
 def lanes_of(target: CpuTarget, dtype: DType, *extents: int) -> int:
-    """The longest vectors in which these extents are whole."""
+    """Return the lanes of the longest vectors that divide these extents."""
     lanes = max(target.vector_bytes // dtype.bytes, 1)
     while any(extent % lanes for extent in extents):
         lanes //= 2

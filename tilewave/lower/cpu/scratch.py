@@ -1,6 +1,6 @@
-"""Tiles that live in memory of the workgroup's own: every op is a loop over its elements.
+"""Tiles in scratch memory of the worker: every op is a loop over its elements.
 
-The way for kernels whose tiles cannot be cut into register blocks; LLVM vectorises what it can.
+Used for kernels whose tiles cannot be split into register blocks; LLVM vectorizes what it can.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal,
 
 ALIGNMENT = 64
 LONGEST_STRETCH = 64
-"""Elements of a row that are reduced in registers at once, as many rows side by side as a vector has lanes."""
+"""Elements of a row that are reduced in registers at once, for as many rows in parallel as a vector has lanes."""
 
 
 @dataclass(frozen=True)
 class ScratchTile:
-    """A tile in memory, element after element along its axes, the last one first unless `order` says otherwise."""
+    """A tile in memory, row-major unless `order` says otherwise."""
 
     type: Tile
     pointer: str
@@ -82,7 +82,7 @@ class ScratchTile:
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
 
     def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
-        """An element, or some along the last axis."""
+        """Load an element, or `lanes` of them along the last axis."""
         if lanes == 1 or not self.order or self.order[-1] == len(index) - 1:
             return load(f, self.dtype, self.address(f, index), lanes)
         found, kind = "poison", stored(self.dtype)
@@ -97,11 +97,11 @@ class ScratchTile:
 
 @dataclass(frozen=True)
 class ComputedTile:
-    """A tile that is nowhere: its elements are computed where they are used."""
+    """A tile without memory: its elements are computed where they are used."""
 
     type: Tile
     compute: Callable[[LlvmFunction, Sequence[str], int], str]
-    """Some elements along the last axis: their first index, and how many."""
+    """Computes elements along the last axis, from the first index and their number."""
 
     def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
         return self.compute(f, index, lanes)
@@ -116,11 +116,11 @@ HeldTile = ScratchTile | ComputedTile
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Sums of a product that are computed when it is known what is made of them."""
+    """Sums of a product that are computed when their use is known."""
 
     type: Tile
     each: Callable[[Put], None]
-    """Computes all, and gives some at a time."""
+    """Computes all sums and passes them on, some at a time."""
 
     @property
     def dtype(self) -> DType:
@@ -128,13 +128,13 @@ class ProductTile:
 
 
 class WorkerMemory:
-    """The memory of a worker's own; `bytes` is how much of it was taken."""
+    """The scratch memory of a worker; `bytes` is how much of it is allocated."""
 
     def __init__(self, f: LlvmFunction, base: str) -> None:
         self.f, self.base, self.bytes = f, base, 0
 
     def take(self, shape: Sequence[int], dtype: DType) -> str:
-        """The address of room for so many elements."""
+        """Allocate memory for a shape and return its address."""
         offset = self.bytes
         self.bytes += -(-prod(shape) * dtype.bytes // ALIGNMENT) * ALIGNMENT
         return self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}")
@@ -146,7 +146,7 @@ class WorkerMemory:
 
 
 class ScratchTiles:
-    """How each op on tiles is said when tiles are in memory."""
+    """The lowering of ops on tiles in memory."""
 
     def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget, uses: TileUses) -> None:
         self.f, self.memory, self.target, self.uses = f, memory, target, uses
@@ -155,7 +155,7 @@ class ScratchTiles:
         return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
 
     def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> ScratchTile:
-        """A new tile whose elements are computed one by one."""
+        """Return a new tile whose elements are computed one by one."""
         tile = self.new(kind)
         for_each(self.f, kind.shape, lambda index: tile.put(self.f, index, element(index)))
         return tile
@@ -165,7 +165,7 @@ class ScratchTiles:
         return x if isinstance(x, ScratchTile) else self.copied(x)
 
     def copied(self, x: HeldTile) -> ScratchTile:
-        """A new tile, computed in vectors."""
+        """Return a copy in a new tile, computed in vectors."""
         tile, lanes = self.new(x.type), self.lanes(x.type.shape[-1])
         self.for_each_vector(x.type.shape, lanes, lambda at: tile.put(self.f, at, x.element(self.f, at, lanes), lanes))
         return tile
@@ -194,7 +194,7 @@ class ScratchTiles:
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
             parts = [part(x, index, lanes, sums) for x in others]
-            with f.at(op.loc):  # not of the op that it is computed for
+            with f.at(op.loc):  # the source line of this op, not of the op that uses it
                 return elementwise(f, op, parts, like.dtype, lanes, known)
 
         if product is not None:
@@ -219,7 +219,7 @@ class ScratchTiles:
             at = [index[a] for a in axes]
             if axes and axes[-1] == last:
                 return source.element(f, at, lanes)
-            if last in axes and lanes > 1:  # neighbours here are no neighbours there
+            if last in axes and lanes > 1:  # neighbours along the last axis are not contiguous in the operand
                 return _one_by_one(f, kind, lanes, index, lambda there: source.element(f, [there[a] for a in axes]))
             return splat(f, stored(kind.dtype), source.element(f, at), lanes)
 
@@ -252,7 +252,7 @@ class ScratchTiles:
         return found if found.type.shape else found.element(self.f, ())
 
     def rows_reduced(self, x: ScratchTile, op: Reduce, combine: Combine) -> ScratchTile:
-        """The last axis shorter: stretches of a power of two become one element each, in registers."""
+        """Return x with its last axis shorter: stretches of a power of two become one element each, in registers."""
         f, (*outer, last) = self.f, x.type.shape
         stretch = min(last & -last, LONGEST_STRETCH)
         count, lanes = prod(outer) * last // stretch, self.lanes(stretch)
@@ -339,14 +339,14 @@ class ScratchTiles:
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
     def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
-        """Tiles in memory are large: the machine sees by itself what is read next."""
+        """Emit nothing: tiles in memory are large, and the hardware prefetches them."""
 
     def in_memory_rows(self, place: Place, axis: int) -> str:
         """Return whether neighbours along an axis are contiguous in memory."""
         return self.f.value(f"icmp eq i64 {place.strides[axis]}, 1")
 
     def read_edge(self, place: Place, at: Sequence[str], along: tuple[int, ...], tile: ScratchTile) -> None:
-        """Vectors of a memory's rows, with zeros outside."""
+        """Copy vectors of a memory's rows, with zeros outside."""
         f, lanes = self.f, self.lanes(tile.type.shape[-1])
 
         def part(index: list[str]) -> None:
@@ -357,7 +357,7 @@ class ScratchTiles:
         self.for_each_vector(tile.type.shape, lanes, part)
 
     def for_each_vector(self, shape: Sequence[int], lanes: int, part: Callable[[list[str]], None]) -> None:
-        """The first index of so many neighbours along the last axis."""
+        """Call `part` with the first index of every `lanes` neighbours along the last axis."""
         *outer, last = shape
         for_each(self.f, (*outer, last // lanes), lambda index: part([*index[:-1], times(self.f, index[-1], lanes)]))
 
@@ -383,7 +383,7 @@ class ScratchTiles:
         return ScratchTile(kind, pointer, () if sorted_already else order, tuple(strides[i] for i in range(len(axes))))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile | ProductTile) -> None:
-        """In vectors where the tile's rows are rows of the memory; each element is computed once."""
+        """Write a tile, in vectors where its rows are rows of the memory; each element is computed once."""
         f, kind = self.f, tile.type
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         in_rows = self.in_memory_rows(place, axes[-1])
@@ -424,7 +424,7 @@ class ScratchTiles:
         return self.fill(kind, lambda index: self.guarded(place, kind.dtype, where(index)))
 
     def guarded(self, place: Place, dtype: DType, position: Sequence[str]) -> str:
-        """An element of a memory, or 0 outside it."""
+        """Load an element of a memory, or 0 outside it."""
         f = self.f
         found = f.choose(
             inside(f, position, place.extents),
@@ -460,7 +460,7 @@ class ScratchTiles:
         return self.product(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
 
     def product(self, kind: Tile, multiply: Callable[[Put], None]) -> ProductTile:
-        """The products are written for the line that is written for now, and what is made of them for another."""
+        """Return a product with this source line; what uses its sums keeps its source line."""
         f, loc = self.f, self.f.loc
 
         def each(put: Put) -> None:
@@ -485,7 +485,7 @@ class ScratchTiles:
         return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
 
     def turned(self, b: ScratchTile) -> ScratchTile:
-        """b with its last two axes the other way round, rows side by side."""
+        """Return b with its last two axes transposed and contiguous rows."""
         *batch, rows, columns = b.type.shape
         kind = Tile((*batch, columns, rows), b.dtype)
         if b.is_turned:
@@ -534,7 +534,7 @@ class ScratchTiles:
 
 
 def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
-    """An element of a product's operand."""
+    """Load an element of a product's operand."""
     if not isinstance(x, Panel):
         return x.element(f, index)
     row, k = index[-2:]

@@ -24,7 +24,7 @@ class TileUses:
     fused: frozenset[Value] = frozenset()
     finished: frozenset[Value] = frozenset()
     accumulated: Mapping[Value, Value] = field(default_factory=dict)
-    """By the sums of a product, what the loop carries instead of them until then."""
+    """By the sums of a product, the loop-carried tile that they replace in place."""
     operands: frozenset[Value] = frozenset()
 
 
@@ -56,7 +56,7 @@ def _used_in_place(block: Block) -> Iterator[Value]:
 
 
 def _taken_from_registers(block: Block) -> Iterator[Value]:
-    """Sums of products, and what is computed from them on the way."""
+    """Yield sums of products, and values computed from them, that an elementwise op or write uses."""
     made: set[Value] = set()
     for op in block.ops:
         if isinstance(op, Mma) or (isinstance(op, Elementwise) and made.intersection(op.operands)):
@@ -78,7 +78,7 @@ def _accumulated(
 
 
 def _behind(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
-    """A tile, and what it is computed from element by element on the spot."""
+    """Yield a tile, and the fused tiles' operands that it is computed from element by element."""
     yield v
     if v in fused:
         for operand in makers[v].operands:

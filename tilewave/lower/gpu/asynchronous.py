@@ -33,7 +33,7 @@ SIGNAL_BYTES = 8
 
 
 Allot = Callable[[str, int, int], str]
-"""A name, bytes and their alignment → the address of shared memory."""
+"""Allocates shared memory: a name, bytes and their alignment → its address."""
 
 
 class AsynchronousOps:
@@ -108,7 +108,7 @@ class AsynchronousOps:
         return self.n.sum(self.n.positions.of(v), 32)
 
     def registers(self, role: ir.Role) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What waves do where a role begins, those that play it and the others, so that products have registers."""
+        """Return what the waves of a role and the others emit where it begins, to give consumers more registers."""
         if role.first or not role.others_keep:
             return (lambda: None), (lambda: None)
         return self.target.share_registers(self.f, role.last, self.waves, role.others_keep, self.resident)
@@ -141,7 +141,7 @@ class AsynchronousOps:
     # -- products
 
     def multiply(self, op: ir.GroupProduct) -> Held:
-        """Batch after batch; each adds to its own sums."""
+        """Lower a product, batch after batch, each with separate sums."""
         *batch, _, _, _, _ = op.acc.type.shape
         rows, columns, depth = op.shape
         acc = regrouped(self.f, self.n.vector(op.acc), 1)
@@ -167,21 +167,21 @@ class AsynchronousOps:
         return regrouped(self.f, whole, natural_width(begun.shape, begun.kind))
 
     def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
-        """The registers of what lanes hold of it themselves, each with two neighbours."""
+        """Return the registers of the first operand, each with two neighbours; () if it is in shared memory."""
         if not isinstance(op, ir.MatrixHeld):
             return ()
         pairs = regrouped(self.f, self.n.vector(op.a), 2)
         return tuple(self.f.value(f"bitcast {pairs.type} {part} to i32") for part in pairs.parts)
 
     def rows(self, op: ir.GroupProduct, side: int, batch: tuple[int, ...]) -> SharedRows:
-        """An operand, as many positions further along its batch axes."""
+        """Return an operand in shared memory at a position along its batch axes."""
         shared, at = op.factor(side)
         place = self.shared(shared)
         memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
         if swizzle == 0:
             raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
         steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
-        # A product reads chunks in the places that they changed to, so its address is that of plain rows.
+        # wgmma applies the swizzle itself, so the address is that of rows without a swizzle.
         where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
         base = self.target_address(place.pointer)
         address = self.f.value(f"add i32 {base}, {where.whole()}")
@@ -204,7 +204,7 @@ class AsynchronousOps:
         base = self.target_address(self.allot(op.result.name, SIGNAL_BYTES * count, SIGNAL_BYTES))
         self.signals[op.result] = base
         each = [self.f.value(f"add i32 {base}, {SIGNAL_BYTES * i}") for i in range(count)]
-        # Waves that arrive together have all come when each of them has arrived.
+        # Where several waves arrive as one in the IR, each of them arrives at the mbarrier.
         self.target.make_signals(self.f, leader, each, arrivals * self.together.get(op.result, 1))
 
     def signal(self, signals: Value, at: Value) -> str:
@@ -212,7 +212,7 @@ class AsynchronousOps:
         return self.f.value(f"add i32 {self.signals[signals]}, {far}")
 
     def words_of(self, seen: Iterable[Value]) -> list[str]:
-        """A word of each part of these vectors: one load fills a part, so that all of it is there with its first."""
+        """Return a word of each part of these vectors: one load fills a part, so its first word suffices."""
         found: list[str] = []
         for x in map(self.n.vector, seen):
             small = max(1, WORD_BITS // BITS[x.kind])
@@ -247,7 +247,7 @@ class AsynchronousOps:
             self.target.copy_async_cluster(self.f, SharedCopy(mine, tuple(rest), signal, rank, sharers, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
-        """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
+        """Return a box `which` · rows further down in global and shared memory, where rows take `size` bytes."""
         *before, row, last = box.at
         down = self.f.value(f"mul i32 {which}, {rows}")
         far = self.f.value(f"mul i32 {which}, {size}")

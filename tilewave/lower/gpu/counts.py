@@ -14,7 +14,7 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class StepCount:
-    """0, 1, 2, … below `trips`."""
+    """A counter of steps: 0, 1, 2, … below `trips`."""
 
     f: LlvmFunction
     kind: str
@@ -32,7 +32,7 @@ class StepCount:
 
 @dataclass(frozen=True)
 class ByteCount:
-    """0, `each`, 2 · `each`, … below `end`, in 32 bits without a sign."""
+    """A counter of bytes: 0, `each`, 2 · `each`, … below `end`, in 32 unsigned bits."""
 
     f: LlvmFunction
     each: int

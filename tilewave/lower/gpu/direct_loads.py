@@ -42,7 +42,7 @@ class DirectLoads:
             first = r - r % through_one
             if r % at_once == 0:
                 where = self._place(op, to, r * stretch)
-            if op.columns or r == first:  # the same for all of its rounds, though LLVM has to find that out
+            if op.columns or r == first:  # with columns a window is opened per round; LLVM merges equal ones
                 in_front = (first % at_once + through_one - 1) * stretch
                 window = _WindowInFront(self.m, op.of_round(r), place, in_front, _round(op, first))
             far = r % at_once * stretch
@@ -91,7 +91,7 @@ def _round(op: CopyAsyncChunks, r: int) -> tuple[int, ...]:
 
 
 def _each(op: CopyAsyncChunks, r: int) -> Chunks:
-    """The elements of a round."""
+    """Return the elements of a round."""
     every = Chunks.of(op.shape, op.steps, 1)
     return replace(every, offsets=every.offsets[r * op.shape[1] : (r + 1) * op.shape[1]])
 

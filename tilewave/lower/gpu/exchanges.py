@@ -90,7 +90,7 @@ class Exchanges:
         return Held(x.shape, x.kind, TOGETHER, tuple(parts))
 
     def one_of(self, first: str, apart: str, count: int) -> tuple[str, str]:
-        """A slot for each lane, and whether it has it alone: of `count`, the last is for all the rest, too."""
+        """Return a slot for each lane, and 1 where it is that lane's alone: lanes beyond `count` repeat the last."""
         lane = self.n.target.lane(self.f)
         inside = self.f.value(f"icmp ult i32 {lane}, {count}")
         which = self.f.value(f"select i1 {inside}, i32 {lane}, i32 {count - 1}")

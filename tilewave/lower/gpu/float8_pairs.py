@@ -1,4 +1,4 @@
-"""8-bit floats that a machine converts itself: two at a time, in the lower or upper half of a word of four.
+"""Hardware conversions of 8-bit floats: two at a time, in the lower or upper half of a word of four.
 
 6 bytes b0 … b5  →  words (b0 b1 b2 b3) (b4 b5 0 0)  →  pairs (b0 b1) (b2 b3) (b4 b5) of f32  →  6 numbers
 """
@@ -21,7 +21,7 @@ def widen_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs
 
 
 def narrow_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
-    """The bytes of `lanes` numbers, rounded to nearest even."""
+    """Return the bytes of `lanes` numbers, rounded to nearest even."""
     wide = vector(lanes, "float")
     numbers = [f.value(f"extractelement {wide} {x}, i32 {i}") for i in range(lanes)] if lanes > 1 else [x]
     numbers += numbers[-1:] * (lanes % 2)
@@ -70,7 +70,7 @@ def _inserted(f: LlvmFunction, words: list[str]) -> str:
 
 
 def _cut(f: LlvmFunction, whole: str, kind: str, count: int, lanes: int) -> str:
-    """The first `lanes` of `count` elements; of one there is no vector."""
+    """Return the first `lanes` of `count` elements; a scalar for one lane."""
     if count == lanes:
         return whole
     if lanes == 1:

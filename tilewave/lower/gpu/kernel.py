@@ -1,4 +1,4 @@
-"""A lane-level kernel in LLVM IR: one function that every lane of every workgroup runs."""
+"""Lowering of a lane-level kernel to LLVM IR: one function that every lane of every workgroup runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHARED_ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class LoweredLanes:
-    """A kernel in LLVM IR, and what its launch must provide."""
+    """A kernel in LLVM IR, and the needs of its launch."""
 
     llvm_ir: str
     name: str
@@ -97,7 +97,7 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
 
 
 def _launched(kernel: Kernel) -> tuple[Value, ...]:
-    """What a launch computes for all workgroups: it is passed like the numbers of the call."""
+    """Return the values computed once per launch, which are passed after the scalar arguments."""
     launch = launch_of(kernel)
     return launch.results if launch else ()
 
@@ -107,7 +107,7 @@ def _exchanges(kernel: Kernel) -> list[Value]:
 
 
 class _Body:
-    """The function of one lane; it keeps a value for each of the kernel's."""
+    """The function of one lane; it has an LLVM value for each value of the kernel."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Body:
         self.written = _stored(kernel)
         self.shared_bytes = 0
         self.leader = 0
-        """The first wave of those that run the block that is being written."""
+        """The first of the waves that run the current block."""
         reach = ArrayWindow if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
         self.brought = self.bringing()
@@ -143,7 +143,7 @@ class _Body:
         self.exchanges = Exchanges(target.asynchronous, self.registers, kernel) if target.asynchronous else None
 
     def bringing(self) -> DirectLoads | None:
-        """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
+        """Return the direct-to-shared loads, if any; the kernel waits for them, so LLVM must not insert waits."""
         brings = self.target.brings
         if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
@@ -194,7 +194,7 @@ class _Body:
     # -- blocks and ops
 
     def block(self, block: Block) -> list[Value]:
-        """Write a block's ops; what it yields."""
+        """Emit a block's ops and return what it yields."""
         for run in _runs(block.ops):
             self.at(run[0])
             if isinstance(run[0], ir.Yield):
@@ -214,7 +214,7 @@ class _Body:
     # -- numbers and vectors
 
     def elementwise(self, op: ir.Elementwise) -> None:
-        """One of numbers; those of vectors are written in runs."""
+        """Emit a scalar elementwise op; those on vectors are emitted in runs."""
         taken = [self.registers.scalars[v] for v in op.operands]
         self.registers.put(op.result, self.registers.arithmetic.apply(op, taken, 1))
 
@@ -228,7 +228,7 @@ class _Body:
         self.registers.vectors[op.result] = self.registers.make(op)
 
     def all_of(self, op: ir.AllOf) -> None:
-        """Every lane has it; the first one's is known to be the same in all."""
+        """Bind a scalar to the first register, which is the same in all lanes."""
         x = self.registers.vector(op.x)
         (one,) = cut(self.f, x.parts[0], x.kind, x.width, 1)
         self.registers.put(op.result, one)
@@ -248,7 +248,7 @@ class _Body:
         self.exchanges.op(op)
 
     def order(self, op: Op) -> None:
-        """What decides when instructions run, not what they compute."""
+        """Emit ops that affect scheduling and ordering, not values."""
         match op:
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
@@ -356,7 +356,7 @@ class _Body:
         self.brought.bring(op, place, to)
 
     def from_memory(self, x: Held, v: Value) -> Held:
-        """Truth values are bytes in memory, and bits in registers."""
+        """Return x as held in registers: booleans are bytes in memory and bits in registers."""
         if v.type.dtype != BOOL:
             return x
         x = regrouped(self.f, x, 1)
@@ -485,7 +485,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.While: _Body.repeat_while,
     ir.Role: _Body.role,
 }
-"""What a lane does for each op."""
+"""The lowering of each lane-level op."""
 
 
 def _is_elementwise(op: Op) -> bool:
@@ -493,7 +493,7 @@ def _is_elementwise(op: Op) -> bool:
 
 
 def _reduces_rows(op: Op, run: Sequence[Op]) -> bool:
-    """Whether it takes rows of what a run of elementwise ops makes."""
+    """Return whether an op reduces rows of a result of a run of elementwise ops."""
     made = {other.result for other in run}
     return isinstance(op, ir.ReduceRegisters) and op.x in made and len(op.x.type.shape) - 1 in op.axes
 
@@ -502,7 +502,7 @@ def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     """Return the ops in runs: elementwise ops of one shape together, pure ops between them moved before the run."""
     found: list[list[Op]] = []
     run: list[Op] = []
-    """The last of `found`, if it can go on."""
+    """The last of `found`, if it can be extended."""
     for op in ops:
         if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
             run.append(op)

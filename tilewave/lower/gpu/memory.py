@@ -1,10 +1,10 @@
 """Loads and stores of lanes.
 
-Global memory is reached through windows: what no lane sees differently and no loop changes moves the window's first
-byte, in 64 bits; what the loop changes is an offset that all lanes share; the rest is each lane's own offset. A lane
-that must not touch its element gets an offset outside every window.
+Global memory is accessed through windows: uniform, loop-invariant terms move the window's first byte, in 64 bits; terms
+that the loop changes are an offset shared by all lanes; the rest is an offset per lane. A lane that is out of bounds
+gets an offset outside every window.
 
-Arrays of any strides (other than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are reached by
+Arrays of any strides (other than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are accessed by
 64-bit addresses instead, element by element.
 """
 
@@ -30,9 +30,9 @@ from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import in_memory
 
 OUTSIDE = str(-(1 << 31))
-"""A lane's offset that no window reaches: windows are smaller than 2³¹ bytes."""
+"""A lane offset outside every window: windows are smaller than 2³¹ bytes."""
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
-"""What loads and stores move, by bytes."""
+"""The LLVM types of loads and stores, by bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class GlobalPlace:
 
     @property
     def extents(self) -> tuple[str, ...]:
-        """As LLVM has them, in 64 bits: numbers, or what the launch passes."""
+        """The extents as 64-bit LLVM values: constants, or launch values."""
         return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
 
     def is_open(self, axis: int) -> bool:
@@ -66,7 +66,7 @@ class GlobalPlace:
 
     @property
     def whole(self) -> int:
-        """A number of elements that rows are multiples of, as far as it is known."""
+        """The number of elements that the length of rows is known to be a multiple of."""
         length = self.memory.extents[-1]
         return length if isinstance(length, int) else max(1, self.alignment // self.bytes) if self.whole_rows else 1
 
@@ -106,7 +106,7 @@ class Reached(Protocol):
     """The accesses of one load or store to an array with contiguous rows."""
 
     def unbroken(self, chunks: Chunks) -> int:
-        """The largest part of a chunk that one access can move: it is inside the array as a whole, or not at all."""
+        """Return the largest slice of a chunk that one access can move: inside the array as a whole or not at all."""
         ...
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
@@ -171,7 +171,7 @@ class GlobalAccess:
             self._store_any_strides(place, x.kind, part, offset, condition)
 
     def note(self, reach: Reach) -> None:
-        """Windows reach so far, too."""
+        """Record the reach of a window."""
         known = self.reaches.get(reach.name, reach)
         self.reaches[reach.name] = replace(
             reach,
@@ -182,7 +182,7 @@ class GlobalAccess:
         )
 
     def moved_bytes(self, loop: Loop, places: Mapping[Value, object]) -> int:
-        """What divides the bytes by which a loop moves its windows along rows, step by step; 0 where it moves none."""
+        """Return a divisor of the bytes by which each step of a loop advances its windows along rows; 0 for none."""
         found = 0
         for op in loop.body.ops:
             place = places.get(op.memory) if isinstance(op, (Load, CopyAsyncChunks)) else None
@@ -202,12 +202,12 @@ class GlobalAccess:
         return f.value(f"mul i64 {last}, {place.bytes}")
 
     def extent(self, place: GlobalPlace, axis: int, bits: int) -> str:
-        """In so many bits, for positions that fit them."""
+        """Return an extent in `bits`, for positions that fit them."""
         found = place.extents[axis]
         return self.f.value(f"trunc i64 {found} to i32") if found.startswith("%") and bits == 32 else found
 
     def stride_bytes(self, place: GlobalPlace, axis: int) -> str:
-        """In 32 bits, for what moves within a window."""
+        """Return a stride in bytes, in 32 bits, for offsets within a window."""
         short = self.f.value(f"trunc i64 {place.strides[axis]} to i32")
         return self.f.value(f"mul i32 {short}, {place.bytes}")
 
@@ -216,7 +216,7 @@ class GlobalAccess:
     def each_of(
         self, op: Load | Store | CopyAsyncChunks, place: GlobalPlace, chunks: Chunks
     ) -> Iterator[tuple[str, str]]:
-        """The offset in elements of each register, and whether it may be touched."""
+        """Yield the offset in elements of each register, and the condition under which it may be accessed."""
         f = self.f
         sums = [self.n.positions.of(v) for v in op.at]
         for offsets in chunks.offsets:
@@ -226,7 +226,7 @@ class GlobalAccess:
             yield self._flat(place, here), self.all_of([*inside, *filter(None, there), *map(self.n.truth, op.mask)])
 
     def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
-        """The position of each register along each axis, in 64 bits."""
+        """Yield the position of each register along each axis, in 64 bits."""
         f = self.f
         axes = []
         for v in op.at:
@@ -264,7 +264,7 @@ class GlobalAccess:
         )
 
     def whole_there(self, op: Load | Store | CopyAsyncChunks, axis: int) -> int:
-        """Elements of which, along an axis, all are there or none; 0: any number."""
+        """Return a number of elements along an axis that are valid all or none; 0: any number."""
         if isinstance(op, CopyAsyncChunks) or not op.own:
             return 0
         return gcd(self.n.positions.of(op.own[axis]).divisor(), op.within[axis])
@@ -277,16 +277,16 @@ class GlobalAccess:
 
     def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
-        if condition and (place.is_written or place.memory.is_open):  # which may have no elements at all
+        if condition and (place.is_written or place.memory.is_open):  # a dynamic array may have no elements at all
             return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
-        if condition:  # the array's first element is always there to be loaded, and thrown away
+        if condition:  # the array's first element can always be loaded, and discarded
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
         x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
         return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
 
     def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
-        """What is loaded where the condition holds; else 0, and nothing is looked at."""
+        """Return what `load` loads where the condition holds; else 0, without an access."""
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
@@ -304,13 +304,13 @@ class GlobalAccess:
 
 
 def from_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
-    """What a load moved, as lanes hold it."""
+    """Return a loaded value in the type that lanes hold."""
     to = held(kind, width)
     return x if raw == to else f.value(f"bitcast {raw} {x} to {to}")
 
 
 def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
-    """What lanes hold, as a store moves it."""
+    """Return a held value in the type that a store moves."""
     of = held(kind, width)
     return x if raw == of else f.value(f"bitcast {of} {x} to {raw}")
 
@@ -339,13 +339,14 @@ class ArrayWindow:
         self.offset = self._shared_offset()
 
     def _lane_part(self, s: Affine) -> Affine:
-        """What differs between lanes, and never negative: the window begins at the smallest."""
+        """Return the terms that differ between lanes, never negative: the window begins at the smallest."""
         part = s.where(self.n.positions.varies)
         low = bounds(part, self.n.positions)[0]
         return part.plus(-low) if low < 0 else part
 
     def _loop_part(self, axis: int) -> Affine:
-        """What the innermost loop changes, if an offset of 32 bits can say it; a launch sees to it that it does."""
+        """Return the terms that the innermost loop changes, if they fit a 32-bit offset; for dynamic sizes the launch
+        checks that they do."""
         if self.n.loop is None or (axis != self.inner and self.place.is_large):
             return Affine()
         part = self.sums[axis].where(self._steps)
@@ -420,7 +421,7 @@ class ArrayWindow:
         return found
 
     def _scaled(self, x: str, axis: int) -> str:
-        """Steps along an axis in bytes."""
+        """Return steps along an axis in bytes."""
         if axis == self.inner:
             return self.f.value(f"mul nuw i32 {x}, {self.place.bytes}") if self.place.bytes > 1 else x
         return self.f.value(f"mul i32 {x}, {self.m.stride_bytes(self.place, axis)}")
@@ -467,7 +468,7 @@ class ArrayWindow:
         return axis == 0 and self.place.is_open(axis) and self._least(axis) >= 0
 
     def _least(self, axis: int) -> int:
-        """No position along an axis is smaller."""
+        """Return a lower bound of the positions along an axis."""
         return bounds(self.sums[axis], self.n.positions)[0]
 
     def _is_inside(self, axis: int, step: int) -> str:

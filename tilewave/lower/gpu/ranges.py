@@ -84,7 +84,7 @@ class LaneRanges:
         return bounds(v.type.dtype) if v.type.dtype.is_int else ANY
 
     def bits(self, v: Value) -> int:
-        """How wide the integer is that holds an index."""
+        """Return the bits of the integer that holds an index."""
         return 32 if within(self.of(v), INT32) else 64
 
     def _learn(self, block: Block) -> None:
@@ -141,7 +141,7 @@ class LaneRanges:
             self._known[result] = self.of(arg)
 
     def _carry(self, init: tuple[Value, ...], args: tuple[Value, ...], body: Block) -> None:
-        """First nothing is known of what is carried; what the body then yields bounds it."""
+        """Bound carried values: unknown at first, then by what the body yields."""
         self._learn(body)
         ends = body.ops[-1]
         assert isinstance(ends, Yield)
@@ -162,7 +162,7 @@ class LaneRanges:
                 return None
 
     def _while(self, op: While) -> None:
-        """A number that grows by steps stays between where it begins and the bound that ends the loop."""
+        """Bound an increasing number of a while loop by its initial value and the bound that ends the loop."""
         self._learn(op.condition)
         self._learn(op.body)
         ends = op.body.ops[-1]
@@ -191,7 +191,7 @@ class LaneRanges:
                 return None
 
     def _bound(self, condition: Block, i: int) -> int | None:
-        """What argument i is below wherever the condition holds."""
+        """Return a number that argument i is below wherever the condition holds."""
         ends = condition.ops[-1]
         assert isinstance(ends, Yield)
         return self._below(ends.values[0], condition.args[i])

@@ -1,4 +1,4 @@
-"""Reductions of what lanes hold: register by register, and between lanes of a wave."""
+"""Reductions of registers within a lane, and across the lanes of a wave."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reductions:
     def along(
         self, op: ReduceRegisters, parts: list[str], shape: tuple[int, ...], axes: tuple[int, ...], kind: str
     ) -> Held:
-        """Neighbours first along each axis, the last of them first; `parts` are registers in their order."""
+        """Reduce neighbours first along each axis, from the last axis to the first; `parts` are registers in order."""
         left = list(shape)
         for axis in sorted(axes, reverse=True):
             rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
@@ -89,7 +89,7 @@ class Reductions:
 
     def exchanged(self, op: ReduceLanes, x: Held) -> Held:
         conversions = Conversions(self.f, self.target)
-        in_a_word = max(1, WORD_BITS // BITS[x.kind])  # what moves between lanes, and can be part of an instruction
+        in_a_word = max(1, WORD_BITS // BITS[x.kind])  # elements of a 32-bit word, which moves between lanes
         x = regrouped(self.f, x, min(in_a_word, natural_width(op.result.type.shape, x.kind)))
         parts = list(x.parts)
         for i, bit in enumerate(op.bits):
@@ -101,7 +101,7 @@ class Reductions:
         return Held(op.result.type.shape, x.kind, x.width, tuple(parts))
 
     def halves(self, op: ReduceHalves, x: Held) -> Held:
-        """Each lane gives away the half that it does not keep."""
+        """Reduce a pair of lanes: each gives away the half of its registers that it does not keep."""
         conversions, singles, one = Conversions(self.f, self.target), self.singles(x), Held((1,), x.kind, 1, ())
         places = np.arange(prod(x.shape)).reshape(x.shape)
         first, second = (half.reshape(-1) for half in np.split(places, 2, op.axis))

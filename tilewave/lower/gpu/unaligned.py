@@ -43,9 +43,9 @@ def takes_blocks(memory: GlobalAccess, op: Load | Store, place: GlobalPlace, sha
 
 
 def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> bool:
-    """Whether a load whose op does not ask for it is: where a chunk would take more accesses than its two blocks.
+    """Return whether blocks are faster for a load that may be aligned: a chunk would take more than two accesses.
 
-    Blocks hold what other lanes may write, so of what the kernel writes each element is looked at by itself.
+    Blocks include elements that other lanes may write, so arrays that the kernel writes are loaded by elements.
     """
     shape = op.result.type.shape
     if place.is_written or not takes_blocks(memory, op, place, shape):
@@ -96,8 +96,8 @@ class _Chunk:
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
         condition = self._some_inside(first, behind)
         if condition and isinstance(p.op, LoadUnaligned):
-            # Almost all lanes of a copy want something, and have few registers. The array's first element is always
-            # there to be loaded, and thrown away.
+            # Almost all lanes of a copy load something, and have few registers. The array's first element can always
+            # be loaded, and discarded.
             low, high = (
                 f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
             )
@@ -123,7 +123,7 @@ class _Chunk:
         return f.call("i32", "llvm.smax.i32", [("i32", before), ("i32", "0")]), behind
 
     def _some_inside(self, first: str, behind: str) -> str:
-        """Whether an element of the chunk is to be looked at; nothing where one surely is."""
+        """Return whether an element of the chunk is inside; "" if one always is."""
         f, p = self.f, self.p
         truths = [p.is_inside(axis, self.at[axis]) for axis in p.op.guard if axis != p.inner]
         if p.inner in p.op.guard:
@@ -167,7 +167,7 @@ class _Chunk:
         ]
 
     def _within(self, words: list[str], first: str, behind: str) -> list[str]:
-        """With 0 where the chunk is outside."""
+        """Return the words with 0 where the chunk is outside."""
         f, size = self.f, self.p.place.bytes
         found = words
         if behind.startswith("%"):
@@ -179,7 +179,7 @@ class _Chunk:
         return found
 
     def _masks(self, elements: str, size: int) -> list[str]:
-        """All bits of the first so many elements, word by word."""
+        """Return masks of the first `elements` elements, word by word."""
         f, found = self.f, []
         bits = f.value(f"mul i32 {elements}, {8 * size}")
         for i in range(WORDS):
