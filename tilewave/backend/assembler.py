@@ -23,7 +23,7 @@ NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave ru
 
 
 class AssemblyFailed(Exception):
-    """LLVM gave up; the text is what it said."""
+    """LLVM failed; the message is its output."""
 
     def __init__(self, what: str, remedy: str = OUR_FAULT) -> None:
         super().__init__(what)
@@ -40,7 +40,7 @@ def assembled(kernel: str, target: str, llvm_ir: str, machine: LlvmMachine) -> O
 
 
 def assemble(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
-    """Optimise LLVM IR and make object code of it, in a child process."""
+    """Optimize LLVM IR and compile it to object code, in a child process."""
     if not sys.executable:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
     mark = f"tilewave {secrets.token_hex(16)} "

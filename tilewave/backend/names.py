@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 DEFAULT_TARGET = "cpu"
-"""Where nothing is said: every machine has one."""
+"""The default target, which every machine has."""
 
 INTERPRETER = "numpy"
-"""The target for which every kernel compiles: whole tiles, and nothing of a chip."""
+"""The target for which every kernel compiles: tiles in numpy, independent of a chip."""
 
 TARGET_NAMES = (DEFAULT_TARGET, "gfx942", "gfx950", "sm_90a", INTERPRETER)
 """The names in `TARGETS`, in its order; a test compares the two."""
@@ -15,4 +15,4 @@ COUNTED_TARGETS = ("gfx942", "gfx950", "sm_90a")
 """The targets whose K loops can be counted."""
 
 CUDA_TARGET = "sm_90a"
-"""The first of them for arrays on `cuda`."""
+"""The first target for arrays on `cuda`."""

@@ -19,8 +19,8 @@ USUAL: tuple[str, ...] = ()
 WIDE_FIRST = "--greedy-regclass-priority-trumps-globalness=1"
 ORDERED = "--amdgpu-sched-strategy="
 OTHERS: tuple[tuple[str, ...], ...] = ((WIDE_FIRST,), (f"{ORDERED}iterative-ilp",))
-"""LLVM's options: wide registers get theirs before those that live long; instructions are put into another order before
-registers are allotted. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
+"""LLVM options: wide registers are allocated before long live ranges; another instruction order before register
+allocation. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
 ASKED_FOR = ("v_accvgpr", "scratch_")
 """Text of code that moves accumulators, or spills registers to memory."""
 
@@ -43,7 +43,7 @@ class AllotmentCost:
 
     @property
     def is_least(self) -> bool:
-        """Whether another way need not be tried; none was seen to spill fewer scalar registers."""
+        """Whether no other strategy need be tried; none was seen to spill fewer scalar registers."""
         return not (self.fetched or self.moves)
 
 
@@ -51,7 +51,7 @@ NOTHING = AllotmentCost(0, 0, 0, 0, 0, 0)
 
 
 def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
-    """What an allotment costs; nothing where no loop multiplies."""
+    """Return the cost of a register allocation; zero where no loop has matrix instructions."""
     module = read_assembly(asm, cpu)
     found = module.kernels[kernel]
     try:
@@ -65,5 +65,5 @@ def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
 
 
 def may_move(asm: str) -> bool:
-    """Whether a loop may move sums, or fetch registers; most code need not be looked at any further."""
+    """Return whether a loop may move accumulators or reload registers; most code needs no closer inspection."""
     return any(word in asm for word in ASKED_FOR)

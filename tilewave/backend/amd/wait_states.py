@@ -32,7 +32,7 @@ from tilewave.forks import cached_property
 from tilewave.machine.matrix import CDNA4, NAMED, MatrixInstruction
 
 FARTHEST = 20
-"""No matrix instruction asks for more wait states."""
+"""The most wait states that a matrix instruction needs."""
 LABEL = re.compile(r"([.\w$]+):")
 INSTRUCTION = re.compile(r"\t([a-z]\w*)(?:[ \t]+([^;]*))?")
 REGISTERS = re.compile(r"\b([va])(?:\[(\d+):(\d+)\]|(\d+)\b)")
@@ -124,7 +124,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a matrix instruction has still to write, and what it still reads as C, along a path."""
+    """The registers that a matrix instruction has yet to write, and those that it still reads as C, along a path."""
 
     by: _Instruction
     family: str
@@ -137,12 +137,12 @@ class _Sums:
 
     @cached_property
     def passes(self) -> int:
-        """Four cycles each; products of f32 take twice as many as others of their shape."""
+        """Passes of four cycles each; f32 products take twice as many as others of their shape."""
         return self._row.rows // (4 if self._is_quick else 2)
 
     @cached_property
     def wait_states(self) -> int:
-        """Until others may use the sums; the unit that is quick needs one more, and on gfx950 two."""
+        """Wait states until others may use the sums; all but f32 products need one more, and on gfx950 two."""
         return self.passes + 2 + self._is_quick + (self._is_quick and self.family == CDNA4)
 
     @cached_property
@@ -154,7 +154,7 @@ class _Sums:
         return self._row.a != "f32"
 
     def wanted(self, by: _Instruction) -> int:
-        """Wait states between the matrix instruction and this one."""
+        """Return the wait states needed between the matrix instruction and this one."""
         if by.is_matrix:
             if self.written & (by.rows[1] | by.rows[2]):
                 return self.wait_states
@@ -224,7 +224,7 @@ def _blocks(asm: str) -> dict[str, _Block]:
 
 
 def _ways(by: _Instruction, following: str) -> list[str]:
-    """Where the last instruction of a block leads."""
+    """Return the successors of a block, by its last instruction."""
     if by.mnemonic == "s_endpgm":
         return []
     return [by.text] if by.mnemonic == "s_branch" else [by.text, following]

@@ -16,9 +16,9 @@ from tilewave.runtime.records import restored
 from tilewave.runtime.saved_file import Contents, Stored
 
 OPENING = "launch.ir"
-"""The member that says what is computed at each launch, where sizes are open."""
+"""The member with the ops computed at each launch, for dynamic shapes."""
 MOST_ADDRESSED = 1 << 47
-"""Bytes that a process can address."""
+"""Bytes of a process's address space."""
 
 
 def stored_cpu(build: CpuBuild) -> Stored:
@@ -66,7 +66,7 @@ def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
 
 
 def _numbers_and_packed(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> tuple[int, int]:
-    """How many numbers its code is given, and how many packed operands; where sizes are open, its opening says both."""
+    """Return the numbers of scalars and of packed operands; for dynamic shapes both follow from the opening."""
     if not launch.opening:
         return len(numbers_of(kernel)), len(launch.packed_slots)
     opening = contents.kernel(OPENING)

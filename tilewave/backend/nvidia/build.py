@@ -1,4 +1,4 @@
-"""A kernel on whole tiles → what each lane does on an NVIDIA chip."""
+"""From a tile-level kernel to the lane-level kernel of an NVIDIA chip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
-"""What each lane does, and how passes came to it."""
+"""The lane-level kernel, and the steps of the passes."""
 
 TWO_FIT = Reason(
     "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
@@ -48,11 +48,11 @@ TWO_FIT = Reason(
 
 @dataclass(frozen=True)
 class NvidiaResources:
-    """What a workgroup takes of its machine, and what each lane loads in a step."""
+    """The resources of a workgroup, and the loads of each lane per step."""
 
     machine: str
     waves: tuple[int, ...]
-    """Taken, which need not be the ones wished for: groups of four compute together."""
+    """The waves used, which may differ from those requested: wgmma takes warpgroups of four."""
     lanes: int
     """Lanes of one wave."""
     instructions: tuple[str, ...]
@@ -60,17 +60,17 @@ class NvidiaResources:
     loads: tuple[LaneLoads, ...]
     assemble: Callable[[], Assembled | None] = field(repr=False, compare=False)
     not_as_asked: tuple[str, ...] = ()
-    """What the author wished and did not get, and why."""
+    """Requests that were not met, and why."""
 
     @property
     def assembled(self) -> Assembled | None:
-        """Registers, spills and the assembler's words; None where this machine has no assembler."""
+        """Registers, spills and messages of ptxas; None where this machine has no ptxas."""
         return self.assemble()
 
 
 @dataclass(frozen=True, eq=False)
 class NvidiaBuild(Build):
-    """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
+    """A kernel for one chip; where the cache has its code, passes run on demand only."""
 
     tiles: Kernel
     chip: Chip
@@ -108,12 +108,12 @@ class NvidiaBuild(Build):
 
     @cached_property
     def plain(self) -> NvidiaBuild:
-        """For arrays of any strides."""
+        """The build for arrays of any strides, whose lanes load."""
         return self.otherwise() if self.otherwise else self
 
     @cached_property
     def sharing(self) -> NvidiaBuild:
-        """For open rows off cache lines."""
+        """The build for dynamic rows that do not begin on cache lines."""
         return self.off_lines() if self.off_lines else self
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
@@ -149,7 +149,7 @@ class NvidiaBuild(Build):
     def again(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> CallAgain | None:
-        return self.program.again(arrays, given)  # which looks whether arrays are apart at every call
+        return self.program.again(arrays, given)  # checks at every call that arrays do not overlap
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
@@ -193,7 +193,7 @@ class NvidiaBuild(Build):
 
     @property
     def code(self) -> bytes:
-        """PTX, which the driver assembles."""
+        """The PTX, which the driver assembles."""
         return self.program.ptx.encode()
 
     @cached_property
@@ -300,14 +300,14 @@ class _Copying:
 
 
 def _chosen(tiles: Kernel, copying: _Copying) -> NvidiaBuild:
-    """With copies; as many workgroups as run at once, if each has a processor to itself."""
+    """Return the build with TMA; persistent, if each workgroup has an SM to itself."""
     chip = copying.chip
     built = copying.built(tiles, chip.processors)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
-    alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    few = isinstance(tiles.workgroups, int) and tiles.workgroups < chip.processors  # parts are for those without a tile
+    alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one SM
+    few = isinstance(tiles.workgroups, int) and tiles.workgroups < chip.processors  # idle SMs take splits of tiles
     if alone or few or built.lanes.workgroups == tiles.workgroups:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
@@ -327,7 +327,7 @@ def _saying(name: str, declined: Declined, build: NvidiaBuild) -> NvidiaBuild:
 
 
 def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
-    """The plain build, whose steps begin with those that were to copy and say why they could not."""
+    """Return the plain build; its steps begin with those that would use TMA, with their remarks."""
     lanes, steps = plain.passed
     tried = [s for s in copying.steps if s.name in ("use_copy_engine", "specialize_waves") and s.declined]
     unchanged = [replace(s, before=plain.tiles, after=plain.tiles) for s in tried]
@@ -337,7 +337,7 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 def copying_passes(
     chip: Chip, places: Places, stages: int | None = None, large: Streamed = NOTHING_STREAMED
 ) -> tuple[Pass, ...]:
-    """For a kernel of whose operands L2 cannot keep the `large` ones."""
+    """Return the TMA passes for a kernel whose `large` operands do not fit in L2."""
     return _Copying(chip, places, stages, large).passes(chip.processors)
 
 
@@ -356,7 +356,7 @@ def build_plain(
     key: str = "",
     vector_bytes: int | None = None,
 ) -> NvidiaBuild:
-    """The kernel whose lanes load its tiles, from arrays of any strides, at most so many neighbouring bytes at once."""
+    """Build the kernel whose lanes load its tiles, from arrays of any strides, at most `vector_bytes` at once."""
     return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining, vector_bytes), key)
 
 

@@ -1,4 +1,4 @@
-"""PTX and what its launch must provide, as the cache and files hold it; reading it needs no compiler."""
+"""PTX and the needs of its launch, as stored in the cache and in files; reading it needs no compiler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Variant:
 
     @property
     def arrays(self) -> str:
-        """What it is for, in words."""
+        """The arrays of the variant, in words."""
         if self.vector_bytes:
             return f"rows on {self.vector_bytes} bytes"
         if self.narrow or (self.is_plain and self.any_strides):
@@ -42,14 +42,14 @@ class Variant:
         return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
 
     def is_wider(self, other: Variant) -> bool:
-        """Whether its code takes all arrays that the other's takes, by the same copies."""
+        """Return whether its code takes all arrays of another variant, with the same TMA loads."""
         same = (self.is_plain, self.off_lines, self.narrow) == (other.is_plain, other.off_lines, other.narrow)
         return same and {*self.any_strides} >= {*other.any_strides}
 
 
 @dataclass(frozen=True)
 class NvidiaCode:
-    """PTX, and what its launch must provide."""
+    """PTX, and the needs of its launch."""
 
     arguments: tuple[KernelArgument, ...]
     maps: tuple[MapArgument, ...]
@@ -73,12 +73,12 @@ class NvidiaCode:
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The numbers that a launch passes: those of the call, and what is computed from them."""
+        """The scalars that a launch passes: arguments of the call, and values computed from them."""
         return tuple(a.name for a in self.arguments if a.kind == "symbol")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All but the PTX, for JSON."""
+        """All fields but the PTX, for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "ptx"}
 
     @staticmethod
@@ -87,7 +87,7 @@ class NvidiaCode:
 
 
 def kept(key: str, variant: Variant) -> NvidiaCode | None:
-    """The code of a kernel of that key, where the cache has it whole."""
+    """Return the code of a kernel with that key from the cache; None where it is incomplete."""
     data = default_cache().get(key_of(key, repr(variant)))
     if data is None:
         return None

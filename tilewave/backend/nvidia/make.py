@@ -49,7 +49,7 @@ def compiler() -> ModuleType:
 
 
 def launch_of_code(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
-    """How it is launched with arrays in the order of the kernel's arguments."""
+    """Return the launch of code with arrays in the order of the kernel's arguments."""
     names = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     symbols = code.symbols
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]

@@ -35,7 +35,7 @@ OPCODES: tuple[tuple[str, Class], ...] = (
     (r"(st|red|atom)\.\S*global", "global store"),
     (r"bra\b|brx\b|ret\b|exit\b", "branch"),
 )
-"""The first that an opcode begins with; what begins with none is arithmetic: addresses, masks, conversions."""
+"""Classes by opcode prefix, the first match; an opcode without one is arithmetic: addresses, masks, conversions."""
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 LINE_DIRECTIVE = re.compile(r"^\s*\.(loc|file|section|pragma)\b[^\n]*", re.MULTILINE)
 """Directives that end with their line and not with a semicolon."""
@@ -46,7 +46,7 @@ PREDICATE = re.compile(r"@!?[%\w]+\s+")
 
 @dataclass(frozen=True)
 class PtxInstruction:
-    """An opcode with its suffixes, whether a predicate decides on it, and the label that it leads to."""
+    """An opcode with its suffixes, whether it is predicated, and the label of a branch."""
 
     opcode: str
     is_predicated: bool = False
@@ -57,7 +57,7 @@ class PtxInstruction:
         return next((kind for pattern, kind in OPCODES if re.match(pattern, self.opcode)), "alu")
 
     def step(self, labels: dict[str, int]) -> FlowStep:
-        """What it does to the flow."""
+        """Return its effect on the control flow."""
         name = self.opcode.partition(".")[0]
         if name == "bra":
             return "may branch" if self.is_predicated else "branches", labels[self.label]
@@ -68,7 +68,7 @@ class PtxInstruction:
 
 @dataclass(frozen=True)
 class PtxLoop:
-    """A loop in numbers, per warp and step."""
+    """Instruction counts of a loop, per warp and step."""
 
     instructions: int
     matrix_instructions: int
@@ -92,7 +92,7 @@ class PtxLoop:
 
 @dataclass(frozen=True)
 class PtxLoopStatistics(PtxLoop):
-    """A K loop in numbers, per warp and step, and the producer warp's loop where that one loads for it."""
+    """Instruction counts of a K loop, per warp and step, and of the producer warp's loop if there is one."""
 
     kernel: str
     chip: str
@@ -108,7 +108,7 @@ class PtxLoopStatistics(PtxLoop):
 
     @property
     def rows(self) -> dict[str, str]:
-        """For people, in the terms in which kernels are compared."""
+        """The counts for display."""
         found = {
             "instructions per matrix instruction": f"{self.instructions_per_matrix:.2f}",
             "instructions, of them matrix": f"{self.instructions}, {self.matrix_instructions}",
@@ -135,7 +135,7 @@ def _traffic(loop: PtxLoop) -> dict[str, str]:
 
 
 def ptx_loop_statistics(ptx: str, kernel: str, chip: str) -> PtxLoopStatistics:
-    """Count the K loop of the kernel that a PTX module holds."""
+    """Count the instructions in the K loop of a PTX module's kernel."""
     code, labels = read_ptx(ptx)
     loops = find_loops_of_flow([one.step(labels) for one in code], 0, len(code))
     counted = _most(code, loops, "matrix")
@@ -176,7 +176,7 @@ def _body(text: str) -> str:
 
 
 def _most(code: Sequence[PtxInstruction], loops: Sequence[MachineLoop], kind: Class) -> Counter[Class] | None:
-    """The innermost loop that has the most instructions of a kind, if one has any."""
+    """Return the innermost loop with the most instructions of a class; None if no loop has any."""
     able = [loop for loop in loops if any(code[at].kind == kind for at in loop.body)]
     innermost = [a for a in able if not any(set(b.body) < set(a.body) for b in able)]
     counts = [Counter(code[at].kind for at in loop.body) for loop in innermost]

@@ -29,9 +29,9 @@ from tilewave.runtime.arrays import ArrayView
 PITCH_BYTES = 128
 """Rows of private memory begin at multiples of a cache line."""
 ALLOCATED_BYTES = 256
-"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
+"""The alignment of memory that CUDA allocates ("CUDA C++ Programming Guide", device memory accesses)."""
 CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"]}
-"""What elements of so many bytes are copied as: copies ask for bits alone."""
+"""The dtype that elements of so many bytes are copied as: copies move bits alone."""
 
 
 PACK, UNPACK, TRANSPOSE = "pack_rows", "unpack_rows", "transpose_rows"
@@ -54,7 +54,7 @@ class Misfit:
     order: tuple[int, ...]
 
     def seen(self, v: ArrayView) -> ArrayView:
-        """With its axes in that order."""
+        """Return the array with its axes in that order."""
         return _permuted(v, self.order)
 
     def copied_by(self, v: ArrayView) -> str:
@@ -80,7 +80,7 @@ class RepackedArray(Misfit):
         return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
 
     def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
-        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
+        """Return the array in private memory; written rows end with the last chunk, since TMA stores end there."""
         *outer, cols = self.seen(v).shape
         if self.is_written:
             cols = _up(cols, CHUNK_BYTES // v.dtype.bytes)
@@ -115,12 +115,12 @@ def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[Rep
 
 
 def padded_row(v: ArrayView) -> int:
-    """Elements from one row to the next, where each begins on a cache line."""
+    """Return the row stride in elements if each row begins on a cache line."""
     return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
 
 
 def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
-    """All that they take."""
+    """Return the bytes of private memory for these arrays."""
     last = arrays[-1]
     return last.offset_bytes + last.bytes(views[last.array])
 
@@ -134,7 +134,7 @@ def _up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class RowCopy:
-    """One of the kernels, for elements of so many bytes in arrays of so many axes, several at once."""
+    """A packing kernel for elements of so many bytes in arrays of so many axes, `count` arrays at once."""
 
     kind: str
     element_bytes: int
@@ -143,7 +143,7 @@ class RowCopy:
 
     @property
     def member(self) -> str:
-        """What a file calls its code."""
+        """The member of a file with its code."""
         return f"{self.kind}_{self.count}_{self.rank}_{self.element_bytes}"
 
     @property
@@ -159,7 +159,7 @@ class RowCopy:
         return KERNELS[self.kind](self.dtype, self.rank, NVIDIA_LANES, self.count)
 
     def bound(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[tuple[ArrayView, ArrayView], tuple[int, ...]]:
-        """What a launch is given for one array: it, what it is copied to or from, and numbers."""
+        """Return the launch arguments for one array: source and destination, and scalars."""
         seen, width = replace(r.seen(v), dtype=self.dtype), CHUNK_BYTES // self.element_bytes
         *outer, cols = seen.shape
         if self.is_back:
@@ -180,7 +180,7 @@ class CopyGroup:
     arrays: tuple[RepackedArray, ...]
 
     def bound(self, views: Sequence[ArrayView], memory: int) -> tuple[list[ArrayView], list[int]]:
-        """What it is launched with: arrays and numbers."""
+        """Return the arrays and scalars of its launch."""
         found = [self.copy.bound(views[r.array], r, memory) for r in self.arrays]
         return [v for pair, _ in found for v in pair], [n for _, numbers in found for n in numbers]
 
@@ -205,11 +205,11 @@ def copy_groups(
 # in numpy -----------------------------------------------------------------------------------------------------------
 
 POISON = 0xFF
-"""What every byte of private memory holds at first: no number of any float, and -1."""
+"""The initial byte of private memory: NaN in every float, and -1."""
 
 
 def in_numpy(arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch) -> Iterator[LaneLaunch]:
-    """The launches of a call whose arrays are repacked, with private memory of this process."""
+    """Return the launches of a call with packed arrays, with private memory in this process."""
     memory = np.full(private_bytes(arrays, views) + ALLOCATED_BYTES, POISON, np.uint8)
     at = _up(memory.ctypes.data, ALLOCATED_BYTES)
     own = list(views)

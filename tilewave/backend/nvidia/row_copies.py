@@ -1,4 +1,4 @@
-"""The copies around a launch whose arrays are repacked: their code, their launches, and the memory between them."""
+"""The packing copies around a launch: their code, their launches, and the private memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RowCopies:
         return self.codes[copy]
 
     def memory(self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
-        """The address of private memory for them."""
+        """Return the address of private memory for these arrays."""
         return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
 
     def launches(
@@ -84,7 +84,7 @@ def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
 
 
 def want_copy(copy: RowCopy, code: NvidiaCode) -> None:
-    """Raise something where that code cannot be launched as the copy: files may say anything."""
+    """Raise an exception where code cannot be launched as the copy: a file may have any contents."""
     kernel = copy.kernel
     arrays = [(v.type.rank, v.type.dtype) for v in kernel.body.args if isinstance(v.type, Memory)]
     LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))

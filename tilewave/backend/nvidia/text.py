@@ -1,4 +1,4 @@
-"""PTX as NVIDIA's assembler gets it: LLVM's, with other words where the assembler takes one of them wrongly."""
+"""PTX for ptxas: LLVM's text, with workarounds for instructions that ptxas miscompiles."""
 
 from __future__ import annotations
 

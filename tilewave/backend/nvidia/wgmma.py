@@ -56,8 +56,8 @@ SPELLINGS = {
 
 
 def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
-    """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile; up to its end, or,
-    of one that is only begun, up to `await_products`."""
+    """Emit the whole depth of a block as one piece of inline assembly, so that nothing touches the sums before its end,
+    or, for a product that is only issued, before `await_products`."""
     spelling = SPELLINGS[product.b.dtype]
     if product.ignored_bits != spelling.ignored_bits:
         raise TargetError(
@@ -132,7 +132,7 @@ def _below(rows: SharedRows, count: int, size: int) -> int:
 
 
 def _deeper(rows: SharedRows, step: int, size: int) -> int:
-    """How many bytes further it goes on for an instruction that comes so many later."""
+    """Return the byte offset of the operand for the instruction `step` steps along the depth."""
     if rows.is_turned:
         return step * STEP_BYTES // size * rows.row_bytes
     panel, along = divmod(step * STEP_BYTES, rows.row_bytes)

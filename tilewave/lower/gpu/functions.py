@@ -49,11 +49,11 @@ ERF_REST = (
 """log2(1 - erf(x)) for 1 < x < 4.1; beyond, erf is 1."""
 ERF_FAR = 4.1
 ABOUT_DIVIDED = "fdiv afn"
-"""To a unit in the last place or so, which is enough for what is then taken from 1, and a fifth of the instructions."""
+"""A division to about one unit in the last place, enough for a term subtracted from 1; a fifth of the instructions."""
 
 
 def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
-    """A function of f32, or of an f64 what the chip has for it: its root, and whole numbers next to it."""
+    """Return a function of f32; of f64 only those that the chip has: square root and roundings."""
     if isinstance(op, (ir.Sqrt, ir.Rsqrt, ir.Rounding)):
         return elementwise(f, op, [x], dtype, lanes)
     if dtype != F32:
