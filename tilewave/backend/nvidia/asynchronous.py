@@ -73,7 +73,7 @@ class Hopper:
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None:
         fence = FENCE + "\n" if gathering.is_read_later else ""
-        if gathering.number.isdigit():  # said as a number, it takes that barrier alone from the chip
+        if gathering.number.isdigit():  # a literal reserves only that hardware barrier, a register all of them
             asm(f, f"{fence}bar.sync {gathering.number}, {gathering.waves * LANES};")
         else:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
@@ -126,7 +126,7 @@ class Hopper:
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
     def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
-        """ptxas moves an arrival before the data of earlier shared memory loads has come, unless it depends on them."""
+        """Return the address plus a hidden 0 computed from `words`: ptxas would move the arrival before the loads."""
         if not words:
             return signal
         whole = words[0]
@@ -164,7 +164,7 @@ class Hopper:
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
 
     def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None:
-        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and others follow."""
+        """Multicast `mine`; a workgroup that loads for itself has only its bit in the mask, and loads `others` too."""
         itself = f.value(f"shl i32 1, {copy.rank}")
         those = f.value(f"trunc i32 {f.value(f'select i1 {copy.together}, i32 {copy.sharers}, i32 {itself}')} to i16")
         text, operands = copy_in_text(copy.mine, 3, "$2")
@@ -227,7 +227,7 @@ class Hopper:
 
 
 def one_lane(f: LlvmFunction) -> Typed:
-    """1 in the first lane of the wave, 0 in the others."""
+    """Return 1 in the first lane of the wave, 0 in the others."""
     mine = f.value(f"icmp eq i32 {lane(f)}, 0")
     return "i32", f.value(f"zext i1 {mine} to i32")
 
@@ -245,7 +245,7 @@ def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typ
 
 
 def _place(box: Box, first: int) -> tuple[str, list[Typed]]:
-    """A part of an array; PTX counts axes from the fastest."""
+    """Return the map and coordinates of a box; PTX lists axes from the fastest."""
     at = [("i32", x) for x in reversed(box.at)]
     numbers = ", ".join(f"${first + 1 + i}" for i in range(len(at)))
     return f"[${first}, {{{numbers}}}]", [("ptr", box.map), *at]
