@@ -154,7 +154,7 @@ class Build(Protocol):
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Its resources, for tables and JSON."""
+        """The resources of the build, for tables and JSON."""
         return {}
 
     @property

@@ -266,7 +266,7 @@ class _Run:
     step: int
 
 
-@lru_cache(maxsize=1024)  # an interpreter asks with every product
+@lru_cache(maxsize=1024)  # the interpreter calls it for every product
 def _tiled(
     one: LinearLayout,
     shape: tuple[int, ...],

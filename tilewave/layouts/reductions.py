@@ -83,7 +83,7 @@ def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ..
 
 
 def lane_moves(layout: Layout, waves: int, lanes: int) -> list[tuple[int, ...]] | None:
-    """Return the move of each bit of the lane's number along each axis; None unless bits are independent."""
+    """Return the move of each bit of the lane's number along each axis; None where moves do not add up."""
     if layout.limit or lanes & (lanes - 1):
         return None
     held = _held(layout, waves, lanes)

@@ -169,7 +169,7 @@ def find(name: str) -> Machine:
 def find_among(name: str, machines: Mapping[str, Machine], besides: str = "") -> Machine:
     """Return a machine by its name, in any case; raise MachineError with the nearest name where there is none.
 
-    The name of a chip is answered with its default card. `besides` says what else can be named.
+    For the name of a chip the error suggests its default card. `besides` says what else can be named.
     """
     word = str(name).strip().lower()
     for known, machine in machines.items():

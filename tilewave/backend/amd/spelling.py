@@ -115,7 +115,7 @@ class Amdgcn:
     def widest_bytes(self) -> int:
         return self.chip.widest_load_bytes
 
-    # -- who this is
+    # -- numbers of workgroup, wave and lane
 
     def workgroup(self, f: LlvmFunction) -> str:
         return f.call("i32", "llvm.amdgcn.workgroup.id.x", [])

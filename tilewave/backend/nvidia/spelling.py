@@ -45,7 +45,7 @@ class Nvptx:
     def asynchronous(self) -> Hopper:
         return Hopper(self.chip)
 
-    # -- who this is
+    # -- numbers of workgroup, wave and lane
 
     def workgroup(self, f: LlvmFunction) -> str:
         return numbers.workgroup(f)

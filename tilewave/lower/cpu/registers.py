@@ -315,7 +315,7 @@ class RegisterTiles:
         for_each(f, kind.shape, element)
         return f.finish(attributes="nounwind noinline cold", linkage="internal")
 
-    # -- elements one by one, where a formula says where each is
+    # -- single elements, at positions given by a formula
 
     def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> RowVectors:
         f = self.f

@@ -42,7 +42,7 @@ class DirectLoads:
             first = r - r % through_one
             if r % at_once == 0:
                 where = self._place(op, to, r * stretch)
-            if op.columns or r == first:  # with columns a window is opened per round; LLVM merges equal ones
+            if op.columns or r == first:  # with columns, a window per round: equal ones are left to LLVM
                 in_front = (first % at_once + through_one - 1) * stretch
                 window = _WindowInFront(self.m, op.of_round(r), place, in_front, _round(op, first))
             far = r % at_once * stretch
@@ -106,8 +106,8 @@ class _WindowInFront(ArrayWindow):
         super().__init__(memory, op, place, behind)
 
     def _least(self, axis: int) -> int:
-        """As the position is known as a whole: its terms forget that no more is taken from a workgroup's number than it
-        has. Rows that need not be looked at one by one have offsets that several windows can share."""
+        """Return a lower bound of the position as a whole, tighter than that of its terms, which may subtract from a
+        workgroup's number. Rows without a bounds check have offsets that several windows share."""
         return max(super()._least(axis), self.n.positions.ranges.of(self.op.at[axis])[0])
 
     def _window(self, pointer: str, size_bytes: str) -> str:

@@ -172,7 +172,7 @@ class LaneTarget(Protocol):
         ...
 
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
-        """Tell the scheduler to place the next `count` instructions of a kind here."""
+        """Make LLVM's scheduler place the next `count` instructions of a kind here."""
         ...
 
     def await_loads(self, f: LlvmFunction) -> None:
