@@ -27,6 +27,7 @@ LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 LN_2_PARTS = (0.693145751953125, 1.42860682030941723212e-06)
 """Two floats whose sum is ln 2; the first times an integer up to 2⁸ is exact."""
 MIDDLE = 254
+"""Twice the exponent bias of f32: a power is split into two, each with a bias."""
 ROUNDS = 1.5 * 2.0**23 + MIDDLE
 """Added to a small float, rounds it to an integer; the last nine bits of the sum are that integer plus 254."""
 ENDS = {"exp": (-104.0, 89.0), "exp2": (-150.0, 129.0)}

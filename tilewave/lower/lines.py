@@ -12,7 +12,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 
 FIRST = 10
-"""The first metadata number used here; others use those below."""
+"""The first metadata number used here; module flags and the notes of the AMD target have those below."""
 
 
 def first_line(kernel: Kernel) -> Loc:

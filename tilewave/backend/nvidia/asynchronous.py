@@ -41,6 +41,7 @@ selp.b32 $0, 1, 0, p;
 FENCE = "fence.proxy.async.shared::cta;"
 """Makes stores of lanes to shared memory visible to later TMA copies and wgmma."""
 GROUP = 4
+"""Waves of a warpgroup."""
 MOST_REGISTERS = 240
 """The most registers that a lane is given (setmaxnreg)."""
 WAVE_MEETS = "bar.warp.sync -1;"
@@ -92,6 +93,7 @@ class Hopper:
         at_first = min(MOST_REGISTERS, all_of_a_lane // (of * resident) // grain * grain)
         given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
+        # setmaxnreg needs whole warpgroups that execute it together.
         if more <= at_first or waves % GROUP or of % GROUP:
             return (lambda: None), (lambda: None)
         return (
@@ -201,6 +203,7 @@ class Hopper:
         asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
     def await_async_out(self, f: LlvmFunction, pending: int) -> None:
+        # `.read`: shared memory may be reused, though the stores need not be complete.
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
 
     def await_earlier(self, f: LlvmFunction) -> None:

@@ -54,6 +54,7 @@ from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
 KEPT_CLASSES = 1024
+"""Layouts, or launches with packed arrays, that are kept; beyond this many the cache is cleared."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")

@@ -24,12 +24,14 @@ from tilewave.lower.llvm import LlvmFunction, Typed
 STEP_BYTES = 32
 """The depth of one instruction."""
 BLOCK_ROWS, UNIT = 64, 16
+"""Rows of one instruction's sums, and the bytes that addresses and offsets in a descriptor count in."""
 HELD_DEPTH, HELD_REGISTERS = 16, 4
 """The depth of one instruction whose first operand is in registers, and the registers per lane."""
 WAIT = "wgmma.wait_group.sync.aligned {};"
 NEVER_COMPUTED, PAUSE = "0x7fa00001", "@p nanosleep.u32 0;"
 """A signalling NaN, which arithmetic never returns; and what lanes that have it would execute."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
+"""The swizzle mode in bits 62 and 63 of a descriptor, by the bytes of a row."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ def descriptor(f: LlvmFunction, rows: SharedRows) -> str:
     """Return the descriptor of an operand that begins at a multiple of 8 rows."""
     across = rows.panel_bytes // UNIT if rows.is_turned else 1
     fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | across << 16
+    # A descriptor has bits 4 to 17 of the address.
     low = f.value(f"and i32 {rows.address}, {(1 << 18) - 1}")
     low = f.value(f"lshr i32 {low}, 4")
     wide = f.value(f"zext i32 {low} to i64")

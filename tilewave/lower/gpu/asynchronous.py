@@ -29,7 +29,9 @@ from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, as_word, cut, natur
 from tilewave.lower.launch_arguments import MapArgument
 
 CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
+"""The chunks of the swizzle of TMA and wgmma, and the rows after which it repeats."""
 SIGNAL_BYTES = 8
+"""Bytes of an mbarrier."""
 
 
 Allot = Callable[[str, int, int], str]

@@ -43,6 +43,7 @@ LOG10_2 = (0.301025390625, 4.6050389811952113e-06)
 LOG10_E = 0.4342944819032518
 ROOT_HALF = 0.7071067811865476
 SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
+"""Subnormal arguments of a logarithm are scaled to normal ones, whose exponent bits are n."""
 FAR = 300.0
 """Beyond ± this argument, powers are 0 or infinity."""
 

@@ -25,6 +25,7 @@ from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, regrouped
 
 BLOCK, PAIR = 8, 2
+"""Rows and columns of a block, and the 16-bit elements of a register."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ TANH = (
     0.002079985650165747,
 )
 TANH_NEAR = 0.64
+"""Below this, tanh is a polynomial of the square times x; from there on it comes from exp."""
 ERF = (
     0.1283791670623615,
     -0.3761263847599041,
@@ -92,5 +93,6 @@ class _Math(ExponentArithmetic):
         within = self.choose(self.below(size, ERF_FAR), size, self.number(ERF_FAR))
         rest = self.exponential("exp2", self.polynomial(within, ERF_REST))
         far = self.do("fsub", self.number(1.0), rest)
-        is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")  # what is no number stays none
+        # Unordered, so that NaN takes the polynomial.
+        is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")
         return self.choose(is_near, near, self.call("copysign", far, x))

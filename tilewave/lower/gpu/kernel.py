@@ -134,6 +134,7 @@ class _Body:
         """The first of the waves that run the current block."""
         reach = ArrayWindow if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
+        # After shared_memory, because direct loads decide the metadata of its loads.
         self.brought = self.bringing()
         self.async_ops = (
             AsynchronousOps(target.asynchronous, self.registers, kernel, self.places, self.allot)
