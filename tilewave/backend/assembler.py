@@ -1,4 +1,4 @@
-"""LLVM in a process of its own: what it dislikes ends that process, not the author's."""
+"""LLVM in a child process: a crash of LLVM ends the child, not the user's process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilewave.backend.llvm_child import LlvmMachine, ObjectCode
 from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError, here
 
-# Isolated from the user's variables, directories and start-up files, which may print or shadow; what it needs beyond
-# Python's own library it is told, and that stands behind it.
+# Isolated from the user's variables, directories and start-up files, which may print or shadow; the paths it needs
+# besides the standard library (_NEEDS) follow as arguments.
 _START = "import sys; sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
 _NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
 OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
@@ -23,7 +23,7 @@ NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave ru
 
 
 class AssemblyFailed(Exception):
-    """LLVM gave up; the text is what it said."""
+    """LLVM failed; the message is its output."""
 
     def __init__(self, what: str, remedy: str = OUR_FAULT) -> None:
         super().__init__(what)
@@ -31,7 +31,7 @@ class AssemblyFailed(Exception):
 
 
 def assembled(kernel: str, target: str, llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
-    """The same as `assemble`, for a named kernel: what goes wrong is told to its author."""
+    """Run `assemble` for a named kernel and report failures as TargetError."""
     try:
         return assemble(llvm_ir, machine)
     except AssemblyFailed as failed:
@@ -40,7 +40,7 @@ def assembled(kernel: str, target: str, llvm_ir: str, machine: LlvmMachine) -> O
 
 
 def assemble(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
-    """Optimise LLVM IR and make object code of it, in a child process."""
+    """Optimize LLVM IR and compile it to object code, in a child process."""
     if not sys.executable:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
     mark = f"tilewave {secrets.token_hex(16)} "
@@ -62,7 +62,7 @@ def _last_words(stderr: bytes) -> str:
 
 
 def _answer(stdout: bytes, mark: bytes) -> ObjectCode:
-    """What stands behind the mark; others may have printed before and after it."""
+    """Return the answer after the mark; other code in the child may have printed before and after it."""
     _, found, answer = stdout.partition(mark)
     head, _, rest = answer.partition(b"\n")
     sizes = json.loads(head) if found else {"code_bytes": 0, "asm_bytes": 1}

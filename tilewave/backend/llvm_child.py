@@ -1,6 +1,6 @@
 """The process that runs LLVM: a line of JSON on stdin, then the IR; on stdout a mark, a line of JSON, then the bytes.
 
-It needs llvmlite and nothing else of ours; whoever starts it says where that lies.
+It imports llvmlite and nothing else of tilewave; the parent process passes the path.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from typing import BinaryIO
 import llvmlite.binding as llvm
 
 MOST_PRODUCTS = 40
-"""Of a block; GEMMs have up to 25. LLVM's strength reduction compares each one with all the others: 192 of them,
-of a lane with 64 rows of three arrays, took nine tenths of the time, and gave the same instructions."""
+"""Products of a block above which strength reduction is skipped; GEMMs have up to 25. LLVM's strength reduction
+compares each with all the others: 192 of them, of a lane with 64 rows of three arrays, took nine tenths of the time,
+and gave the same instructions."""
 PRODUCT = re.compile(r"= mul (?:\w+ )*i\d+ %\S+, %")
 REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
-"""LLVM's option, which has AMD's chips alone; others have no such kernels that take long."""
+"""LLVM's option for strength reduction, which only AMD targets have; others have no kernels where it is slow."""
 NEGATION = re.compile(r"^  (%\S+) = (fneg .*?)<(\d+) x (\w+)> (%[^\s,]+)(.*)$", re.MULTILINE)
 DEFINITION = re.compile(r"^  (%\S+) = (\w+)", re.MULTILINE)
 NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
-"""Vectors that are put together of parts, which may be choices."""
+"""Instructions whose vectors are assembled from parts, which may be selects."""
 
 
 @dataclass(frozen=True)
 class LlvmMachine:
-    """What LLVM is told of the machine to compile for."""
+    """LLVM's description of the machine to compile for."""
 
     triple: str
     cpu: str
     features: str
     gives: str = "object and text"
-    """`text` where LLVM has no assembler of its own: the code is then the text's; `object` where nobody reads one."""
+    """`text` where LLVM has no assembler for the target: the code is the text; `object` where no text is needed."""
     negates_choices: bool = True
-    """False where LLVM negates the last part of a vector of choices and no other."""
+    """False where LLVM negates only the last element of a vector of selects."""
     options: tuple[str, ...] = ()
-    """LLVM's own, beside those that all code is compiled with; they hold for the rest of the process."""
+    """LLVM options besides those for all code; they apply to the rest of the process."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def main() -> None:
 
 def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
     request = json.loads(stdin.readline())
-    # Not up to the end: the pipe stays open as long as any process forked meanwhile lives.
+    # A fixed number of bytes: the pipe stays open as long as any process forked meanwhile lives.
     text = stdin.read(request["ir_bytes"]).decode()
     made = compile_here(text, LlvmMachine(**request["machine"]))
     asm = made.asm.encode()
@@ -61,7 +62,7 @@ def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
-    """Optimise LLVM IR and make object code of it, in this process, which LLVM may end."""
+    """Optimize LLVM IR and compile it to object code in this process, which LLVM may terminate."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for option in machine.options:
@@ -74,7 +75,7 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     module.triple, module.data_layout = machine.triple, str(to.target_data)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_unrolling = False  # what is worth unrolling is unrolled already
+    options.loop_unrolling = False  # the lowering has unrolled what pays
     builder = llvm.create_pass_builder(to, options)
     builder.getModulePassManager().run(module, builder)
     if not machine.negates_choices:
@@ -84,13 +85,13 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
         return ObjectCode(asm.encode(), asm)
     if machine.gives == "object":
         return ObjectCode(to.emit_object(module), "")
-    optimized = str(module)  # emitting changes a module, so each of the two gets its own
+    optimized = str(module)  # emitting changes a module, so object and text are emitted from separate ones
     llvm.set_option("", f"{REDUCES_STRENGTH}={int(most_products(optimized) <= MOST_PRODUCTS)}")
     return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(optimized)))
 
 
 def most_products(llvm_ir: str) -> int:
-    """How many numbers that are not constant are multiplied in a block, in the one that has the most of it."""
+    """Return the most multiplications without a constant in a basic block."""
     return max(len(PRODUCT.findall(block)) for block in re.split(r"\n\S+:", llvm_ir))
 
 
@@ -101,7 +102,7 @@ def _with_parts_negated(module: llvm.ModuleRef) -> llvm.ModuleRef:
 
 
 def negated_by_parts(llvm_ir: str) -> str:
-    """The same with each number negated by itself where a vector of them may be put together of choices."""
+    """Return LLVM IR with vectors that may be assembled from selects negated element by element."""
     made_by = dict(DEFINITION.findall(llvm_ir))
 
     def parts(negation: re.Match[str]) -> str:

@@ -1,18 +1,18 @@
-"""The targets by name alone, for whoever tells of them and does not wait for what stands behind each (`targets.py`)."""
+"""The names of the targets, without importing their backends (`targets.py`)."""
 
 from __future__ import annotations
 
 DEFAULT_TARGET = "cpu"
-"""Where nothing is said: every machine has one."""
+"""The default target, which every machine has."""
 
 INTERPRETER = "numpy"
-"""The target for which every kernel compiles: whole tiles, and nothing of a chip."""
+"""The target for which every kernel compiles: tiles in numpy, independent of a chip."""
 
 TARGET_NAMES = (DEFAULT_TARGET, "gfx942", "gfx950", "sm_90a", INTERPRETER)
-"""Those of `TARGETS`, in its order; a test compares the two."""
+"""The names in `TARGETS`, in its order; a test compares the two."""
 
 COUNTED_TARGETS = ("gfx942", "gfx950", "sm_90a")
-"""Those of them that can count what stands in a K loop."""
+"""The targets whose K loops can be counted."""
 
 CUDA_TARGET = "sm_90a"
-"""The first of them for arrays on `cuda`."""
+"""The first target for arrays on `cuda`."""

@@ -1,6 +1,6 @@
-"""What a target says of itself, and what it makes of a kernel; everybody above asks these and knows no target by name.
+"""The interface of targets: what a target provides, and what it makes of a kernel; callers know no target by name.
 
-A backend is light: LLVM, passes and drivers are imported when somebody builds, loads or runs.
+A backend imports LLVM, passes and drivers only when a kernel is built, loaded or run.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How the author wants a kernel built, in words that every target reads."""
+    """The options of a build, common to all targets."""
 
     prefetched: int = 0
-    """Steps of a loop that loads are ahead; 0: they are not."""
+    """Loop steps by which loads are ahead; 0: none."""
     buffers: int | None = None
-    """Steps that shared memory holds at once, where the author says it."""
+    """The stages of the software pipeline in shared memory; None: the target's choice."""
     instruction_set: str | None = None
     in_place: bool = False
-    """Whether operands are read where they lie, and not packed before the launch."""
+    """Whether operands are read in place, without packing before the launch."""
     sizes: tuple[tuple[str, int], ...] = ()
-    """How large open sizes come at most, where that is known: what pays is judged by them, and nothing else."""
+    """The largest values of dynamic sizes, where known; they only affect which optimizations pay."""
 
 
 CallAgain = Callable[..., int]
-"""Of arrays that begin where others do which lie as those of a call before, and perhaps of other numbers than it gave,
-as words; both in tuples. 0 where it has been made; anything else where nothing has, and they must be looked at closely.
+"""A replayed launch: called with the arrays, of the same layout as those of an earlier call, and optionally new scalar
+arguments as words, both in tuples. Returns 0 if launched; otherwise nothing was launched and a full call is needed.
 """
 
 
 class CountedLoop(Protocol):
-    """What stands in the K loop of a kernel's code: a dataclass of numbers, and these."""
+    """Instruction counts of the K loop of a kernel: a dataclass of numbers, and these."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -55,11 +55,11 @@ class CountedLoop(Protocol):
     def instructions_per_matrix(self) -> float: ...
     @property
     def heading(self) -> str:
-        """For people: what the numbers are for."""
+        """The heading of the counts, for display."""
 
     @property
     def rows(self) -> Mapping[str, str]:
-        """For people: the numbers, under what each of them is."""
+        """The counts by label, for display."""
 
 
 class Emulated(Protocol):
@@ -78,7 +78,7 @@ class Emulated(Protocol):
 
 
 class Resources(Protocol):
-    """What a workgroup takes of its machine; each vendor counts more."""
+    """The resources of a workgroup; each vendor adds more."""
 
     @property
     def machine(self) -> str: ...
@@ -86,11 +86,11 @@ class Resources(Protocol):
     def waves(self) -> tuple[int, ...]: ...
     @property
     def lanes(self) -> int:
-        """Of one wave."""
+        """Lanes of one wave."""
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """The matrix instructions that were taken."""
+        """The matrix instructions used."""
 
     @property
     def shared_bytes(self) -> int: ...
@@ -98,12 +98,12 @@ class Resources(Protocol):
     def loads(self) -> tuple[LaneLoads, ...]: ...
     @property
     def not_as_asked(self) -> tuple[str, ...]:
-        """What the author wished and did not get, and why."""
+        """Requests that were not met, and why."""
 
 
 @dataclass(frozen=True)
 class LaneLaunch:
-    """One launch of a call, for the interpreter of lanes."""
+    """One launch of a call, for the lane-level interpreter."""
 
     kernel: Kernel
     views: tuple[ArrayView, ...]
@@ -116,59 +116,59 @@ class Build(Protocol):
     @property
     @abstractmethod
     def steps(self) -> tuple[Step, ...]:
-        """What the target's own passes did."""
+        """The steps of the target's passes."""
 
     @abstractmethod
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
-        """On the target's device; `numbers` are the open symbols in the kernel's order."""
+        """Run the kernel on the target's device; `numbers` are the dynamic symbols in the kernel's order."""
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
-        """Run it with what a call gives; a target that knows such calls from before need not ask for their sizes."""
+        """Run the kernel with a call's arguments; a target may skip `sized` for calls that it has seen."""
         found = sized(arrays, given)
         self.run(arrays, found.numbers, found.parameters)
 
     def again(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> CallAgain | None:
-        """The same call for arrays that lie as these, which have been run; None where each must be looked at closely.
+        """Return the replayed launch for arrays with the same layout as these, which have been run; None: a full call.
 
-        `fresh` are those of the arrays that nobody else has in any such call.
+        `fresh` are the indices of arrays that share memory with no other array in any such call.
         """
         return None
 
     @abstractmethod
     def stored(self) -> Stored:
-        """What a file must hold of it, for the backend's `load`."""
+        """Return what a file must contain for the backend's `load`."""
 
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """What a person may want to look at, by the suffix of a file's name."""
+        """Return files for inspection, by suffix."""
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
-        """What these arrays keep its code from, and why."""
+        """Return remarks on what these arrays keep the code from."""
         return ()
 
     def prepacked(self, array: Any, name: str) -> Any:
-        """The operand of that name as launches had best find it, to be kept for many calls; itself where it is so."""
+        """Return the operand of that name packed for many calls; the array itself where packing does not help."""
         return array
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """What it takes of the machine, for tables and JSON."""
+        """The resources of the build, for tables and JSON."""
         return {}
 
     @property
     def lanes(self) -> Kernel | None:
-        """What each lane does."""
+        """The lane-level kernel."""
         return None
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
-        """What each lane does with arrays that lie so, launch by launch; `values` are the numbers of the call."""
+        """Return the lane-level launches of a call with these array layouts; `values` are its scalar arguments."""
         return () if self.lanes is None else (LaneLaunch(self.lanes, tuple(views), values),)
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """Which arrays it has machine code for by now, one by one."""
+        """Descriptions of the arrays that machine code exists for, one per variant."""
         return ()
 
     @property
@@ -189,7 +189,7 @@ class Build(Protocol):
 
     @property
     def assembled_figures(self) -> Mapping[str, Any]:
-        """What only an assembler of another vendor tells, which may take a second: registers, spills, occupancy."""
+        """Registers, spills and occupancy from the vendor's assembler, which may take a second."""
         return {}
 
     @property
@@ -198,72 +198,72 @@ class Build(Protocol):
 
     @property
     def loop(self) -> CountedLoop | None:
-        """What stands in its K loop; an error where it has none."""
+        """Instruction counts of the K loop; an error where the kernel has none."""
         return None
 
 
 class Backend(Protocol):
-    """A target: a line of `TARGETS`."""
+    """A target: an entry of `TARGETS`."""
 
     name: str
-    """As the author writes it, and as files and the cache know it."""
+    """The name of the target in code, files and the cache."""
     kind: str
-    """For people: `the CPU`."""
+    """The kind of target, for display: `the CPU`."""
     device: str | None
-    """The kind of device that arrays lie on, as DLPack has it; None: it is for none, and takes the CPU's."""
+    """The DLPack kind of device that arrays are on; None: no device, and it takes the CPU's arrays."""
     also_called: tuple[str, ...] = ()
-    """What people write who mean one of its vendor's targets."""
+    """Other words for the vendor's targets, for hints in errors."""
     has_lanes: bool = False
-    """Its kernels can be interpreted lane by lane."""
+    """Whether kernels can be interpreted lane by lane."""
     is_emulated: bool = False
-    """Its machine code can be run without its device."""
+    """Whether machine code can be run without the device."""
     counts_loops: bool = False
-    """What stands in the K loop of its code can be counted."""
+    """Whether the instructions of a K loop can be counted."""
     takes_instruction_sets: bool = False
     has_cost_model: bool = False
-    """Whether `tilewave.tune` predicts how long a launch of its kernels takes, so that tiles can be tuned for it."""
+    """Whether `tilewave.tune` has a cost model of its kernels, so that tiles can be tuned for it."""
     judges_by_sizes: bool = False
-    """Whether its code of one tile may differ by how large open sizes come."""
+    """Whether the code of one tile may depend on the largest values of dynamic sizes."""
 
     @property
     def most_bytes(self) -> int | None:
-        """Of a tile that a workgroup holds: what is larger must be taken in parts; None: whatever memory has."""
+        """The most bytes of a tile in a workgroup; larger tiles must be split; None: no limit."""
         return None
 
     @abstractmethod
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> Build:
-        """A kernel on whole tiles, for this target; an error at the author's line where that cannot be."""
+        """Build a tile-level kernel for this target; raise an error at the source line where it cannot."""
 
     @abstractmethod
     def load(self, contents: Contents, kernel: Kernel) -> Build:
-        """What `Build.stored` gave to a file."""
+        """Return the build that `Build.stored` wrote to a file."""
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:
-        """Those behind the tile level, in order, for their names: a kernel may need fewer."""
+        """Return the passes after the tile level, in order, for their names: a kernel may need fewer."""
 
     def device_count(self) -> int:
-        """How many devices of its kind are here; the machine's own memory is no device."""
+        """Return the number of devices of its kind on this machine; host memory is not a device."""
         return 0
 
     def driver(self) -> str:
-        """For people: the driver that runs its code, or why there is none; nothing where no driver is needed."""
+        """Return the driver, or why there is none, for display; "" where no driver is needed."""
         return ""
 
     def runs_on(self, number: int) -> bool:
-        """Whether its code runs on that device of its kind."""
+        """Return whether its code runs on that device of its kind."""
         return self.device == "cpu"
 
     def device_name(self, number: int) -> str:
-        """For people: `NVIDIA A100 (sm_80)`."""
+        """Return the device's name for display: `NVIDIA A100 (sm_80)`."""
         return self.kind
 
     def check(self, options: BuildOptions) -> None:
-        """Refuse what would be taken and change nothing."""
+        """Raise an error for options that the target would silently ignore."""
         return
 
 
 def figures_of(resources: Any) -> dict[str, Any]:
-    """The fields that a record of resources shows, its loads as text and last."""
+    """Return the displayed fields of a record of resources, its loads as text and last."""
     shown = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
     return {**{name: getattr(resources, name) for name in shown}, "loads": [str(x) for x in resources.loads]}

@@ -1,4 +1,4 @@
-"""What a kernel can be compiled for: a new chip of a known vendor is a record in `machine`, a new vendor a folder."""
+"""The targets: a new chip of a known vendor is a record in `machine`, a new vendor a folder."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ TARGETS: dict[str, Backend] = {
         InterpreterBackend(INTERPRETER),
     )
 }
-"""By the name that authors write; in the order in which they are listed, and looked through."""
+"""The targets by name, in the order in which they are listed and searched."""
 
 CHIP = re.compile(r"(gfx|sm)_?([0-9]+)[a-z]?")
-"""How vendors call their chips: a family and a number."""
+"""A vendor's name of a chip: a family and a number."""
 
 
 def target_named(name: str) -> Backend:
@@ -47,9 +47,9 @@ def _names() -> str:
 
 
 def _meant(name: object) -> str:
-    """What follows `unknown target …`: the target of a card, a vendor or a system, or the one spelled most alike.
+    """Return the hint after `unknown target …`: the target of a card, a vendor or a system, or the nearest name.
 
-    A chip that differs in its number is another chip, for which the nearest name would not do.
+    A chip with another number is another chip, so the nearest name is no hint for it.
     """
     word = str(name).strip().lower()
     cards = {card.lower(): machine.target for card, machine in MACHINES.items()}
@@ -63,13 +63,13 @@ def _meant(name: object) -> str:
 
 
 def target_of(machine: Machine) -> str:
-    """The target that a machine's chip runs, or the interpreter where there is none: a machine of a user's own file."""
+    """Return the target of a machine's chip; the interpreter for a user-defined machine without one."""
     return machine.target if machine.target in TARGETS else INTERPRETER
 
 
 def target_here() -> str:
-    """Where a kernel runs if neither its author nor its arrays say it: as TILEWAVE_TARGET says, or on the GPU that is
-    here, else on the CPU.
+    """Return the default target where neither the kernel nor its arrays name one: TILEWAVE_TARGET, else the target of
+    this machine's GPU, else the CPU.
     """
     said = os.environ.get("TILEWAVE_TARGET", "")
     if said and said not in TARGETS:
@@ -87,7 +87,7 @@ def _found_here() -> str:
 
 
 def target_on(kernel: str, device: str) -> Backend:
-    """The target whose code runs on `cpu`, `cuda:1`, …; an error where there is none."""
+    """Return the target whose code runs on `cpu`, `cuda:1`, …; raise an error where there is none."""
     kind, _, number = device.partition(":")
     able = targets_on(kind)
     try:
@@ -110,10 +110,10 @@ def target_on(kernel: str, device: str) -> Backend:
 
 
 def targets_on(device: str) -> list[Backend]:
-    """Those for a kind of device: `cuda`."""
+    """Return the targets for a kind of device, such as `cuda`."""
     return [target for target in TARGETS.values() if target.device == device]
 
 
 def quoted(targets: Iterable[Backend]) -> str:
-    """As they are written behind `target=` in a remedy."""
+    """Return the targets as they are written after `target=` in a remedy."""
     return " or ".join(f'"{target.name}"' for target in targets)

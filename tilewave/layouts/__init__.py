@@ -1,1 +1,1 @@
-"""Which lane holds which element, as mathematics: it knows nothing of kernels."""
+"""Layouts: which lane and register has which element, as mathematics, independent of kernels."""

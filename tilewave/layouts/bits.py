@@ -14,7 +14,7 @@ Columns = tuple[int, ...]
 
 
 def applied(columns: Sequence[int], x: Any) -> Any:
-    """The matrix times a vector: the columns of all bits of x, added; on an int or an array."""
+    """Return the matrix times a vector: the columns of all bits of x, added; x is an int or an array."""
     found = x & 0
     for i, column in enumerate(columns):
         found = found ^ ((x >> i & 1) * column)
@@ -22,7 +22,7 @@ def applied(columns: Sequence[int], x: Any) -> Any:
 
 
 def after(outer: Sequence[int], inner: Sequence[int]) -> Columns:
-    """The product of two matrices: `inner` is applied first."""
+    """Return the product of two matrices: `inner` is applied first."""
     return tuple(applied(outer, column) for column in inner)
 
 
@@ -35,24 +35,24 @@ def identity(bits: int) -> Columns:
 
 
 def stacked(upper: Sequence[int], lower: Sequence[int], lower_bits: int) -> Columns:
-    """Two matrices below each other."""
+    """Return a matrix of two, one below the other."""
     return tuple(x << lower_bits | y for x, y in zip(upper, lower, strict=True))
 
 
 class Span:
-    """What columns reach, and how: the first ones are used before later ones."""
+    """The span of columns, with the combination that gives each vector; earlier columns are used first."""
 
     def __init__(self, columns: Sequence[int] = ()) -> None:
         self.pivots: dict[int, tuple[int, int]] = {}
         """By leading bit: a vector, and the columns that add up to it."""
         self.kernel: list[int] = []
-        """Sums of columns that come to nothing; a basis of all there are."""
+        """A basis of the sums of columns that are 0."""
         self.count = 0
         for column in columns:
             self.add(column)
 
     def add(self, column: int) -> bool:
-        """Whether it reaches further than those before."""
+        """Add a column and return whether it is independent of those before."""
         rest, used = self.reduced(column)
         used ^= 1 << self.count
         self.count += 1
@@ -63,12 +63,12 @@ class Span:
         return bool(rest)
 
     def solve(self, vector: int) -> int | None:
-        """Which columns add up to a vector; None where none do."""
+        """Return the columns that add up to a vector; None where none do."""
         rest, used = self.reduced(vector)
         return None if rest else used
 
     def reduced(self, vector: int) -> tuple[int, int]:
-        """What is left of a vector, and the columns that were taken away."""
+        """Return the remainder of a vector, and the columns that were subtracted."""
         used = 0
         for lead in sorted(self.pivots, reverse=True):
             if vector.bit_length() >= lead and vector >> (lead - 1) & 1:
@@ -80,5 +80,5 @@ class Span:
         return self.solve(vector) is not None
 
     def __len__(self) -> int:
-        """The rank."""
+        """Return the rank."""
         return len(self.pivots)

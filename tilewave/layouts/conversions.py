@@ -1,23 +1,23 @@
-"""From one layout of a tile to another: who holds what I need.
+"""Conversion of a tile from one register layout to another: which lane and register has the element that each needs.
 
 The element that register r of lane l needs is held by register R·r + S·l of lane T·r + U·l, matrices over bits that
 follow from the two layouts. Three cases, the cheapest first:
 
-    T = 0, U = 1     each lane has what it needs: registers change places, by the lane's number where S is not 0
-    else             lanes exchange registers: a lane gives one register to whoever asks, and must know which
+    T = 0, U = 1     each lane has what it needs: registers are permuted, depending on the lane where S is not 0
+    else             shuffles: a source lane gives one register per shuffle, and must know which
     (None)           another wave holds it: through shared memory
 
-A lane that gives register after register cannot ask each taker what it wants. So takers agree on an order: lane l
-takes its registers in the order r + Y·l. If U' = U + T·Y then tells apart all lanes that want different registers of
-one giver, X = (S + R·Y) / U' says what a giver must give, and the conversion is three steps, each of them simple:
+A source lane gives one register per shuffle and cannot ask each destination lane which one it needs. So destinations
+agree on an order: lane l takes its registers in the order r + Y·l. If U' = U + T·Y then distinguishes all lanes that
+need different registers of one source, X = (S + R·Y) / U' is what a source must give, and the conversion is:
 
     give      z[r] = x[(R + X·T)·r + X·l]             within each lane
-    shuffle   y[r] = z[r] of lane T·r + U'·l          one exchange a register, none twice
+    shuffle   y[r] = z[r] of lane T·r + U'·l          one shuffle per register, none twice
     take      result[r] = y[r + Y·l]                  within each lane
 
-Where several lanes hold copies of an element, takers may also turn to different ones of them, which Y can say as well.
+Where several lanes hold copies of an element, destinations may also read different copies, which Y expresses as well.
 
-As sums of a 16x16 product become an operand with eight neighbours a lane, bits of the column: of registers, lanes
+Sums of a 16x16 product become an operand with eight neighbours per lane; bits of the column by register and lane bits:
 
     held      r0 r1 l4 l5 r2     needed      r0 r1 r2 l4 l5      T: r2 → l4,  U: l4 → l5,  S: l5 → r2;  Y: l5 → r2
 """
@@ -32,7 +32,7 @@ from tilewave.layouts.linear import LinearLayout
 
 @dataclass(frozen=True)
 class Rearrangement:
-    """Within each lane: register r of the result is register `of_register`·r + `of_lane`·lane."""
+    """A step within each lane: register r of the result is register `of_register`·r + `of_lane`·lane."""
 
     of_register: Columns
     of_lane: Columns
@@ -40,7 +40,7 @@ class Rearrangement:
 
 @dataclass(frozen=True)
 class LaneExchange:
-    """Between lanes: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
+    """A shuffle: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
 
     of_register: Columns
     of_lane: Columns
@@ -48,12 +48,12 @@ class LaneExchange:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What the lanes of a wave do, one step after the other."""
+    """The steps of a layout conversion within a wave, in order."""
 
     steps: tuple[Rearrangement | LaneExchange, ...]
 
     def exchanged(self, element_bytes: int) -> int:
-        """Words of 32 bits that each lane takes from another."""
+        """Return the 32-bit words that each lane takes from others."""
         exchanges = [step for step in self.steps if isinstance(step, LaneExchange)]
         return sum(_moved(step) // together(step, element_bytes) for step in exchanges) * _words(element_bytes)
 
@@ -62,22 +62,22 @@ WORD_BYTES = 4
 
 
 def _words(element_bytes: int) -> int:
-    """Of an element that is wider than one; 1 for others."""
+    """Return the 32-bit words of an element, at least 1."""
     return max(1, element_bytes // WORD_BYTES)
 
 
 def stays(step: LaneExchange, register: int) -> bool:
-    """Whether every lane takes this register from itself."""
+    """Return whether every lane takes this register from itself."""
     return step.of_lane == identity(len(step.of_lane)) and not applied(step.of_register, register)
 
 
 def _moved(step: LaneExchange) -> int:
-    """Registers that go from lane to lane."""
+    """Return the number of registers that move between lanes."""
     return sum(not stays(step, register) for register in range(1 << len(step.of_register)))
 
 
 def together(step: Rearrangement | LaneExchange, element_bytes: int) -> int:
-    """How many neighbouring registers move as one word of 32 bits."""
+    """Return how many neighbouring registers move as one 32-bit word."""
     most, count = max(1, WORD_BYTES // element_bytes).bit_length() - 1, 0
     inside = isinstance(step, Rearrangement)
     while count < min(most, len(step.of_register)):
@@ -90,7 +90,7 @@ def together(step: Rearrangement | LaneExchange, element_bytes: int) -> int:
 
 
 def conversion(held: LinearLayout, needed: LinearLayout) -> Conversion | None:
-    """How each wave converts by itself; None where another wave holds what it needs."""
+    """Return the conversion within each wave; None where another wave has elements that a wave needs."""
     assert held.shape == needed.shape and len(held.lanes) == len(needed.lanes), "these are layouts of two tiles"
     if held.waves != needed.waves:
         return None
@@ -100,9 +100,9 @@ def conversion(held: LinearLayout, needed: LinearLayout) -> Conversion | None:
 
 @dataclass(frozen=True)
 class _Givers:
-    """R, S, T and U of the head.
+    """The matrices R, S, T and U of the module's docstring.
 
-    `copies` are registers (below) and lanes (above) that can be added to any giver: they hold the same element.
+    `copies` are registers (below) and lanes (above) that can be added to any source: they hold the same element.
     """
 
     r: Columns
@@ -111,7 +111,7 @@ class _Givers:
     u: Columns
     copies: tuple[tuple[int, int], ...]
     register_bits: int
-    """Of who holds."""
+    """The bits of a register's number in the source layout."""
 
     @property
     def lane_bits(self) -> int:
@@ -147,11 +147,11 @@ class _Givers:
         return self.t + tuple(lane for _, lane in self.copies)
 
     def order(self) -> Columns | None:
-        """Y: takers that want different registers of one giver take their registers in different orders.
+        """Return Y: destinations that need different registers of one source take their registers in different orders.
 
-        Or they turn to another giver, which has a copy: such bits stand above those of registers.
+        Or they read another source with a copy: the bits that select a copy are above those of registers.
         """
-        same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these want the same: nothing to tell apart
+        same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these lanes need the same register
         told_apart, reached = Span(same), Span(self.u)
         torn = [k for k in Span(self.u).kernel if told_apart.add(k)]
         t, moves = self.t_or_copy, []
@@ -170,7 +170,7 @@ class _Givers:
 
 
 def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
-    """Who holds what each bit of a taker's register and lane asks for: the taker itself if it can be."""
+    """Return the source of each bit of a destination's register and lane: the destination itself where possible."""
     bits, n = len(held.registers), len(needed.registers)
     own, anybody = Span(held.registers), Span(held.registers + held.lanes)
     found = [
@@ -189,27 +189,27 @@ def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
 
 
 def _divided(s: Columns, u: Columns, lane_bits: int) -> Columns:
-    """X with X·U = S, and 0 on lanes from which nobody takes."""
+    """Return X with X·U = S, and 0 on lanes that are the source of no other."""
     basis = Span((*u, *identity(lane_bits)))
     found = (basis.solve(1 << i) for i in range(lane_bits))
     return tuple(applied(s, used & (1 << len(u)) - 1) for used in found if used is not None)
 
 
 def _independent(columns: Columns) -> list[int]:
-    """The columns that are no sums of earlier ones."""
+    """Return the columns that are not sums of earlier ones."""
     span = Span()
     return [i for i, column in enumerate(columns) if span.add(column)]
 
 
 def _solved(columns: Columns, kept: list[int], i: int) -> int:
-    """Column i as a sum of those kept."""
+    """Return column i as a sum of those kept."""
     found = Span([columns[k] for k in kept]).solve(columns[i])
     assert found is not None
     return found
 
 
 def _needed(steps: list[Rearrangement | LaneExchange], held_bits: int) -> tuple[Rearrangement | LaneExchange, ...]:
-    """Without those that leave everything where it is."""
+    """Return the steps without those that change nothing."""
     found: list[Rearrangement | LaneExchange] = []
     for step in steps:
         is_same = isinstance(step, Rearrangement) and step.of_register == identity(held_bits) and not any(step.of_lane)

@@ -28,11 +28,11 @@ class Term:
     factor: int
     divisor: int = 1
     modulus: int = 0
-    """0: no remainder is taken."""
+    """The modulus; 0: none."""
     plus: int = 0
 
     def value(self, x: Any) -> Any:
-        """On an int, an array, or a number of a kernel."""
+        """Return the term's value; x is an int, an array, or a number of a kernel."""
         if self.plus:
             x = x + self.plus
         if self.divisor != 1:
@@ -57,7 +57,7 @@ class Layout:
         return len(self.axes)
 
     def positions(self, waves: int, lanes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The tile position of every register of every lane: lanes of the workgroup x registers… x axes."""
+        """Return the tile position of every register of every lane: lanes of the workgroup x registers… x axes."""
         t = np.arange(waves * lanes)
         x = {"lane": t % lanes, "wave": t // lanes, "all": t}
         found = np.zeros((len(t), *self.registers, self.rank), np.int64)
@@ -69,7 +69,7 @@ class Layout:
         return found if not self.limit else found[: self.limit]
 
     def along(self, kept: Sequence[int]) -> tuple[Layout, tuple[int, ...]]:
-        """The layout of what runs along some of the axes only, and which register axes it keeps, one at least."""
+        """Return the layout of a tile with some of the axes only, and the register axes that it keeps, at least one."""
         fewest = min(range(len(self.registers)), key=lambda i: self.registers[i])
         used = tuple(i for i, step in enumerate(self.steps) if any(step[a] for a in kept)) or (fewest,)
         return (
@@ -83,9 +83,9 @@ class Layout:
         )
 
     def part(self, axis: int, extent: int, first: int, count: int) -> tuple[Layout, int, int] | None:
-        """The layout of a part of a tile that is so long along an axis, and where it begins along which register axis.
+        """Return the layout of a slice of a tile along an axis, and the register axis and index where it begins.
 
-        None where lanes hold the part otherwise than in a row of those registers.
+        None where the slice is not a range of one register axis.
         """
         whole = (i for i, step in enumerate(self.steps) if step[axis] and step[axis] * self.registers[i] == extent)
         i = next((i for i in whole if first % self.steps[i][axis] == count % self.steps[i][axis] == 0), None)
@@ -96,18 +96,18 @@ class Layout:
         return replace(self, registers=registers), i, first // step
 
     def permuted(self, order: Sequence[int]) -> Layout:
-        """The layout of a tile whose axis i is axis `order[i]` of this one."""
+        """Return the layout of a tile whose axis i is axis `order[i]` of this one."""
         steps = tuple(tuple(step[a] for a in order) for step in self.steps)
         return replace(self, steps=steps, axes=tuple(self.axes[a] for a in order))
 
     def spread_over(self, axes: Sequence[int], rank: int) -> Layout:
-        """The layout of a tile of so many axes whose axis `axes[i]` is axis i of this one; the others are 1 long."""
+        """Return the layout of a tile of `rank` axes whose axis `axes[i]` is axis i of this one; others are 1 long."""
         place = {axis: i for i, axis in enumerate(axes)}
         steps = tuple(tuple(step[place[a]] if a in place else 0 for a in range(rank)) for step in self.steps)
         return replace(self, steps=steps, axes=tuple(self.axes[place[a]] if a in place else () for a in range(rank)))
 
     def with_last(self, axis: int) -> Layout:
-        """The same, its registers numbered so that neighbours along a tile axis follow each other, if it has some."""
+        """Return the layout with the register axis that steps along a tile axis last, if there is one."""
         order = neighbours_last(self.steps, axis)
         return replace(
             self, registers=tuple(self.registers[i] for i in order), steps=tuple(self.steps[i] for i in order)
@@ -115,7 +115,7 @@ class Layout:
 
 
 def read_transposed(layout: Layout, lanes: int, rows: int) -> Layout | None:
-    """Where each lane reads if `lanes` neighbours read `rows` rows for each other, to hold a tile as `layout` says.
+    """Return the read positions if `lanes` neighbours read `rows` rows for each other to hold a tile as `layout` says.
 
     None where lanes do not hold columns of so many rows. A lane's registers are groups of `rows` neighbours then:
 
@@ -143,20 +143,20 @@ def read_transposed(layout: Layout, lanes: int, rows: int) -> Layout | None:
 
 
 def _tells_apart(term: Term, lanes: int) -> bool:
-    """Whether it differs among so many neighbouring lanes."""
+    """Return whether a term differs among so many neighbouring lanes."""
     return term.of == "all" or (term.of == "lane" and term.divisor % lanes != 0)
 
 
 def neighbours_last(steps: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
-    """The register axes with the one behind the others that steps from neighbour to neighbour along an axis."""
+    """Return the register axes with the one last that steps from neighbour to neighbour along an axis."""
     last = [i for i, step in enumerate(steps) if step[axis] == 1 and sum(map(bool, step)) == 1]
     return (*(i for i in range(len(steps)) if i not in last[-1:]), *last[-1:])
 
 
 @lru_cache(maxsize=256)
 def as_linear(layout: Layout, shape: tuple[int, ...], waves: int, lanes: int) -> LinearLayout | None:
-    """The layout of such a tile as a matrix over bits, if it is one: all numbers are powers of two, and all lanes
-    hold something."""
+    """Return the layout of a tile as a matrix over bits; None unless all numbers are powers of two and all lanes hold
+    something."""
     if layout.limit or any(n & (n - 1) for n in (waves, lanes, *shape, *layout.registers)):
         return None
     positions = layout.positions(waves, lanes)
@@ -167,15 +167,15 @@ def as_linear(layout: Layout, shape: tuple[int, ...], waves: int, lanes: int) ->
 
 
 def _columns(held: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, ...]:
-    """What each bit of a number moves."""
+    """Return the move of each bit of a number."""
     return tuple(int(held[1 << i]) for i in range(len(held).bit_length() - 1))
 
 
 def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]:
-    """Neighbouring lanes take neighbouring chunks of `width` elements along the last axis, until the tile is taken.
+    """Return layouts in which neighbouring lanes take neighbouring chunks of `width` elements along the last axis.
 
-    Several layouts together cover the tile where the lanes do not divide it: the last round is then not full, and
-    where a round does not begin in the column in which the one before began, each round has a layout of its own.
+    Several layouts together cover the tile where the lanes do not divide it: the last round of chunks is then not full,
+    and where a round does not begin in the column in which the one before began, each round has a separate layout.
     """
     assert shape[-1] % width == 0, f"chunks of {width} do not fit rows of {shape[-1]}"
     chunks = prod(shape) // width
@@ -193,12 +193,12 @@ def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]
 
 
 LANES_ACROSS = 8
-"""Of a wave, that load neighbours along a row: a line of global memory, and as many chunks as shared memory has banks
-for, of 16 bytes each."""
+"""Lanes of a wave that load neighbours along a row: with 16 bytes each, a 128-byte cache line, and as many chunks as
+shared memory has banks for."""
 
 
 def blocks(shape: tuple[int, ...], rows: int, width: int, lanes: int) -> tuple[Layout, ...]:
-    """Lanes take blocks of `rows` neighbouring rows and `width` neighbours in each, eight lanes side by side.
+    """Return layouts in which lanes take blocks of `rows` rows and `width` neighbours in each, eight lanes per row.
 
     64x256 by 512 lanes, 4x8 each:      row = t // 8 % 16 · 4 + i,      column = t % 8 · 8 + t // 128 · 64 + register
     """
@@ -210,7 +210,7 @@ def blocks(shape: tuple[int, ...], rows: int, width: int, lanes: int) -> tuple[L
 
 
 def _in_blocks(panels: Layout, batches: int, rows: int, width: int, across: int) -> Layout:
-    """The layout of a tile's elements, from that of its blocks: panels x rows of them x blocks side by side."""
+    """Return the layout of a tile's elements from that of its blocks: panels x rows of blocks x blocks in a row."""
     far = ((0, width * across), (rows, 0), (0, width))  # what each axis of blocks moves along rows and columns
     rounds, _ = panels.steps
     step = tuple(sum(r * f[axis] for r, f in zip(rounds, far, strict=True)) for axis in (0, 1))
@@ -229,7 +229,7 @@ def _in_blocks(panels: Layout, batches: int, rows: int, width: int, across: int)
 
 
 def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ...] | None:
-    """How far the tile position moves from round to round, where that is the same for all lanes."""
+    """Return the move of the tile position from round to round; None where it differs between lanes."""
     per_row, outer = shape[-1] // width, shape[:-1]
     if per_row % lanes == 0 and prod(outer) == 1:
         return (*[0] * len(outer), lanes * width)
@@ -237,7 +237,7 @@ def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ..
         return None
     for axis in range(len(outer)):
         behind = prod(outer[axis + 1 :]) * per_row
-        if prod(outer[:axis]) == 1 and lanes % behind == 0:  # whole blocks of the axes behind this one
+        if prod(outer[:axis]) == 1 and lanes % behind == 0:  # whole blocks of the axes after this one
             return (*[0] * axis, lanes // behind, *[0] * (len(shape) - axis - 1))
     return None
 
@@ -249,7 +249,7 @@ def _round(shape: tuple[int, ...], width: int, first: int, rounds: int, step: tu
     for extent in reversed(shape[:-1]):
         axes.insert(0, (Term("all", 1, below, extent, first),))
         below *= extent
-    if axes:  # nothing lies above the first axis, so that no remainder is needed
+    if axes:  # no axis is above the first, so its index needs no modulus
         axes[0] = (replace(axes[0][0], modulus=0),)
     axes.append((Term("all", width, 1, per_row, first),))
     within = (*[0] * (len(shape) - 1), 1)

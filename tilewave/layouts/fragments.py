@@ -1,7 +1,7 @@
-"""How lanes hold the operands and the sums of matrix instructions.
+"""Register layouts of the operands and accumulators of matrix instructions.
 
-A layout says for every bit of the lane's and the register's number which bit of the row (r), column (c) or depth (d) it
-is. 16x16x16 on CDNA, for a wave of 64 lanes:
+A layout maps every bit of the lane's and the register's number to a bit of the row (r), column (c) or depth (d).
+16x16x16 on CDNA, for a wave of 64 lanes:
 
     operand      lanes  r0 r1 r2 r3 d2 d3      registers  d0 d1       row = lane % 16,  depth = lane // 16 · 4 + e
     sums         lanes  c0 c1 c2 c3 r2 r3      registers  r0 r1       column = lane % 16,  row = lane // 16 · 4 + e
@@ -9,17 +9,17 @@ is. 16x16x16 on CDNA, for a wave of 64 lanes:
 A tile is many such blocks, and waves share its rows and columns: `operand` and `sums` give the layout of a whole tile,
 with an axis of registers for its blocks of rows, its blocks of columns or depth, and each run of neighbours inside one.
 
-Turned sums swap row and column, so that a lane's four neighbours lie in one row of the result. Several instructions
-that follow each other in depth are one block (`deepened`): each lane then holds as many times more neighbours, in the
-same order for both operands, and the sum does not care.
+Transposed sums swap row and column, so that a lane's four neighbours are in one row of the result. Several instructions
+along the depth are one block (`deepened`): each lane then holds as many times more neighbours, in the same order for
+both operands, which does not change the sum.
 
-Which row of the tile is which row of a block does not matter either, as long as sums and operand agree. Rows in order
-(`in_order`) are numbered so that all that a lane holds lie behind each other; 64 rows, four blocks of 16:
+The mapping of tile rows to block rows is free as well, as long as sums and operand agree. Rows in order (`in_order`)
+are numbered so that all rows of a lane are consecutive; 64 rows, four blocks of 16:
 
     as they come    row = 16 · block + lane // 16 · 4 + e
     in order        row = lane // 16 · 16 + 4 · block + e
 
-That is how an operand of another product is held whose depth these rows are, if its blocks are 64 deep.
+An operand of another product has this layout along its depth if its blocks are 64 deep, so no conversion is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewave.layouts.linear import LinearLayout
 Array = np.ndarray[Any, Any]
 SIDES = ("rows", "columns")
 NEIGHBOURS = 4
-"""Sums that a lane of a CDNA chip holds behind each other."""
+"""Consecutive sums that a lane of a CDNA chip holds."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Fragment:
     b: LinearLayout
     acc: LinearLayout
     in_order: str = ""
-    """Whether all `rows` or all `columns` that a lane holds sums of lie behind each other."""
+    """`rows` or `columns`, if all those that a lane holds sums of are consecutive; else empty."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -74,30 +74,30 @@ class Fragment:
 
     @property
     def per_lane(self) -> int:
-        """How much of one operand's block a lane holds: a's, as b's are the same where blocks are square."""
+        """Elements of one operand's block that a lane holds: a's, equal to b's for square blocks."""
         return 1 << len(self.a.registers)
 
     @property
     def neighbours(self) -> int:
-        """How many elements a lane holds behind each other along the depth."""
+        """How many consecutive elements along the depth a lane holds."""
         return 1 << _near(self.a)
 
     def deepened(self, count: int) -> Fragment:
-        """So many instructions behind each other in depth, a power of two."""
+        """Return the fragment of `count` instructions along the depth, a power of two."""
         return self.with_neighbours(self.neighbours * count)
 
     def with_neighbours(self, count: int) -> Fragment:
-        """A block as deep as it is when a lane holds so many elements behind each other, a power of two."""
+        """Return the fragment whose lanes hold `count` consecutive elements along the depth, a power of two."""
         return replace(self, a=_with_neighbours(self.a, count), b=_with_neighbours(self.b, count))
 
     def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
-        """Rows of a (side 0) or b (side 1) for each wave, and all of the depth; leading axes are batches."""
+        """Return the layout of a (side 0) or b (side 1): rows per wave, all of the depth; leading axes are batches."""
         own = shape[-2] // waves[side]
         found = _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
         return self.ordered(found, len(shape) - 2, own) if self.in_order == SIDES[side] else found
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool) -> Layout:
-        """The accumulator of each wave; leading axes are batches."""
+        """Return the layout of the accumulator; leading axes are batches."""
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
         found = _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
@@ -108,7 +108,7 @@ class Fragment:
         return self.ordered(found, len(shape) - 2 + side, own[side])
 
     def ordered(self, layout: Layout, axis: int, own: int) -> Layout:
-        """The layout where the rows of a block, and blocks, are numbered along an axis in order."""
+        """Return the layout with the rows of blocks numbered in order along an axis."""
         of_lanes, of_registers = (_row_bits(c, self.acc.shape) for c in (self.acc.lanes, self.acc.registers))
         apart, blocks = 1 << len(of_registers), own // self.rows
         far = {bit: 1 << i for i, bit in enumerate(of_registers)}
@@ -118,19 +118,19 @@ class Fragment:
         return replace(layout, steps=steps, axes=(*layout.axes[:axis], tuple(terms), *layout.axes[axis + 1 :]))
 
     def many_behind_each_other(self, rows: int) -> int:
-        """How many of so many rows a lane holds in order."""
+        """Return how many consecutive rows a lane holds in order."""
         return rows >> len(_row_bits(self.acc.lanes, self.acc.shape))
 
     # -- from lanes to matrices and back: lanes x registers…, as the layouts above lay them
 
     def matrix(self, operand: Array, side: int = 0) -> Array:
-        """batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
+        """Return batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
         one = (self.a, self.b)[side]
         shape = _whole(operand.shape[1:], one, 1)
         return _from_lanes(operand, self.operand(shape, (1, 1), side), shape)
 
     def from_sums(self, sums: Array, transposed: bool) -> Array:
-        """batches… x rows x columns of the sums that the lanes of one wave hold."""
+        """Return batches… x rows x columns of the sums that the lanes of one wave hold."""
         shape = _whole(sums.shape[1:], self.acc, 2)
         return _from_lanes(sums, self.sums(shape, (1, 1), transposed), shape)
 
@@ -141,7 +141,7 @@ class Fragment:
 
 
 def _row_bits(columns: Sequence[int], shape: tuple[int, ...]) -> list[int]:
-    """Which bits of the row these columns are."""
+    """Return the bits of the row that these columns are."""
     return [(column // shape[1]).bit_length() - 1 for column in columns if column >= shape[1]]
 
 
@@ -150,7 +150,7 @@ def _moved(step: tuple[int, ...], axis: int, far: Callable[[int], int]) -> tuple
 
 
 def _renumbered(term: Term, far: dict[int, int], lanes: int) -> list[Term]:
-    """Terms that move so far for each bit of a row's number; where a wave begins stays."""
+    """Return terms with a new move for each bit of a row's number; the beginning of a wave's part stays."""
     if term.of != "lane":
         return [term]
     first, row = term.divisor.bit_length() - 1, term.factor.bit_length() - 1
@@ -167,7 +167,7 @@ def _renumbered(term: Term, far: dict[int, int], lanes: int) -> list[Term]:
 
 
 def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = "", waves: str = "") -> LinearLayout:
-    """A layout by its bits: held("rd", (16, 16), registers="d0 d1", lanes="r0 r1 r2 r3 d2 d3"); - is a copy."""
+    """Return a layout by its bits: held("rd", (16, 16), registers="d0 d1", lanes="r0 r1 r2 r3 d2 d3"); - is a copy."""
 
     def column(bit: str) -> int:
         return 0 if bit == "-" else (shape[1] if bit[0] == axes[0] else 1) << int(bit[1:])
@@ -180,7 +180,7 @@ def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = ""
 
 @lru_cache(maxsize=64)
 def mfma(rows: int, depth: int) -> Fragment:
-    """rows x rows sums over a depth, by the 64 lanes of a wave of a CDNA chip."""
+    """Return the fragment of rows x rows sums over a depth, by the 64 lanes of a wave of a CDNA chip."""
     high, deep = rows.bit_length() - 1, depth.bit_length() - 1
     above = 6 - high  # bits of the lane's number that do not count rows
     near = deep - above
@@ -204,29 +204,29 @@ def _bits(axis: str, first: int, end: int) -> str:
 
 
 GROUP, GROUP_ROWS, GROUP_DEPTH_BYTES = 4, 64, 32
-"""Waves of 32 lanes that compute together, the rows of sums that they compute at once, and an instruction's depth."""
+"""Waves of a warpgroup, the rows of sums that it computes at once, and an instruction's depth."""
 GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5")
-"""Eight columns of them."""
+"""Eight columns of a warpgroup's sums."""
 
 
 @dataclass(frozen=True)
 class GroupFragment:
-    """64 rows of sums by a group of four waves of 32 lanes; the operands lie in shared memory, and no lane holds them.
+    """64 rows of sums by a warpgroup of four waves of 32 lanes; the operands are in shared memory, not in registers.
 
     row = 64 · block + 16 · (wave % 4) + 8 · h + lane // 4,  column = 8 · j + lane % 4 · 2 + e
 
-    Registers are blocks x j x h x e. Groups lie below each other, each with all its blocks.
+    Registers are blocks x j x h x e. Warpgroups are below each other, each with all its blocks.
     """
 
     depth: int
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
-        """The accumulator of each wave; leading axes are batches."""
+        """Return the layout of the accumulator; leading axes are batches."""
         own = self.group_rows(shape[-2], waves), shape[-1]
         return _tiled(GROUP_SUMS, shape, own, (self.group(shape[-2], waves), ()), 2)
 
     def group(self, rows: int, waves: tuple[int, int]) -> tuple[Term, ...]:
-        """Where the rows of a wave's group begin."""
+        """Return the terms of the first row of a wave's warpgroup."""
         return (Term("wave", self.group_rows(rows, waves), GROUP),) if waves[0] > GROUP else ()
 
     def group_rows(self, rows: int, waves: tuple[int, int]) -> int:
@@ -235,7 +235,7 @@ class GroupFragment:
     # -- from lanes to matrices and back, for one wave: lanes x registers…, and its own 16 rows of each 64
 
     def from_sums(self, sums: Array) -> Array:
-        """batches… x (blocks · 16) x columns of the sums that the lanes of one wave hold."""
+        """Return batches… x (blocks · 16) x columns of the sums that the lanes of one wave hold."""
         lanes, *batch, blocks, eights, _, _ = sums.shape
         n = len(batch)
         split = sums.reshape(lanes // 4, 4, *batch, blocks, eights, 2, 2)
@@ -253,7 +253,7 @@ class GroupFragment:
         return whole
 
 
-# -- blocks behind each other -----------------------------------------------------------------------------------------
+# -- consecutive blocks -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class _Run:
     step: int
 
 
-@lru_cache(maxsize=1024)  # an interpreter asks with every product
+@lru_cache(maxsize=1024)  # the interpreter calls it for every product
 def _tiled(
     one: LinearLayout,
     shape: tuple[int, ...],
@@ -274,7 +274,7 @@ def _tiled(
     starts: tuple[tuple[Term, ...], ...],
     least: int,
 ) -> Layout:
-    """Blocks until a wave's own part is full, which begins at `starts`; `least` axes of registers inside a block."""
+    """Return a layout of blocks that fill a wave's part, which begins at `starts`; `least` register axes per block."""
     *batch, _, _ = shape
     inside = _inside(one, least)
     blocks = tuple(extent // size for extent, size in zip(own, one.shape, strict=True))
@@ -290,7 +290,7 @@ def _tiled(
 
 
 def _inside(one: LinearLayout, least: int) -> list[_Run]:
-    """The axes of registers inside a block, the nearest neighbours last; at least so many, some of one register."""
+    """Return the register axes inside a block, the nearest neighbours last; at least `least`, some of one register."""
     found = _runs(one.registers, one.shape)[::-1]
     while len(found) < least:
         along = found[-1].axis if found else 1
@@ -299,7 +299,7 @@ def _inside(one: LinearLayout, least: int) -> list[_Run]:
 
 
 def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
-    """Neighbouring bits together; what holds copies moves nowhere and belongs to none."""
+    """Return runs of neighbouring bits; a bit that makes copies moves nowhere and is in no run."""
     found: list[_Run] = []
     for i, column in enumerate(columns):
         if not column:
@@ -316,7 +316,7 @@ def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
 
 
 def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -> tuple[Term, ...]:
-    """How far lanes or waves move along an axis; above a wave's bits are those of other groups."""
+    """Return the terms of lanes or waves along an axis; the bits above a wave's are those of other warpgroups."""
     found = []
     for run in _runs(columns, shape):
         if run.axis == axis:
@@ -326,7 +326,7 @@ def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -
 
 
 def _near(one: LinearLayout) -> int:
-    """Bits of the register's number that are the first ones of the depth."""
+    """Return the number of register bits that are the lowest bits of the depth."""
     found = 0
     while found < len(one.registers) and one.registers[found] == 1 << found < one.shape[1]:
         found += 1
@@ -334,7 +334,7 @@ def _near(one: LinearLayout) -> int:
 
 
 def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
-    """What moves farther than a lane's neighbours moves over more of them, or fewer."""
+    """Return the layout with `count` neighbours per lane; moves beyond a lane's neighbours are scaled."""
     (rows, depth), near = one.shape, 1 << _near(one)
 
     def moved(columns: Sequence[int]) -> tuple[int, ...]:
@@ -346,7 +346,7 @@ def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
 
 
 def _whole(registers: tuple[int, ...], one: LinearLayout, least: int) -> tuple[int, ...]:
-    """The tile of one wave that holds so many registers in blocks of `one`."""
+    """Return the shape of one wave's tile with these registers in blocks of `one`."""
     *batch, high, wide = registers[: len(registers) - len(_inside(one, least))]
     return (*batch, high * one.shape[0], wide * one.shape[1])
 
@@ -359,13 +359,13 @@ def _from_lanes(x: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
 
 @lru_cache(maxsize=256)
 def _places(layout: Layout, shape: tuple[int, ...], lanes: int) -> Array:
-    """The number of the element that each register of each lane of the first wave holds."""
+    """Return the number of the element in each register of each lane of the first wave."""
     found: Array = np.ravel_multi_index(tuple(np.moveaxis(layout.positions(1, lanes), -1, 0)), shape)
     return found
 
 
 def _wave(waves: tuple[int, int], side: int, own: int) -> Term:
-    """Where a wave's part begins: waves are numbered along columns first."""
+    """Return the term of the beginning of a wave's part: waves are numbered along columns first."""
     return Term("wave", own, waves[1], waves[0]) if side == 0 else Term("wave", own, 1, waves[1])
 
 
@@ -374,5 +374,5 @@ def _batch_steps(batches: int, rank: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _steps(rank: int, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """One register axis each: (tile axis, how far)."""
+    """Return one register axis for each (tile axis, distance)."""
     return tuple(tuple(far if axis == moved else 0 for axis in range(rank)) for moved, far in moves)

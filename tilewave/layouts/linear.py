@@ -57,11 +57,11 @@ class LinearLayout:
 
     @property
     def columns(self) -> Columns:
-        """Those of a holder's number: its register, above that its lane, above that its wave."""
+        """The columns of a holder's number: the bits of its register, above these its lane, above these its wave."""
         return self.registers + self.lanes + self.waves
 
     def at(self, register: Any, lane: Any, wave: Any = 0) -> Any:
-        """The number of the element that is held there; of ints or arrays."""
+        """Return the number of the element in that register; of ints or arrays."""
         return applied(self.registers, register) ^ applied(self.lanes, lane) ^ applied(self.waves, wave)
 
     def holder(self, number: int) -> Holder:
@@ -73,38 +73,38 @@ class LinearLayout:
 
     @property
     def covers(self) -> bool:
-        """Whether every element is held by somebody."""
+        """Whether every element has a holder."""
         return 1 << len(Span(self.columns)) == prod(self.shape)
 
     def inverse(self) -> tuple[Holder, ...]:
-        """For each bit of an element's number, who holds it: of several, the one with the lowest bits."""
+        """Return the holder of each bit of an element's number: of several, the one with the lowest bits."""
         assert self.covers, "nobody holds some elements"
         span, bits = Span(self.columns), prod(self.shape).bit_length() - 1
         found = (span.solve(1 << i) for i in range(bits))
         return tuple(self.holder(number) for number in found if number is not None)
 
     def copies(self) -> tuple[Holder, ...]:
-        """Whoever is so far apart holds the same element: all sums of these."""
+        """Return a basis of the distances between holders of the same element."""
         return tuple(self.holder(number) for number in Span(self.columns).kernel)
 
     def then(self, shape: tuple[int, ...], columns: Sequence[int]) -> LinearLayout:
-        """The layout of what a matrix makes of the elements: other axes, or places in a memory."""
+        """Return the layout after a matrix on the elements: other axes, or positions in a memory."""
         registers, lanes, waves = (after(columns, part) for part in (self.registers, self.lanes, self.waves))
         return LinearLayout(shape, registers, lanes, waves)
 
     def along(self, kept: Sequence[int]) -> LinearLayout:
-        """Divided by the other axes: lanes that differed in those alone hold copies now."""
+        """Return the layout divided by the other axes: lanes that differ in those alone hold copies."""
         shape = tuple(self.shape[axis] for axis in kept)
         return self.then(shape, _moved(self.shape, {axis: i for i, axis in enumerate(kept)}, shape))
 
     def permuted(self, order: Sequence[int]) -> LinearLayout:
-        """The layout of a tile whose axis i is axis `order[i]` of this one."""
+        """Return the layout of a tile whose axis i is axis `order[i]` of this one."""
         assert sorted(order) == list(range(len(self.shape))), f"{order} is no order of axes"
         return self.along(order)
 
 
 def _moved(shape: tuple[int, ...], places: dict[int, int], new: tuple[int, ...]) -> Columns:
-    """For each bit of an element's number, where it goes if axis a becomes axis `places[a]`, or is forgotten."""
+    """Return the new column of each bit of an element's number if axis a becomes `places[a]`, or is dropped."""
     found: list[int] = []
     for axis in reversed(range(len(shape))):
         for i in range(shape[axis].bit_length() - 1):

@@ -1,4 +1,4 @@
-"""A reduction is a layout divided by an axis: who holds what is to be combined, and who has the result.
+"""A reduction is a layout divided by an axis: which registers, lanes and waves combine, and which have the result.
 
 Rows of 1024, two waves of 32 lanes, eight neighbours a lane (`rows_in_lanes`): which bit of the column is whose
 
@@ -6,15 +6,15 @@ Rows of 1024, two waves of 32 lanes, eight neighbours a lane (`rows_in_lanes`): 
     held by   registers  lanes            reg  wave
 
 Neighbours first is from the left to the right: registers within a lane, lanes within a wave, registers again; waves
-come last, and meet in shared memory. Every lane that took part has the result, so that its layout is that of the other
+come last, through shared memory. Every lane that took part has the result, so that its layout is that of the other
 axes. Where the order does not matter, all registers come first, so that lanes exchange one number.
 
-Where it does, and registers come behind lanes, pairs of lanes share the registers among them, so that each goes on with
-half as many: of four registers a and b, c and d, the lanes 0 and 1 have
+Where it does, and registers come after lanes, pairs of lanes divide the registers between them, so that each continues
+with half as many: of four registers a and b, c and d, the lanes 0 and 1 have
 
-    lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they went on with:
-    lane 1    a1 b1 c1 d1       c01 d01       c0123       first bit 1 of the lane's number, which tells a from b and c
-    lane 2    a2 b2 c2 d2       a23 b23       b0123       from d, then bit 0
+    lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they continued
+    lane 1    a1 b1 c1 d1       c01 d01       c0123       with: first by bit 1 of the lane's number, which selects a or
+    lane 2    a2 b2 c2 d2       a23 b23       b0123       b and c or d, then by bit 0
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import numpy as np
 from tilewave.layouts.formulas import Layout, Term
 
 MANY_TO_COMBINE = 16
-"""Numbers that a lane loads four at a time and combines one by one: with more, lanes do it in fewer instructions."""
+"""Numbers that one lane loads four at a time and combines one by one; more are combined faster across lanes."""
 
 
 @dataclass(frozen=True)
 class Mover:
-    """What moves along an axis: an axis of registers, a bit of the lane's number, or a digit of the wave's.
+    """A mover along an axis: an axis of registers, a bit of the lane's number, or a digit of the wave's.
 
-    `which` is the number of the axis or the bit, or what the wave's number is divided by to get the digit.
+    `which` is the number of the axis or the bit, or the divisor of the digit in the wave's number.
     """
 
     of: Literal["registers", "lane", "wave"]
@@ -57,15 +57,15 @@ class Digit:
 
 @dataclass(frozen=True)
 class Combining:
-    """One step of a reduction: axes of registers within each lane, bits of the lane's number between lanes, or, by
-    `halves`, an axis of registers that is shared by lanes which differ in a bit: these two numbers."""
+    """One step of a reduction: axes of registers within each lane, bits of the lane's number across lanes, or, with
+    `halves`, an axis of registers that lanes which differ in a bit divide between them: these two numbers."""
 
     of: Literal["registers", "lane", "halves"]
     which: tuple[int, ...]
 
 
 def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ...] | None:
-    """Whatever moves along an axis, nearest first; None where lanes do not move bit by bit, or along two axes."""
+    """Return all movers along an axis, nearest first; None where lanes do not move bit by bit, or along two axes."""
     by_lanes = bool(layout.axes[axis])
     bits = lane_moves(layout, waves, lanes) if by_lanes else []
     digits = wave_digits(layout, waves, lanes) if by_lanes else []
@@ -83,7 +83,7 @@ def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ..
 
 
 def lane_moves(layout: Layout, waves: int, lanes: int) -> list[tuple[int, ...]] | None:
-    """How far each bit of the lane's number moves along each axis, if bits move by themselves, in every wave alike."""
+    """Return the move of each bit of the lane's number along each axis; None where moves do not add up."""
     if layout.limit or lanes & (lanes - 1):
         return None
     held = _held(layout, waves, lanes)
@@ -95,7 +95,7 @@ def lane_moves(layout: Layout, waves: int, lanes: int) -> list[tuple[int, ...]] 
 
 
 def wave_digits(layout: Layout, waves: int, lanes: int) -> list[Digit] | None:
-    """The digits of the wave's number, by which it moves; None where there are none that explain it."""
+    """Return the digits of the wave's number that move along axes; None where no digits explain the layout."""
     held = _held(layout, waves, lanes)[:, 0]
     found: list[Digit] = []
     divisor = 1
@@ -107,7 +107,7 @@ def wave_digits(layout: Layout, waves: int, lanes: int) -> list[Digit] | None:
 
 
 def _factors(layout: Layout, waves: int) -> list[int]:
-    """Of how many values each digit of the wave's number is: bits where it can be, else as the layout divides it."""
+    """Return the number of values of each digit of the wave's number: bits if possible, else the layout's divisors."""
     if waves & (waves - 1) == 0:
         return [2] * (waves.bit_length() - 1)
     cuts = {t.divisor for terms in layout.axes for t in terms if t.of == "wave"}
@@ -117,13 +117,13 @@ def _factors(layout: Layout, waves: int) -> list[int]:
 
 
 def _held(layout: Layout, waves: int, lanes: int) -> np.ndarray[Any, Any]:
-    """Where the first register of each lane of each wave lies: waves x lanes x axes."""
+    """Return the position of the first register of each lane of each wave: waves x lanes x axes."""
     one = Layout((1,), ((0,) * layout.rank,), layout.axes)
     return one.positions(waves, lanes)[:, 0, :].reshape(waves, lanes, layout.rank)
 
 
 def covers(found: Sequence[Mover], extent: int) -> bool:
-    """Whether movers reach every element of an axis once."""
+    """Return whether movers reach every element of an axis once."""
     far = 1
     for m in found:
         if m.step != far:
@@ -133,12 +133,12 @@ def covers(found: Sequence[Mover], extent: int) -> bool:
 
 
 def nearest_wave(found: Sequence[Mover], extent: int) -> int:
-    """How long the runs of neighbours are that a wave holds by itself; all of the axis where no wave has a part."""
+    """Return the length of the runs of neighbours in one wave; the whole extent where no wave moves along the axis."""
     return min((m.step for m in found if m.of == "wave"), default=extent)
 
 
 def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
-    """The steps that combine each run of neighbours, in their order."""
+    """Return the steps that combine each run of neighbours, in order."""
     steps: list[Combining] = []
     for m in found:
         if m.step >= run or m.of == "wave":
@@ -154,15 +154,15 @@ def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 
 def shared_registers(registers: Mover, bits: tuple[int, ...]) -> list[Combining]:
-    """Lanes by these bits, then an axis of registers: the first bits halve the axis, its farthest halves first."""
+    """Return steps for lane bits, then a register axis: the first bits halve the axis, its farthest halves first."""
     halvings = bits[: registers.count.bit_length() - 1]
     steps = [Combining("halves", (registers.which, bit)) for bit in halvings]
-    behind = (*bits[len(halvings) :], *halvings[::-1])  # what a lane has left of the axis comes before lanes that share
+    behind = (*bits[len(halvings) :], *halvings[::-1])  # the axis is combined before the lanes that halved it
     return [*steps, Combining("registers", (registers.which,)), Combining("lane", behind)]
 
 
 def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
-    """The same where the order does not matter: lanes exchange as little as possible."""
+    """Return the steps of a reduction whose order does not matter: lanes exchange as little as possible."""
     mine = [m for m in found if m.step < run]
     registers = tuple(m.which for m in mine if m.of == "registers")
     lanes = tuple(m.which for m in mine if m.of == "lane")
@@ -171,7 +171,7 @@ def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 
 def runs(layout: Layout, axis: int, run: int, found: Sequence[Mover]) -> Layout:
-    """The layout of a tile that has one element for each run of neighbours along an axis."""
+    """Return the layout of a tile with one element for each run of neighbours along an axis."""
     assert all(m.step < run for m in found if m.of == "lane"), f"lanes of a wave hold several runs of {run}"
     gone = {m.which for m in found if m.of == "registers" and m.step < run}
     kept = [i for i in range(len(layout.registers)) if i not in gone] or [min(gone)]
@@ -187,7 +187,7 @@ def _divided(step: tuple[int, ...], axis: int, run: int) -> tuple[int, ...]:
 
 
 def with_axis_in_registers(layout: Layout, axis: int, extent: int) -> Layout:
-    """The layout of a tile with one more axis, all of which every lane holds."""
+    """Return the layout of a tile with one more axis, all of which is in registers of every lane."""
 
     def wider(step: tuple[int, ...], far: int) -> tuple[int, ...]:
         return (*step[:axis], far, *step[axis:])
@@ -198,8 +198,8 @@ def with_axis_in_registers(layout: Layout, axis: int, extent: int) -> Layout:
 
 
 def with_axis_met(layout: Layout, axis: int, extent: int, lanes: int) -> Layout:
-    """The layout of what waves left for all to combine: every lane holds all of it, unless that is much and lanes hold
-    nothing else apart, so that they share it."""
+    """Return the layout of the partial results of waves: every lane holds all of them, or, where they are many and
+    lanes hold nothing else, lanes share them."""
     is_shared = MANY_TO_COMBINE <= extent <= lanes and extent & extent - 1 == 0
     if not is_shared or any(layout.axes) or layout.limit or prod(layout.registers) > 1:
         return with_axis_in_registers(layout, axis, extent)
@@ -211,10 +211,10 @@ def with_axis_met(layout: Layout, axis: int, extent: int, lanes: int) -> Layout:
 def rows_in_lanes(
     shape: tuple[int, ...], order: Sequence[int], width: int, lanes: int, waves: int, reduced: Sequence[int]
 ) -> Layout:
-    """Neighbouring lanes take neighbouring chunks; waves take whole parts of axes, of those `reduced` last.
+    """Return a layout in which neighbouring lanes take neighbouring chunks; waves split axes, the `reduced` ones last.
 
-    `order` are the axes from the one along which chunks lie to the farthest. Lanes and waves that find nothing left
-    hold copies, as all of them do of a tile without axes.
+    `order` lists the axes from the one along which chunks run to the slowest. Lanes and waves that remain hold copies,
+    as all of them do for a tile without axes.
     """
     if not shape:
         return Layout((1,), ((),), ())
@@ -250,12 +250,12 @@ def _along(rank: int, axis: int, far: int) -> tuple[int, ...]:
 
 
 def _power_in(n: int) -> int:
-    """The largest power of two that divides n."""
+    """Return the largest power of two that divides n."""
     return n & -n
 
 
 def chunk_width(shape: tuple[int, ...], axis: int, widest: int, lanes: int, waves: int) -> int:
-    """How many neighbours a lane takes: the widest chunk that divides the axis and leaves nobody without one.
+    """Return the neighbours per lane: the widest chunk that divides the axis and leaves no lane without one.
 
     Lanes of a wave share axes in powers of two: of 31 rows of 64 elements, each of 64 lanes takes a column.
     """
@@ -267,15 +267,15 @@ def chunk_width(shape: tuple[int, ...], axis: int, widest: int, lanes: int, wave
 
 @dataclass(frozen=True)
 class Copies:
-    """Who holds the same as another: whoever has one of these bits in the lane's number, or digits in the wave's."""
+    """Holders of the same element differ in these bits of the lane's number, or in these digits of the wave's."""
 
     lane_bits: tuple[int, ...]
     wave_digits: tuple[tuple[int, int], ...]
-    """What the number is divided by, and how many values are left then."""
+    """The divisor of each digit in the wave's number, and its number of values."""
 
 
 def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
-    """None where it cannot be said so."""
+    """Return the copies of a layout; None where they are no bits and digits."""
     bits, digits = lane_moves(layout, waves, lanes), wave_digits(layout, waves, lanes)
     if bits is None or digits is None:
         return None
@@ -284,8 +284,8 @@ def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
 
 
 def holding(layout: Layout, waves: int, lanes: int) -> int | None:
-    """How many lanes of a workgroup, from the first on, hold all that it holds, each something else; None where that
-    takes others."""
+    """Return how many lanes of a workgroup, from the first on, hold all its elements without copies; None where the
+    first lanes do not."""
     if not layout.axes:
         return 1
     rows = _held(layout, waves, lanes).reshape(-1, layout.rank)[: layout.limit or None]

@@ -1,8 +1,8 @@
 """exp and exp2 of f32 in vectors, where LLVM would call the C library for every element.
 
-x = n · ln 2 + r with |r| ≤ ln 2 / 2, so exp(x) = 2ⁿ · (1 + (r + r² · p(r))). What is added to 1 is below a half, so the
-roundings before the last one weigh little: both functions stay within a unit in the last place, with products that are
-added in one step or in two.
+x = n · ln 2 + r with |r| ≤ ln 2 / 2, so exp(x) = 2ⁿ · (1 + (r + r² · p(r))). The term added to 1 is below a half, so
+the roundings before the last one weigh little: both functions are within one unit in the last place, with or without
+fused multiply-add.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ REST = (
 """(exp(r) - 1 - r) / r², a Chebyshev fit; off by 1.6e-9."""
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 LN_2_PARTS = (0.693145751953125, 1.42860682030941723212e-06)
-"""Their sum is ln 2, and the first times a whole number up to 2⁸ is exact."""
+"""Two floats whose sum is ln 2; the first times an integer up to 2⁸ is exact."""
 MIDDLE = 254
+"""Twice the exponent bias of f32: a power is split into two, each with a bias."""
 ROUNDS = 1.5 * 2.0**23 + MIDDLE
-"""Added to a small number, it leaves no digits behind the point; its last nine bits are the whole number, and 254."""
+"""Added to a small float, rounds it to an integer; the last nine bits of the sum are that integer plus 254."""
 ENDS = {"exp": (-104.0, 89.0), "exp2": (-150.0, 129.0)}
-"""Below these and above, powers are 0 and infinite."""
+"""Arguments below and above which the result is 0 and infinity."""
 
 
 def exponential(w: Written, name: str) -> str:
-    """exp or exp2 of f32."""
+    """Return exp or exp2 of f32."""
     x = _clipped(w, w.operands[0], *ENDS[name])
     counted = w.call("fmuladd", x, w.number(LOG2_E if name == "exp" else 1.0), w.number(ROUNDS))
     n = _do(w, "fsub", counted, w.number(ROUNDS))
@@ -51,7 +52,7 @@ def _do(w: Written, word: str, a: str, b: str) -> str:
 
 
 def _clipped(w: Written, x: str, low: float, high: float) -> str:
-    """By comparisons, which let through what is not a number."""
+    """Clip x by comparisons, which pass NaN."""
     for order, end in (("olt", w.number(low)), ("ogt", w.number(high))):
         beyond = _do(w, f"fcmp {order}", x, end)
         x = w.f.value(f"select {vector(w.lanes, 'i1')} {beyond}, {w.kind} {end}, {w.kind} {x}")
@@ -65,10 +66,10 @@ def _natural_rest(w: Written, x: str, n: str) -> str:
 
 
 def _scaled(w: Written, x: str, counted: str) -> str:
-    """x · 2ⁿ in two steps, each with a power that f32 has; the first is exact, so a small result is rounded once.
+    """Return x · 2ⁿ in two steps, each with a power that f32 has; the first is exact, so a small result rounds once.
 
-    The bits of 2ᵐ are m + 127 moved by 23. The last nine bits of `counted` are n + 254, two such numbers: their half,
-    and what is left.
+    The bits of 2ᵐ are m + 127 shifted by 23. The last nine bits of `counted` are n + 254, the sum of two such numbers:
+    its half, and the rest.
     """
     ints = vector(w.lanes, "i32")
 

@@ -1,4 +1,4 @@
-"""What a launch of a GPU kernel must provide; no lowering is known here, so that reading it from a file is quick."""
+"""The needs of a GPU kernel's launch; imports no lowering, so that reading a saved kernel is fast."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from operator import add
 
 LARGEST_WINDOW = (1 << 31) - 1
-"""Bytes that one window on an array reaches."""
+"""The most bytes of one window on an array."""
 
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, a number, or scratch memory."""
+    """A kernel argument: an array's address, its stride along an axis in elements, a scalar, or scratch memory."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class KernelArgument:
 
 @dataclass(frozen=True)
 class MapArgument:
-    """How the copy engine is to see an array: its axes from the slowest to the fastest, and the box of one copy."""
+    """A TMA tensor map of an array: its axes from the slowest to the fastest, and the box of one copy."""
 
     name: str
     axes: tuple[int, ...]
@@ -38,21 +38,21 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far, along each axis, elements lie at most from the first one of a window."""
+    """The largest distance, along each axis, of an element from the first one of a window."""
 
     name: str
     bytes: int
-    """Of one element."""
+    """Bytes of one element."""
     steps: tuple[int, ...]
     grain: int = 1
-    """Bytes that the array's address and the distances of its rows must be multiples of."""
+    """Bytes that the array's address and row strides must be multiples of."""
     beyond: tuple[int, ...] = ()
-    """Where extents are open: no further along an axis than the array is long, and so many elements more."""
+    """For dynamic extents: how many elements past the end of each axis windows reach."""
     whole: int = 1
-    """Elements that rows must be multiples of."""
+    """Elements that the length of rows must be a multiple of."""
 
     def allows(self, strides: Sequence[int], address: int = 0, shape: Sequence[int] = ()) -> bool:
-        """Whether an array of these strides, in elements, can be reached through windows; `shape` where it is open."""
+        """Return whether windows can reach an array of these strides, in elements; `shape` for dynamic extents."""
         if any(n % self.grain for n in (address, *(stride * self.bytes for stride in strides[:-1]))):
             return False
         if shape and (shape[-1] % self.whole or not self._rows_apart(strides, shape)):
@@ -61,7 +61,7 @@ class Reach:
         return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW
 
     def _rows_apart(self, strides: Sequence[int], shape: Sequence[int]) -> bool:
-        """Whether what would be the row behind the last begins behind all elements, where extents are open."""
+        """Return whether the row after the last would begin after all elements, for dynamic extents."""
         last = sum((n - 1) * stride for n, stride in zip(shape[1:], strides[1:], strict=True))
         return not self.beyond or len(shape) == 1 or strides[0] > last
 

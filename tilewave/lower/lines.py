@@ -1,4 +1,4 @@
-"""Functions whose instructions know the author's line, as debug locations that assembly and disassembly show."""
+"""Debug locations: functions whose instructions have source lines, which assembly and disassembly show."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tilewave.ir.rewrite import walk
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 
 FIRST = 10
-"""Metadata below this number belongs to others."""
+"""The first metadata number used here; module flags and the notes of the AMD target have those below."""
 
 
 def first_line(kernel: Kernel) -> Loc:
-    """The first line of the author's that anything came from."""
+    """Return the first source line of a kernel."""
     places = [op.loc for op in walk(kernel.body) if op.loc.line]
     return min(places, key=lambda loc: loc.line, default=Loc("kernel", 1))
 
 
 class Lines:
-    """The debug metadata of one module: a compile unit, and each function that knows its author's lines."""
+    """The debug metadata of one module: a compile unit, and each function with source lines."""
 
     def __init__(self, main: Loc, detail: str) -> None:
-        """`main` stands for what has no line of its own; `detail` is LLVM's word for how much of it all is emitted."""
+        """`main` is the line of code without one; `detail` is LLVM's emission kind."""
         self.main = main
         self.texts: dict[int, str] = {}
         self.next = FIRST
@@ -59,7 +59,7 @@ class Lines:
 
     @property
     def flag(self) -> str:
-        """Of the module: which version of LLVM's notes these are."""
+        """Return the module flag with the version of the debug metadata."""
         return '!{i32 2, !"Debug Info Version", i32 3}'
 
     def metadata(self) -> str:
@@ -68,7 +68,7 @@ class Lines:
 
 
 class FunctionLines:
-    """The places that one function's instructions name."""
+    """The debug locations of one function's instructions."""
 
     def __init__(self, lines: Lines, subprogram: int) -> None:
         self.lines, self.subprogram = lines, subprogram
@@ -76,7 +76,7 @@ class FunctionLines:
         self.numbers: dict[tuple[str, int, int], int] = {}
 
     def at(self, loc: Loc) -> str:
-        """What an instruction of that place carries."""
+        """Return the metadata of an instruction at a location."""
         loc = loc if loc.line else self.lines.main
         key = (loc.file, loc.line, max(0, loc.column + 1))
         if key not in self.numbers:
@@ -92,7 +92,7 @@ class FunctionLines:
 
     @property
     def of_function(self) -> str:
-        """What the function itself carries."""
+        """Return the metadata of the function."""
         return f"!dbg !{self.subprogram}"
 
 
@@ -102,13 +102,13 @@ def _file(path: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """LLVM's strings know one escape: a backslash and two digits."""
+    """Return an LLVM string; its only escape is a backslash and two hexadecimal digits."""
     safe = "".join(c if c.isprintable() and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in text)
     return f'"{safe}"'
 
 
 class LocatedFunction(LlvmFunction):
-    """A function each of whose instructions carries the place that `loc` names when it is written."""
+    """A function whose instructions have the location `loc` at the time they are emitted."""
 
     def __init__(self, module: Module, name: str, parameters: Sequence[Typed], lines: FunctionLines) -> None:
         super().__init__(module, name, parameters)

@@ -1,4 +1,4 @@
-"""LLVM IR as text: modules, functions, loops. Building text is forty times quicker than building objects for it."""
+"""LLVM IR as text: modules, functions, loops. Building text is forty times faster than building objects."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Module:
     functions: list[str] = field(default_factory=list)
     declarations: dict[str, None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
-    """Internal functions and tables by name, written when they are first asked for."""
+    """Internal functions and tables by name, each emitted at its first use."""
 
     def declare(self, declaration: str) -> None:
         self.declarations[f"declare {declaration}"] = None
 
     def helper(self, name: str, write: Callable[[], str]) -> str:
-        """`@name`, written by `write` the first time."""
+        """Return `@name`; `write` emits it the first time."""
         if name not in self.helpers:
-            self.helpers[name] = ""  # a helper may ask for itself while it is written
+            self.helpers[name] = ""  # a helper may refer to itself while it is emitted
             self.helpers[name] = write()
         return f"@{name}"
 
@@ -36,7 +36,7 @@ class Module:
 
 
 class LlvmFunction:
-    """A function being written, block after block."""
+    """A function that is emitted block after block."""
 
     def __init__(self, module: Module, name: str, parameters: Sequence[Typed], result: str = "void") -> None:
         self.module, self.name, self.parameters, self.result = module, name, list(parameters), result
@@ -44,13 +44,13 @@ class LlvmFunction:
         self.count = 0
         self.label = ".entry"
         self.loc = NOWHERE
-        """The author's line that what comes next is written for."""
+        """The source line of the instructions that are emitted next."""
         self.beginning: dict[str, str] = {}
-        """What stands in front of all else, each line once."""
+        """Lines at the beginning of the function's entry block, each once."""
 
     @contextmanager
     def at(self, loc: Loc) -> Iterator[None]:
-        """What is written meanwhile is written for that line."""
+        """Emit the instructions of a with-block for that source line."""
         before, self.loc = self.loc, loc
         yield
         self.loc = before
@@ -60,17 +60,17 @@ class LlvmFunction:
         return f"%.{hint}{self.count}"
 
     def value(self, text: str) -> str:
-        """A new value that `text` computes."""
+        """Emit `text` and return the name of its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return name
 
     def room(self, name: str, text: str) -> str:
-        """Stack memory, taken once, when the function begins."""
+        """Allocate stack memory once, in the entry block."""
         return self.at_first(name, text)
 
     def at_first(self, name: str, text: str) -> str:
-        """A value that is computed once, when the function begins."""
+        """Compute a value once, in the entry block."""
         self.beginning[name] = f"  {name} = {text}"
         return name
 
@@ -81,7 +81,7 @@ class LlvmFunction:
         self.lines.append(f"  {text}")
 
     def call(self, result: str, function: str, arguments: Sequence[Typed], attributes: str = "") -> str:
-        """Call a function that is declared for these types."""
+        """Call a function and declare it for these types."""
         self.module.declare(f"{result} @{function}({', '.join(t for t, _ in arguments)})")
         given = ", ".join(f"{t} {v}" for t, v in arguments)
         return self.value(f"call {result} @{function}({given}) {attributes}".rstrip())
@@ -91,7 +91,7 @@ class LlvmFunction:
         return f".{hint}{self.count}"
 
     def start(self, label: str) -> None:
-        """Begin a block."""
+        """Begin a basic block."""
         self.lines.append(f"{label}:")
         self.label = label
 
@@ -102,7 +102,7 @@ class LlvmFunction:
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def when(self, condition: str, yes: Callable[[], None], no: Callable[[], None]) -> None:
-        """Write one block or the other."""
+        """Emit a branch to one block or the other."""
         first, second, after = (self.new_label(hint) for hint in ("then", "else", "after"))
         self.branch(condition, first, second)
         for label, write in ((first, yes), (second, no)):
@@ -112,7 +112,7 @@ class LlvmFunction:
         self.start(after)
 
     def choose(self, condition: str, yes: Callable[[], list[Typed]], no: Callable[[], list[Typed]]) -> list[Typed]:
-        """The values of one block or the other."""
+        """Emit a branch and return the values of the block that ran."""
         first, second, after = (self.new_label(hint) for hint in ("then", "else", "after"))
         self.branch(condition, first, second)
         arms = []
@@ -130,7 +130,7 @@ class LlvmFunction:
     def loop(
         self, trips: str, init: Sequence[Typed], body: Callable[[str, list[Typed]], Sequence[Typed]]
     ) -> list[Typed]:
-        """For i in range(trips): carried = body(i, carried); the last carried values."""
+        """Emit `for i in range(trips): carried = body(i, carried)` and return the last carried values."""
 
         def holds(carried: list[Typed]) -> str:
             return self.value(f"icmp slt i64 {carried[0][1]}, {trips}")
@@ -148,7 +148,7 @@ class LlvmFunction:
         holds: Callable[[list[Typed]], str],
         body: Callable[[list[Typed]], Sequence[Typed]],
     ) -> list[Typed]:
-        """As long as holds(carried): carried = body(carried)."""
+        """Emit `while holds(carried): carried = body(carried)` and return the last carried values."""
         before = self.label
         head, inside, after = (self.new_label(hint) for hint in ("head", "body", "end"))
         carried = [(kind, self.fresh("c")) for kind, _ in init]
@@ -169,7 +169,7 @@ class LlvmFunction:
         return carried
 
     def finish(self, returned: str = "void", attributes: str = "nounwind", linkage: str = "") -> str:
-        """The text of the function."""
+        """Return the text of the function."""
         self.do(f"ret {returned}")
         parameters = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
         head = f"define {linkage + ' ' if linkage else ''}{self.result} @{self.name}({parameters}) {attributes} {{"
@@ -181,7 +181,7 @@ def vector(lanes: int, element: str) -> str:
 
 
 def splat(f: LlvmFunction, kind: str, x: str, lanes: int) -> str:
-    """One value in every lane."""
+    """Return a vector with one value in every lane."""
     if lanes == 1:
         return x
     one = f.value(f"insertelement <{lanes} x {kind}> poison, {kind} {x}, i64 0")

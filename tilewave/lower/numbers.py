@@ -1,7 +1,7 @@
-"""Arithmetic in LLVM's words, for one number or a vector of them alike.
+"""Elementwise arithmetic in LLVM IR, on scalars or vectors.
 
-Narrow floats are held as they are stored (f16 as half, bf16 as i16, f8 as i8) and computed in float: one operation in
-f32 and one rounding is what the narrow operation means, since f32 has more than twice their digits.
+Narrow floats are held as they are stored (f16 as half, bf16 as i16, f8 as i8) and computed in f32: one f32 operation
+and one rounding equals the narrow operation, since f32 has more than twice the digits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index":
 
 
 def stored(dtype: DType) -> str:
-    """The LLVM type that holds a number of this dtype in registers."""
+    """Return the LLVM type of a number of this dtype in registers."""
     return STORED.get(dtype.name, f"i{dtype.bits}")
 
 
@@ -34,7 +34,7 @@ def in_memory(dtype: DType) -> str:
 
 
 def literal(value: float, dtype: DType) -> str:
-    """A constant of this dtype."""
+    """Return a constant of this dtype."""
     if dtype == BOOL:
         return "true" if value else "false"
     if dtype.is_int:
@@ -52,7 +52,7 @@ def is_narrow(dtype: DType) -> bool:
 
 
 def widened(f: LlvmFunction, x: str, dtype: DType, lanes: int) -> str:
-    """A narrow float as f32."""
+    """Return a narrow float as f32."""
     narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
     if dtype.name == "f16":
         return f.value(f"fpext {narrow} {x} to {wide}")
@@ -66,7 +66,7 @@ def widened(f: LlvmFunction, x: str, dtype: DType, lanes: int) -> str:
 
 
 def narrowed(f: LlvmFunction, x: str, dtype: DType, lanes: int) -> str:
-    """An f32 rounded to a narrow float, to nearest even."""
+    """Return an f32 rounded to a narrow float, to nearest even."""
     narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
     if dtype.name == "f16":
         return f.value(f"fptrunc {wide} {x} to {narrow}")
@@ -99,7 +99,7 @@ def splat_constant(kind: str, value: str, lanes: int) -> str:
 
 
 def each(f: LlvmFunction, x: str, lanes: int, kind: str, out: str, one: object) -> str:
-    """A scalar function on each lane."""
+    """Apply a scalar function to each lane."""
     assert callable(one)
     if lanes == 1:
         return str(one(x))
@@ -123,7 +123,7 @@ def _float8_table(dtype: DType) -> str:
 
 
 def _float8_rounding(module: Module, dtype: DType) -> str:
-    """The nearest of the 8-bit floats, ties to even: a search among the thresholds between them."""
+    """Return the helper that rounds to an 8-bit float, ties to even: a search among the thresholds between them."""
     codes = np.arange(128, dtype=np.uint8)
     numbers = codes.view(dtype.numpy).astype(np.float64)
     finite = codes[np.isfinite(numbers)]
@@ -171,12 +171,12 @@ INTEGER: dict[type[Op], str] = {
 FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
 COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
 COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
-"""The one bit of what holds is a 1, and not a -1."""
+"""Comparisons of booleans are unsigned: as a signed bit, true would be -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
 
 
 Known = Callable[[Value], Range]
-"""Between which bounds an integer lies."""
+"""Returns the bounds of an integer."""
 
 
 def anything(v: Value) -> Range:
@@ -184,7 +184,7 @@ def anything(v: Value) -> Range:
 
 
 def elementwise(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int, known: Known = anything) -> str:
-    """An elementwise op on operands of `dtype`; the result as its own dtype is stored."""
+    """Return an elementwise op on operands of `dtype`, in the result's register type."""
     if isinstance(op, ir.Cast):
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
     if is_narrow(dtype) and not isinstance(op, ir.Select):
@@ -203,7 +203,7 @@ def _plain(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: in
 
 @dataclass(frozen=True)
 class Written:
-    """An op while its elements are written down: `lanes` at once, its operands in `dtype`."""
+    """An elementwise op while it is emitted: `lanes` elements at once, its operands in `dtype`."""
 
     f: LlvmFunction
     op: Op
@@ -216,7 +216,7 @@ class Written:
         return vector(self.lanes, stored(self.dtype))
 
     def of_numbers(self, word: str) -> str:
-        """An instruction on all operands."""
+        """Emit an instruction on all operands."""
         return self.f.value(f"{word} {self.kind} {', '.join(self.operands)}")
 
     def intrinsic(self, name: str, *more: Typed) -> str:
@@ -233,7 +233,7 @@ class Written:
         return splat_constant("i32", str(value), self.lanes)
 
     def call(self, name: str, *operands: str) -> str:
-        """An intrinsic of other numbers of the dtype."""
+        """Call an intrinsic on given numbers of the dtype."""
         return self.f.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", [(self.kind, x) for x in operands])
 
 
@@ -308,19 +308,19 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.RoundAway: lambda w: w.intrinsic("round"),
     ir.RoundEven: lambda w: w.intrinsic("roundeven"),
 }
-"""Elementwise ops for every machine, in numbers that LLVM computes with. Of floats no number wins `min` and `max`, and
--0 is smaller than 0. Quotients and casts depend on more, and stand above; GPUs have `exp` and its kind of their own."""
+"""Elementwise ops common to all targets. NaN wins `min` and `max` of floats, and -0 is smaller than 0. Quotients and
+casts depend on more than the op and are above; GPUs lower `exp` and similar functions themselves."""
 
 
 def suffix(kind: str) -> str:
-    """How intrinsics name a type: `v4f32` for <4 x float>."""
+    """Return a type's suffix in intrinsics: `v4f32` for <4 x float>."""
     lanes, _, element = kind.strip("<>").rpartition(" x ")
     names = {"float": "f32", "double": "f64", "half": "f16"}
     return (f"v{lanes}" if lanes else "") + names.get(element, element)
 
 
 def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
-    """Python's // and %: the quotient rounded down, the remainder with the divisor's sign."""
+    """Return Python's // or %: the quotient rounded down, the remainder with the divisor's sign."""
     kind, mask = vector(lanes, element), vector(lanes, "i1")
     zero, one = (splat_constant(element, x, lanes) for x in ("0", "1"))
     rest = f.value(f"srem {kind} {a}, {b}")
@@ -337,7 +337,7 @@ def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes
 
 
 def _any_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
-    """The same where machines trap: by 0 both are 0, and by -1 what is left is 0 and the quotient wraps."""
+    """Return a floor quotient or remainder without traps: by 0 both are 0; by -1 the rest is 0, the quotient wraps."""
     kind, mask = vector(lanes, element), vector(lanes, "i1")
     zero, one, minus_one = (splat_constant(element, x, lanes) for x in ("0", "1", "-1"))
     by_zero = f.value(f"icmp eq {kind} {b}, {zero}")
@@ -356,7 +356,7 @@ def _any_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: 
 
 
 def cast(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
-    """x in another dtype."""
+    """Return x in another dtype."""
     if old == new or (old.is_int and new.is_int and stored(old) == stored(new)):
         return x
     if is_narrow(old):
@@ -383,10 +383,10 @@ def _cast_word(old: DType, new: DType) -> str:
 
 
 def before_narrowing(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
-    """The f32 that becomes the same narrow float as x does.
+    """Return an f32 that rounds to the same narrow float as x.
 
-    To the nearest f32 and from there to the nearest narrow float rounds twice. Integers of 2^24 and more lose digits
-    in f32 too, but of the narrow floats bf16 alone reaches so far.
+    Rounding to the nearest f32 and from there to the nearest narrow float would round twice. Integers of 2^24 and more
+    lose digits in f32 too, but of the narrow floats only bf16 has such numbers.
     """
     if old == F64:
         return _to_odd(f, x, lanes)
@@ -396,7 +396,7 @@ def before_narrowing(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int
 
 
 def _to_odd(f: LlvmFunction, x: str, lanes: int) -> str:
-    """An f64 as f32, the last digit odd where some are lost: rounded to fewer digits it is as if rounded once."""
+    """Return an f64 as f32 rounded to odd: rounded again to fewer digits, it is as if rounded once."""
     wide, narrow, ints, mask = (vector(lanes, kind) for kind in ("double", "float", "i32", "i1"))
     near = f.value(f"fptrunc {wide} {x} to {narrow}")
     back = f.value(f"fpext {narrow} {near} to {wide}")
@@ -412,7 +412,7 @@ def _to_odd(f: LlvmFunction, x: str, lanes: int) -> str:
 
 
 def _exactly(f: LlvmFunction, x: str, old: DType, lanes: int) -> str:
-    """An integer as f64; where an i64 has more digits, the last one kept is odd."""
+    """Return an integer as f64; an i64 with more digits is rounded to odd."""
     if old.bits <= 32:
         return cast(f, x, old, F64, lanes)
     kind, mask = vector(lanes, "i64"), vector(lanes, "i1")

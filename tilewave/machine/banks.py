@@ -1,6 +1,6 @@
-"""How long shared memory takes to serve a wave: lanes of one phase that want different words of one bank take turns.
+"""Cycles of shared memory accesses: lanes of one phase that access different words of one bank conflict.
 
-Addresses are bytes; lanes that want the same word are served together.
+Addresses are in bytes; lanes that access the same word are served together.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tilewave.machine.chips import BANK_BYTES, Phases, SharedMemory
 Array = np.ndarray[Any, Any]
 Kind = Literal["read", "write"]
 NO_LANE = -1
-"""In place of an address: this lane takes no part."""
+"""The address of a lane that does not access memory."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """The banks of a shared memory, and which lanes they serve together, for accesses of one width."""
+    """The banks of a shared memory and the phases of a wave, for accesses of one width."""
 
     banks: int
     phases: Phases
     bytes: int
 
     def cycles(self, addresses: Array) -> tuple[int, int]:
-        """The cycles that all accesses take if no lane waits, and those they do take; addresses: … x lanes."""
+        """Return the cycles of all accesses without bank conflicts, and with them; addresses: … x lanes."""
         accesses, times = _alike(addresses.reshape(-1, addresses.shape[-1]))
         words = accesses[:, np.array(self.phases), None] // BANK_BYTES  # accesses x phases x lanes x words of a lane
         words = np.where(words < 0, NO_LANE, words + np.arange(max(1, self.bytes // BANK_BYTES)))
@@ -43,14 +43,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Ports:
-    """Those of one shared memory, by the bytes of an access."""
+    """The ports of one shared memory, by the bytes of an access."""
 
     read: tuple[Port, ...]
     write: tuple[Port, ...]
 
     @property
     def widest_bytes(self) -> int:
-        """The widest access of a lane, both ways."""
+        """The widest access of a lane, for reads and writes."""
         return min(max(port.bytes for port in ports) for ports in (self.read, self.write))
 
     def of(self, kind: Kind, bytes: int) -> Port:
@@ -65,14 +65,15 @@ def ports(shared: SharedMemory) -> Ports:
 
 
 def cycles(shared: SharedMemory, addresses: Array, bytes: int, kind: Kind) -> tuple[int, int]:
-    """(without conflicts, in fact) for `bytes` at the address of each lane; leading axes are further accesses."""
+    """Return the cycles without bank conflicts and with them, for `bytes` at each lane's address; leading axes are
+    further accesses."""
     return ports(shared).of(kind, bytes).cycles(addresses)
 
 
 def _alike(addresses: Array) -> tuple[Array, Array]:
-    """The accesses that differ by more than a whole number of words, and how often each occurs.
+    """Return the accesses that differ by more than a shift of all lanes by whole words, and how often each occurs.
 
-    Moving all lanes by one distance turns the banks, and nobody waits longer for that.
+    A shift of all lanes by one distance rotates the banks and does not change the conflicts.
     """
     busy = np.where(addresses < 0, np.iinfo(np.int64).max, addresses)
     lowest = busy.min(axis=-1, keepdims=True) // BANK_BYTES * BANK_BYTES

@@ -1,8 +1,8 @@
-"""The cards that tilewave knows, as data: one record each, every number with its source.
+"""The known cards, as data: one record each, every number with its source.
 
-What follows from the chip that a card carries (`chips.py`) is read there: processors, shared memory, the f8 formats.
+Facts of a card's chip (`chips.py`) are read there: CUs or SMs, shared memory, the f8 formats.
 
-To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+Another card is added by a TOML file (`docs/machines.md`), read with `tilewave.machine.load`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
 
 
 def _matrix_rates(chip: Chip, f16: float, f8: float, **others: float) -> tuple[Rate, ...]:
-    """f16 and bf16 run alike, as do the chip's f8 formats and i8."""
+    """Return the rates of matrix products: f16 and bf16 have one rate, as have the chip's f8 formats and i8."""
     f8_names = [dtype for dtype in chip.multiplies if dtype.startswith("f8")]
     rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
     return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
@@ -108,9 +108,9 @@ MI355X = Machine(
     sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
 )
 
-# A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
-# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
-# read off these dispatch_order, which are those of one launch, but off counters of many: sixteen units after sixteen.
+# A GPC is filled before the next; the first GPC that the dispatcher fills changes from launch to launch, and the sizes
+# of GPCs from card to card. That changes bytes from memory by under 1 %, partition crossings by 2 %. Merge groups do
+# not follow from this order, which is that of one launch, but from counters of many: sixteen units after sixteen.
 HOPPER_DISPATCH_ORDER = (
     UnitRun(8, partition=0),
     UnitRun(18, partition=1),
@@ -158,18 +158,18 @@ H200 = _hopper(
 
 MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
 STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
-"""By chip: the card that predictions are made for where nobody names one."""
+"""By chip: the card that predictions are for by default."""
 
 
 def find(name: str) -> Machine:
-    """A machine by its name, in any case."""
+    """Return a machine by its name, in any case."""
     return find_among(name, MACHINES, "; a file of your own is read with --machine chip.toml")
 
 
 def find_among(name: str, machines: Mapping[str, Machine], besides: str = "") -> Machine:
-    """One of some machines by its name, in any case; MachineError with the nearest name where there is none.
+    """Return a machine by its name, in any case; raise MachineError with the nearest name where there is none.
 
-    The name of a chip means the card that stands for it. `besides` says what else can be named.
+    For the name of a chip the error suggests its default card. `besides` says what else can be named.
     """
     word = str(name).strip().lower()
     for known, machine in machines.items():

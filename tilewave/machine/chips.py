@@ -1,14 +1,14 @@
 """The chips that kernels are compiled for: one record each, read by passes, backends and the cards of the simulator.
 
-    chip (here)                gfx942     what its code may do: waves, registers, shared memory, instructions
+    chip (here)                gfx942     the compiler's view: waves, registers, shared memory, instructions
     card (`cards.py`)          MI300X     what is sold: clock, caches, memory, rates; it names its chip
     matrix instructions        f32_16x16x16_f16 (`matrix.py`): rows, which several chips share
 
 A new chip of a known vendor is a record: `replace(GFX942, name=…)` with what differs, and a row in `CHIPS`. The
-emulator does not read these: it judges what was compiled from them, so it has numbers of its own
+emulator does not read these: it checks code that was compiled from them, so it has separate numbers
 (`emulator/chips.py`), and a test compares the two.
 
-Shared memory answers a wave in phases: lanes of one phase that want different words of one bank wait for each other.
+Shared memory serves a wave in phases: lanes of one phase that access different words of one bank conflict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Phases = tuple[tuple[int, ...], ...]
 
 
 def consecutive(bytes_at_once: int, sizes: tuple[int, ...], lanes: int = 64) -> dict[int, Phases]:
-    """Neighbouring lanes, as many as get their words at once; what is smaller than a word takes a word's time."""
+    """Return phases of neighbouring lanes, as many as get their words at once; smaller accesses take a word's time."""
     found = {}
     for size in sizes:
         together = min(lanes, bytes_at_once // max(size, BANK_BYTES))
@@ -46,16 +46,16 @@ class SharedMemory:
     """Banks of 4 bytes, and which lanes are served together, by the bytes of an access."""
 
     bytes: int
-    """Of one processor, as much as one workgroup may have."""
+    """Shared memory of one CU or SM, all of which one workgroup may have."""
     read_banks: int
     write_banks: int
     read_phases: dict[int, Phases]
     write_phases: dict[int, Phases]
     reserved_bytes: int = 0
-    """Of each workgroup, besides what it asks for."""
+    """Bytes that each workgroup takes besides those it declares."""
 
     def for_each_of(self, workgroups: int) -> int:
-        """What each may ask for where so many are to share a processor."""
+        """Return the bytes that each of `workgroups` resident on one CU or SM may declare."""
         return (self.bytes + self.reserved_bytes) // workgroups - self.reserved_bytes
 
     @property
@@ -66,9 +66,9 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class TransposingRead:
-    """`lanes` neighbouring lanes read `rows` rows of as many elements, and each gets a column of them.
+    """A load in which `lanes` neighbouring lanes read `rows` rows of as many elements, and each gets a column.
 
-    Each lane says where `rows` neighbours of a row lie: a row is read by `lanes` / `rows` of them.
+    Each lane gives the address of `rows` neighbours of a row: a row is read by `lanes` / `rows` of them.
     """
 
     element_bytes: int
@@ -78,80 +78,80 @@ class TransposingRead:
 
 @dataclass(frozen=True)
 class CopyEngine:
-    """What moves boxes between global and shared memory by itself."""
+    """The limits of TMA, which moves boxes between global and shared memory."""
 
     grain_bytes: int
-    """Rows of an array begin a whole multiple of this apart, and a box at a multiple of it in its rows: a copy that
-    begins elsewhere ends in an illegal instruction, as an H200 showed."""
+    """Row strides of an array are multiples of this, and so is the offset of a box in its rows: another offset raises
+    an illegal instruction, as measured on an H200."""
     widest_row_bytes: int
-    """Of a box; its other sides have `longest_side` elements at most."""
+    """The longest row of a box; its other sides have `longest_side` elements at most."""
     longest_side: int
     most_axes: int
     pattern_bytes: int
-    """Eight of the widest rows: after these the chunks of a box change places as before, so a tile begins there."""
+    """Eight of the widest rows, the period of the swizzle: tiles in shared memory are aligned to it."""
     clusters_of_four: int
-    """That run at once, of workgroups with a processor each: processors come in groups, not all of them whole."""
+    """Clusters of four workgroups, one per SM, that run at once: SMs come in GPCs, some of them incomplete."""
 
 
 @dataclass(frozen=True)
 class MatrixUnits:
-    """The parts of a processor, each with waves and registers of its own; wave w runs on unit w % count."""
+    """The SIMD units (SM sub-partitions) of a processor, each with waves and registers; wave w runs on w % count."""
 
     count: int
     waves: int
-    """That one unit can hold."""
+    """Resident waves of one unit."""
     registers: int
-    """Of 32 bits, for each lane of all the waves on a unit."""
+    """32-bit registers of a unit for each lane, shared by all waves on it."""
     register_grain: int
-    """A wave takes a whole multiple of this."""
+    """The allocation granularity: a wave takes a multiple of this."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip, as those who write code for it see it."""
+    """A chip, as the compiler sees it."""
 
     name: str
-    """The target, as authors write it."""
+    """The name of the target."""
     vendor: Literal["amd", "nvidia"]
-    """Whose backend makes its code."""
+    """The vendor, which selects the backend."""
     cpu: str
-    """As LLVM and the driver call it."""
+    """The name that LLVM and the driver use."""
     matrix: str
-    """The family whose matrix instructions it has: those rows of `matrix.py` that name it."""
+    """The family of its matrix instructions: those in `matrix.py` that list it."""
     processors: int
-    """Of the cards that we know with it; kernels that stay on the chip are cut for so many."""
+    """CUs or SMs of the known cards with this chip; persistent kernels are sized for them."""
     lanes: int
-    """Of a wave."""
+    """Lanes of a wave."""
     most_waves: int
-    """Of a workgroup."""
+    """The most waves of a workgroup."""
     matrix_units: MatrixUnits
     widest_load_bytes: int
-    """Of a lane, from global memory."""
+    """The widest load of a lane from global memory."""
     line_bytes: int
-    """Of the cache in front of global memory; a row that begins elsewhere touches one line more."""
+    """Cache line of global memory; an unaligned row touches one line more."""
     shared: SharedMemory
     barriers: int = 1
-    """Of a workgroup, each of which some of its waves can meet at."""
+    """Hardware barriers of a workgroup, each for some of its waves."""
     copy_engine: CopyEngine | None = None
     direct_load_bytes: tuple[int, ...] = ()
-    """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
+    """Sizes that a lane can load directly into shared memory; the bytes of lane l follow those of lane l - 1."""
     transposing_reads: tuple[TransposingRead, ...] = ()
-    """Of shared memory."""
+    """Transposing loads from shared memory."""
     converts: tuple[str, ...] = ()
-    """8-bit floats that it has instructions to convert from f32 and back with, rounding to nearest even."""
+    """8-bit floats with instructions that convert from f32 and back, rounding to nearest even."""
     swaps_rows: bool = False
     """Whether two registers can swap halves of their lanes, or every second 16 of them."""
     features: str = ""
-    """Said to LLVM beyond `cpu`."""
+    """LLVM features besides those of `cpu`."""
     sources: tuple[Source, ...] = ()
 
     @property
     def resident_waves(self) -> int:
-        """That a processor can hold, of one workgroup or several."""
+        """The most resident waves of a CU or SM."""
         return self.matrix_units.count * self.matrix_units.waves
 
     def workgroups_together(self, waves: int, registers: int, shared_bytes: int) -> int:
-        """How many workgroups a processor holds at once, by waves, by registers of a lane, and by shared memory."""
+        """Return the workgroups resident on a CU or SM, limited by waves, registers per lane and shared memory."""
         units, shared = self.matrix_units, self.shared
         taken = -(-registers // units.register_grain) * units.register_grain * waves
         by_registers = units.count * units.registers // max(1, taken)
@@ -160,17 +160,17 @@ class Chip:
 
     @property
     def register_bytes(self) -> int:
-        """Of a processor, as much as one workgroup may have."""
+        """Register file of a CU or SM, all of which one workgroup may have."""
         return self.matrix_units.count * self.matrix_units.registers * self.lanes * 4
 
     @property
     def multiplies(self) -> tuple[str, ...]:
-        """The dtypes of its products' operands."""
+        """The dtypes of matrix operands."""
         rows = (i.dtypes(self.matrix)[:2] for i in ALL if self.matrix in i.chips)
         return tuple(dict.fromkeys(dtype for pair in rows for dtype in pair))
 
     def source(self, field: str) -> str:
-        """Where a number comes from."""
+        """Return the source of a number."""
         return next((s.text for s in self.sources if s.field == field), "")
 
 
@@ -199,8 +199,8 @@ CDNA_SOURCES = (
 )
 
 ALIGNED = "-unaligned-access-mode"
-"""Else LLVM makes one access of neighbouring bytes wherever they begin, which is right only where the driver has set a
-chip up for it, and slow in shared memory."""
+"""Without this LLVM merges accesses of neighbouring bytes at any alignment, which is right only where the driver has
+enabled it on the chip, and slow in shared memory."""
 
 GFX942 = Chip(
     "gfx942",
@@ -261,7 +261,7 @@ GFX950 = Chip(
 )
 
 NVIDIA_LANES = 32
-"""Of a wave, on every chip of NVIDIA's."""
+"""Lanes of a wave (warp) on every NVIDIA chip."""
 TENSOR_MAPS = CopyEngine(
     grain_bytes=16,
     widest_row_bytes=128,
@@ -270,7 +270,7 @@ TENSOR_MAPS = CopyEngine(
     pattern_bytes=1024,
     clusters_of_four=30,
 )
-"""The engine that tensor maps are written for."""
+"""The TMA limits that tensor maps are checked against."""
 SM_90A = Chip(
     "sm_90a",
     vendor="nvidia",

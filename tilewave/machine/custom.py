@@ -28,11 +28,11 @@ from tilewave.machine.description import (
 T = TypeVar("T")
 PARTS: dict[str, type[Any]] = {"l2": L2, "hbm": Hbm, "last_level": LastLevel, "merging": Merging}
 MOST_BYTES = 1 << 18
-"""Of a description, which takes some 2 KB."""
+"""The largest description file; one usually takes some 2 KB."""
 
 
 def load(path: str | Path) -> Machine:
-    """The machine that a TOML file describes; every mistake in it is named."""
+    """Return the machine that a TOML file describes; an error names every mistake in it."""
     file, toml = Path(path), _toml_reader()
     try:
         data = toml.loads(read_plain(file, MOST_BYTES).decode())
@@ -51,12 +51,12 @@ def load(path: str | Path) -> Machine:
 
 
 def _toml_reader() -> Any:
-    """Python's own from 3.11 on."""
+    """Return `tomllib`, which Python has from 3.11 on, or its substitute."""
     return import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def find_or_load(text: str) -> Machine:
-    """A machine by name, or by the file that describes it."""
+    """Return a machine by name, or from the file that describes it."""
     return load(text) if text.lower().endswith(".toml") else find(text)
 
 
@@ -83,7 +83,7 @@ def _machine(data: Mapping[str, Any]) -> Machine:
 
 
 def _record(kind: type[T], where: str, given: Any) -> T:
-    """A dataclass from a table, with no field missing or unknown."""
+    """Return a dataclass from a table; no field may be missing or unknown."""
     assert is_dataclass(kind)
     prefix = f"{where}." if where else ""
     if not isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""What a card is to a simulator: units, caches, memory and rates, each number with the place it was found."""
+"""The simulator's description of a card: units, caches, memory and rates, each number with its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewave.errors import TilewaveError
 Array = npt.NDArray[np.int64]
 
 LARGEST = 1 << 60
-"""No size of a chip comes near: beyond it a number is a slip of the pen."""
+"""The largest plausible size; a larger number is a typing error."""
 MOST_UNITS = 1 << 16
 LONGEST_NAME = 80
 TARGET = re.compile(r"(?:[a-z][a-z0-9_]{0,31})?", re.ASCII)
@@ -27,19 +27,19 @@ class MachineError(TilewaveError):
 
 @dataclass(frozen=True)
 class L2:
-    """The cache of one xcd; its lines are split evenly among `partitions`, each home to its share."""
+    """The L2 cache of one xcd; its lines are distributed evenly over `partitions`."""
 
     bytes: int
     partitions: int = 1
     line_bytes: int = 128
     ways: int | None = None
     holds_writes: bool = True
-    """Whether what is written stays until evicted, and so pushes out what is read."""
+    """Whether written lines stay until evicted, and so evict lines that are read."""
 
 
 @dataclass(frozen=True)
 class LastLevel:
-    """A cache in front of memory, shared by all xcds; `bytes_per_second` is None where no source tells it."""
+    """A cache between memory and all xcds; `bytes_per_second` is None where no source gives it."""
 
     bytes: int
     bytes_per_second: float | None = None
@@ -47,7 +47,7 @@ class LastLevel:
 
 @dataclass(frozen=True)
 class Hbm:
-    """The memory itself."""
+    """The HBM memory."""
 
     bytes: int
     bytes_per_second: float
@@ -63,7 +63,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class UnitRun:
-    """Consecutive places of the dispatch order: so many units of one xcd and one L2 partition."""
+    """A run of the dispatch order: consecutive units of one xcd and one L2 partition."""
 
     units: int
     partition: int = 0
@@ -72,9 +72,9 @@ class UnitRun:
 
 @dataclass(frozen=True)
 class Merging:
-    """Up to `most` requests for one line become one on their way to L2, if they come from units of one merge group.
+    """Request merging before L2: up to `most` requests for one line become one, if they come from one merge group.
 
-    A merge group is `units` of one xcd that follow each other in dispatch order.
+    A merge group is `units` consecutive units of one xcd in dispatch order.
     """
 
     most: int
@@ -83,7 +83,7 @@ class Merging:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a number of a machine comes from; `field` names it as `Machine` does."""
+    """The source of a number of a machine; `field` names it as `Machine` does."""
 
     field: str
     text: str
@@ -93,7 +93,7 @@ class Source:
 class Machine:
     """One card, whose chip is `target`.
 
-    `dispatch_order` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn.
+    `dispatch_order` lists its units in the order in which the hardware fills them; empty: round-robin over xcds.
     """
 
     name: str
@@ -116,16 +116,16 @@ class Machine:
 
     @property
     def units(self) -> int:
-        """Compute units, or SMs: each runs one workgroup at a time, unless told otherwise."""
+        """Compute units, or SMs: each runs one workgroup at a time by default."""
         return self.xcds * self.units_per_xcd
 
     @property
     def domains(self) -> int:
-        """L2 partitions of all xcds."""
+        """L2 partitions of all xcds together."""
         return self.xcds * self.l2.partitions
 
     def places(self) -> tuple[Array, Array, Array]:
-        """(xcd, partition, merge group) of each unit, in dispatch order."""
+        """The (xcd, partition, merge group) of each unit, in dispatch order."""
         if not self.dispatch_order:
             at = np.arange(self.units)
             xcd, partition = at % self.xcds, at // self.xcds % self.l2.partitions
@@ -137,7 +137,7 @@ class Machine:
         return xcd, partition, self._merge_groups(xcd)
 
     def _merge_groups(self, xcd: Array) -> Array:
-        """Units of an xcd in dispatch order, so many in a group; all, where none merge."""
+        """Return the merge group of each unit, in dispatch order; one group per xcd if there is no merging."""
         size = self.merging.units if self.merging else self.units_per_xcd
         by_xcd = np.argsort(xcd, kind="stable")
         groups: Array = np.empty_like(xcd)
@@ -146,11 +146,11 @@ class Machine:
         return groups
 
     def flops(self, dtype: str) -> float | None:
-        """Dense matrix throughput for products of this dtype; None where the machine has none, or no source says."""
+        """Return the dense matrix throughput for this dtype; None where the machine has none, or no source gives it."""
         return next((rate.flops for rate in self.rates if rate.dtype == dtype), None)
 
     def source(self, field: str) -> str:
-        """Where a number comes from."""
+        """Return the source of a number."""
         return next((s.text for s in self.sources if s.field == field), "")
 
 
@@ -232,7 +232,7 @@ def _bad_seats(machine: Machine) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A value as far as a person reads; Python does not even print the longest numbers."""
+    """Return a value as text, shortened; Python refuses to print the longest integers."""
     if isinstance(value, int) and abs(value) > LARGEST:
         return f"a number of {value.bit_length()} bits"
     text = repr(value)

@@ -1,8 +1,8 @@
 """The matrix instructions of the chips; a new one is a row.
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture", and AMD's matrix instruction calculator; NVIDIA, "PTX ISA",
-wgmma. How lanes hold operands and sums belongs to a row (`layouts/fragments.py`); those of AMD are checked against the
-calculator's tables in the tests.
+wgmma. A row includes the register layouts of operands and sums (`layouts/fragments.py`); tests check those of AMD
+against the calculator's tables.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def up_to_multiple(n: int, of: int) -> int:
 
 
 def largest_divisor(n: int, most: int) -> int:
-    """How much of n a block takes that is `most` long at most, so that blocks make up all of it."""
+    """Return the largest divisor of n that is at most `most`."""
     return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
 
 
 @dataclass(frozen=True)
 class MatrixInstruction:
-    """rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
+    """A matrix instruction: rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
 
     name: str
     rows: int
@@ -44,27 +44,27 @@ class MatrixInstruction:
     acc: str
     chips: tuple[str, ...] = BOTH
     ignored_bits: int = 0
-    """Of every operand, the last ones of its mantissa. Where there are some, only an author's wish takes it."""
+    """Low mantissa bits of every operand that are ignored; an instruction with some is used on request only."""
     layouts: Fragment | None = None
-    """How lanes hold operands and sums; None: as those of CDNA chips do, by rows and depth."""
+    """Register layouts of operands and sums; None: those of CDNA chips, by rows and depth."""
 
     def fragment(self, depth: int = 0) -> Fragment:
-        """One block: an instruction, or several behind each other that add up to a depth."""
+        """Return the layout of one block: an instruction, or several consecutive ones that add up to a depth."""
         one = self.layouts or mfma(self.rows, self.depth)
         return one.deepened(depth // self.depth) if depth else one
 
     def dtypes(self, chip: str) -> tuple[str, str, str]:
-        """Of a, b and the accumulator, on that chip."""
+        """Return the dtypes of a, b and the accumulator on a chip."""
         a, b = (d if isinstance(d, str) else d[chip] for d in (self.a, self.b))
         return a, b, self.acc
 
     @property
     def block(self) -> tuple[int, int]:
-        """Rows and columns that are computed at once, by one wave or by those that work together."""
+        """Rows and columns of one block, computed by one wave or by a warpgroup."""
         return self.fragment().shape[:2]
 
     def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
-        """How the tile is cut: as the author wishes, else `each_way` so many where each gets whole blocks, or one."""
+        """Return the waves along rows and columns: `wished`, else `each_way` where each gets whole blocks, else one."""
         if wished:
             return wished
         rows, cols = (
@@ -73,16 +73,16 @@ class MatrixInstruction:
         return rows, cols
 
     def parts(self, waves: Waves) -> Waves:
-        """Into how many parts rows and columns of a tile are cut."""
+        """Return the number of parts of a tile along rows and columns."""
         return waves
 
     def multiples(self, waves: Waves) -> tuple[int, int, int]:
-        """What rows, columns and depth of a tile must be multiples of."""
+        """Return the numbers that rows, columns and depth of a tile must be multiples of."""
         (rows, cols), (high, wide) = self.parts(waves), self.block
         return rows * high, cols * wide, self.depth
 
     def padded(self, box: tuple[int, int, int], waves: Waves) -> tuple[int, int, int]:
-        """Rows, columns and depth, each as long as it must be."""
+        """Return rows, columns and depth, each padded to its multiple."""
         rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves), strict=True))
         return rows, cols, depth
 
@@ -92,38 +92,38 @@ THIRDS = 3
 
 @dataclass(frozen=True)
 class GroupInstruction(MatrixInstruction):
-    """`rows` x up to `most_columns` sums over 32 bytes of depth, by a group of four waves of 32 lanes together.
+    """A wgmma: `rows` x up to `most_columns` sums over 32 bytes of depth, by a warpgroup of four waves of 32 lanes.
 
-    Both operands are read from shared memory, where their rows lie as `swizzle` says.
+    Both operands are read from shared memory, where their rows have the layout of `swizzle`.
     """
 
     columns: int = 8
-    """The tile has a multiple of these."""
+    """The columns of a tile are a multiple of this."""
     turns: bool = False
-    """Whether it also takes operands that lie along their rows' axis, in panels."""
+    """Whether it also takes operands that are contiguous along M or N, in panels."""
 
     @property
     def takes_sums(self) -> bool:
-        """Whether waves may hold its first operand as they hold sums: so of 16 bits, whose 32 bytes of depth are 16."""
+        """Whether the first operand may be in registers with the layout of sums: 16-bit dtypes, 16 deep."""
         return self.depth == 16
 
     waves_together: ClassVar[int] = 4
     most_columns: ClassVar[int] = 256
     most_sums: ClassVar[int] = 192
-    """That a lane can hold: of its 255 registers some are needed for the rest."""
+    """The most sums of a lane: of its 255 registers some are needed for the rest."""
     thirds_columns: ClassVar[int] = 192
-    """Of a tile that three groups of waves share: a lane has 160 registers then, and 96 sums."""
+    """The most columns of a tile that three warpgroups share: a lane has 160 registers then, and 96 sums."""
     row_bytes: ClassVar[tuple[int, ...]] = (128, 64, 32)
-    """How long rows in shared memory may be."""
+    """The row lengths that the swizzles of shared memory allow."""
 
     @property
     def block(self) -> tuple[int, int]:
         return self.rows, self.columns
 
     def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
-        """Whole groups, one below the other; the author's wish is for waves that compute alone.
+        """Return whole warpgroups, one below the other; `wished` is for waves that multiply alone and is ignored.
 
-        Three get a block of rows each where lanes have room: while one computes with its sums, the others multiply.
+        Three get a block of rows each if lanes have the registers: while one works on its sums, the others multiply.
         """
         groups = each_way
         if tile[0] == THIRDS * self.rows and tile[1] <= self.thirds_columns:
@@ -136,12 +136,11 @@ class GroupInstruction(MatrixInstruction):
         return waves[0] // self.waves_together, waves[1]
 
     def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
-        """Bytes of a chunk, period and rows between changes: chunk c of row r stands at c ^ (r // every % period)."""
+        """Return chunk bytes, period and `every`: chunk c of row r is stored at c ^ (r // every % period)."""
         return CHUNK_BYTES, row_bytes // CHUNK_BYTES, max(self.row_bytes) // row_bytes
 
     def panel_bytes(self, side_bytes: int) -> int:
-        """How long rows in shared memory are, of an operand that has so many bytes along them; 0 where it cannot lie
-        so."""
+        """Return the row length in shared memory of an operand with so many contiguous bytes; 0 if none divides it."""
         return next((n for n in self.row_bytes if side_bytes % n == 0), 0)
 
 
@@ -167,10 +166,10 @@ INSTRUCTIONS = (
     MatrixInstruction("i32_16x16x32_i8", 16, 32, "i8", "i8", "i32"),
     MatrixInstruction("i32_32x32x16_i8", 32, 16, "i8", "i8", "i32"),
 )
-"""Those that a chip would rather take stand first among those of the same dtypes."""
+"""Instructions of one wave; among those of the same dtypes the preferred ones come first."""
 
 NAMED = {instruction.name: instruction for instruction in INSTRUCTIONS}
-"""Those that are one wave's own."""
+"""The instructions of one wave, by name."""
 
 
 def _eight_bit(a: str, b: str) -> GroupInstruction:
@@ -179,8 +178,8 @@ def _eight_bit(a: str, b: str) -> GroupInstruction:
 
 
 MANY_SUMS = 128
-"""Of a lane, where groups of waves multiply; more leave few registers for the rest, and none for a tile that is read or
-written on the way."""
+"""Sums of a lane in warpgroup products; more leave few registers for the rest, and none for a tile that is read or
+written meanwhile."""
 GROUP_INSTRUCTIONS = (
     GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,), turns=True),
     GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,), turns=True),
@@ -190,7 +189,7 @@ GROUP_INSTRUCTIONS = (
 )
 _TURNED = {name for i in GROUP_INSTRUCTIONS if i.turns for name in (i.a, i.b)}
 ALONG_DEPTH = frozenset(str(name) for i in GROUP_INSTRUCTIONS for name in (i.a, i.b) if name not in _TURNED)
-"""Dtypes of operands that groups of waves take along their depth only."""
+"""Dtypes of operands that warpgroup instructions take along their depth only."""
 ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
 BY_NAME = {instruction.name: instruction for instruction in ALL}
 ELSEWHERE = (
@@ -203,23 +202,23 @@ ELSEWHERE = (
     MatrixInstruction("rdna4_wave32_f32_16x16x16_f16", 16, 16, "f16", "f16", "f32", ("gfx1201",)),
     MatrixInstruction("gfx1250_f32_16x16x32_f16", 16, 32, "f16", "f16", "f32", ("gfx1250",)),
 )
-"""Names that authors bring along: of chips that are none of ours, or of several instructions behind each other, which
-lanes load at once; nobody takes them, but their rows and dtypes say what is meant."""
+"""Names that kernels may use but that no target has: instructions of other chips, or several consecutive ones that
+lanes load at once; only their rows and dtypes are used."""
 WISHES = (
     NAMED
     | {instruction.name: instruction for instruction in ALL if instruction.ignored_bits}
     | {instruction.name: instruction for instruction in ELSEWHERE}
 )
-"""Those that an author may wish for."""
+"""The instructions that a kernel may request by name."""
 
 
 def instructions_for(chip: str, a: str, b: str, acc: str) -> Iterator[MatrixInstruction]:
-    """What a chip has for these dtypes, the best first; not what only a wish may take."""
+    """Return a chip's instructions for these dtypes, the best first, without those used on request only."""
     return (i for i in ALL if chip in i.chips and i.dtypes(chip) == (a, b, acc) and not i.ignored_bits)
 
 
 def spelled(instruction: MatrixInstruction) -> str:
-    """As an author writes it: MMAType.F32_16x16x32_F8."""
+    """Return an instruction's name in the language: MMAType.F32_16x16x32_F8."""
     words = [word for word, _ in groupby(instruction.name.split("_"))]  # inputs of one kind are named once
     names = [word if word[0].isdigit() else word.upper().replace("FP8", "F8") for word in words]
     return f"MMAType.{'_'.join(names)}"

@@ -1,8 +1,8 @@
-"""How LLVM allots registers, and what that costs the K loop.
+"""LLVM's register allocation, and its cost in the K loop.
 
-A lane may carry 256 registers of sums beside its operands. With open sizes they go through several loops: the steps
-that lie inside, the one at the edge, the last. LLVM's usual way then moves some of them between ordinary and
-accumulation registers in every step. Which other way moves fewer depends on the kernel, so the code is looked at.
+A lane may have 256 accumulator registers besides its operands. With dynamic shapes they are live through several loops:
+the inner steps, the boundary step, the last. LLVM's default strategy then moves some of them between VGPRs and AGPRs in
+every step. Which other strategy moves fewer depends on the kernel, so the generated code is inspected.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ USUAL: tuple[str, ...] = ()
 WIDE_FIRST = "--greedy-regclass-priority-trumps-globalness=1"
 ORDERED = "--amdgpu-sched-strategy="
 OTHERS: tuple[tuple[str, ...], ...] = ((WIDE_FIRST,), (f"{ORDERED}iterative-ilp",))
-"""LLVM's options: wide registers get theirs before those that live long; instructions are put into another order before
-registers are allotted. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
+"""LLVM options: wide registers are allocated before long live ranges; another instruction order before register
+allocation. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
 ASKED_FOR = ("v_accvgpr", "scratch_")
-"""What stands in code that moves sums, or keeps registers in memory."""
+"""Text of code that moves accumulators, or spills registers to memory."""
 
 
 @dataclass(frozen=True, order=True)
 class AllotmentCost:
-    """Of one allotment; the smallest is the best."""
+    """The cost of one register allocation; the smallest is the best."""
 
     waves_missing: int
-    """That could share a matrix unit, were there registers for them."""
+    """Waves that a SIMD unit could hold but for the registers."""
     fetched: int
-    """Times that the K loop takes registers from memory, or puts them there."""
+    """Spills and reloads of registers in the K loop."""
     instructions: int
-    """Of the K loop; so are the next two."""
+    """Instructions of the K loop; the next two are of the K loop as well."""
     longest_gap: int
     moves: int
-    """Of sums."""
+    """Moves of accumulators."""
     spills: int
-    """Of the whole kernel; behind the loop, or into other registers, they cost little."""
+    """Spills of the whole kernel; after the loop, or into other registers, they cost little."""
 
     @property
     def is_least(self) -> bool:
-        """Whether another way need not be tried; none was seen to spill fewer scalar registers."""
+        """Whether no other strategy need be tried; none was seen to spill fewer scalar registers."""
         return not (self.fetched or self.moves)
 
 
@@ -51,7 +51,7 @@ NOTHING = AllotmentCost(0, 0, 0, 0, 0, 0)
 
 
 def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
-    """What an allotment costs; nothing where no loop multiplies."""
+    """Return the cost of a register allocation; zero where no loop has matrix instructions."""
     module = read_assembly(asm, cpu)
     found = module.kernels[kernel]
     try:
@@ -65,5 +65,5 @@ def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
 
 
 def may_move(asm: str) -> bool:
-    """Whether a loop may move sums, or fetch registers; most code need not be looked at any further."""
+    """Return whether a loop may move accumulators or reload registers; most code needs no closer inspection."""
     return any(word in asm for word in ASKED_FOR)

@@ -1,4 +1,4 @@
-"""One of AMD's chips as a target."""
+"""The targets of AMD chips."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AmdBackend(Backend):
     def device_count(self) -> int:
         try:
             return _driver().device_count()
-        except TargetError:  # no driver, or no device that it can use
+        except TargetError:  # no driver, or no usable device
             return 0
 
     def driver(self) -> str:

@@ -1,4 +1,4 @@
-"""A kernel on whole tiles → what each lane does on an AMD chip."""
+"""From a tile-level kernel to the lane-level kernel of an AMD chip."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ if TYPE_CHECKING:
 
 
 Passed = tuple[Kernel, tuple[Step, ...]]
-"""What each lane does, and how passes came to it."""
+"""The lane-level kernel, and the steps of the passes."""
 
 
 @dataclass(frozen=True)
 class LaneResources:
-    """What a workgroup takes of its machine, and what each lane loads in a step."""
+    """The resources of a workgroup, and the loads of each lane per step."""
 
     machine: str
     waves: tuple[int, ...]
     lanes: int
-    """Of one wave."""
+    """Lanes of one wave."""
     instructions: tuple[str, ...]
-    """The matrix instructions that were taken, which need not be the ones wished for."""
+    """The matrix instructions used, which may differ from those requested."""
     shared_bytes: int
     loads_before: tuple[LaneLoads, ...]
-    """As the matrix instruction would have them."""
+    """The loads in the layout of the matrix instruction, before coalescing."""
     loads: tuple[LaneLoads, ...]
     registers: int
-    """Of a lane, accumulation registers included."""
+    """Registers of a lane, including AGPRs."""
     accumulation_registers: int
     spills: int
     waves_per_unit: int
-    """How many waves share a matrix unit: registers and shared memory decide."""
+    """Waves per SIMD unit, limited by registers and shared memory."""
     not_as_asked: tuple[str, ...] = ()
-    """What the author wished and did not get, and why."""
+    """Requests that were not met, and why."""
 
 
 @dataclass(frozen=True, eq=False)
 class AmdBuild(Build):
-    """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
+    """A kernel for one chip; where the cache has its code, passes run on demand only."""
 
     tiles: Kernel
     chip: Chip
     key: str | None
-    """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
+    """The cache key of its code; None where a file has all the code that the kernel may need."""
     passing: Callable[[], Passed]
     codes: Mapping[frozenset[str], AmdCode] = field(default_factory=dict)
-    """Known from the beginning."""
+    """Code that is known without compiling."""
     counted: LaneResources | None = None
-    """What a file says of it."""
+    """Resources read from a file."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -120,7 +120,7 @@ class AmdBuild(Build):
 
     @property
     def code(self) -> bytes:
-        """A code object that the driver loads."""
+        """The code object that the driver loads."""
         return self.program.code.code_object
 
     @property
@@ -154,8 +154,8 @@ class AmdBuild(Build):
 
 
 def build_amd(tiles: Kernel, chip: Chip, places: Places, prefetched: int) -> AmdBuild:
-    """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
-    lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
+    """Build the lane-level kernel, with loads `prefetched` steps ahead; raise an error at an unmet constraint."""
+    lines = " ".join(str(op.loc) for op in walk(tiles.body))  # in the key, as findings name source lines
     key = compile_key(chip.name, repr(chip), repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
@@ -169,7 +169,7 @@ def build_amd(tiles: Kernel, chip: Chip, places: Places, prefetched: int) -> Amd
 
 
 def passes_for(chip: Chip, places: Places, prefetched: int) -> tuple[Pass, ...]:
-    """From whole tiles to what each lane does, `prefetched` steps ahead."""
+    """Return the passes from the tile level to the lane level, with loads `prefetched` steps ahead."""
     with IMPORTING:
         from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
 

@@ -1,4 +1,4 @@
-"""Machine code of AMD chips and what its launch must provide, as the cache and files hold it."""
+"""Machine code of AMD chips and the needs of its launch, as stored in the cache and in files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilewave.runtime.records import Record, packed, restored, unpacked
 
 @dataclass(frozen=True)
 class AmdCode:
-    """Machine code, and what its launch must provide."""
+    """Machine code, and the needs of its launch."""
 
     arguments: tuple[KernelArgument, ...]
     reaches: tuple[Reach, ...]
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number that a launch computes."""
+    """The number of workgroups, or the name of the launch value that gives it."""
     launch: str
-    """What is computed at each launch, where sizes are open."""
+    """The text of the ops computed at each launch, for dynamic shapes."""
     asm: str
     code_object: bytes
 
@@ -35,7 +35,7 @@ class AmdCode:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All but the code, for JSON."""
+        """All fields but the code, for JSON."""
         return {name: value for name, value in asdict(self).items() if name not in ("asm", "code_object")}
 
     @staticmethod
@@ -44,7 +44,7 @@ class AmdCode:
 
 
 def kept(key: str, any_strides: Iterable[str]) -> AmdCode | None:
-    """The code of a kernel of that key for arrays that lie so, where the cache has it whole."""
+    """Return the code of a kernel with that key for these `any_strides` from the cache; None where it is incomplete."""
     data = default_cache().get(key_of(key, *sorted(any_strides)))
     if data is None:
         return None

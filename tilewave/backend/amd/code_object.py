@@ -5,7 +5,7 @@
     next 8 bytes       data with addresses in it, the dynamic section         write       address = offset + 8192
     then               symbols and names that only people read                not loaded
 
-Pages of different rights lie apart in memory and, as each is shifted by whole pages, close together in the file.
+Pages with different permissions are apart in memory and, as each is shifted by whole pages, adjacent in the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 def link(relocatable: bytes) -> bytes:
-    """A file that HIP loads, from the object that LLVM emitted for one kernel or several."""
+    """Return a file that HIP loads from the object that LLVM emitted for one or more kernels."""
     source = _opened(relocatable)
     layout = _Layout(source)
     return layout.file()
@@ -93,7 +93,7 @@ class _Placed:
 
 
 class _Layout:
-    """Where everything comes to lie; then the addresses are known, and the rest follows."""
+    """The file offsets and addresses of all sections; everything else follows from them."""
 
     def __init__(self, source: ElfFile) -> None:
         self.source = source
@@ -131,7 +131,7 @@ class _Layout:
     def _place_constants(self) -> None:
         notes = [i for i in self._kept(0) if self.source.sections[i].type == elf.NOTE]
         self._copy(notes)
-        # Sizes first: what these hold depends on addresses that are not known yet.
+        # Sizes first: the contents depend on addresses that are not known yet.
         strings = elf.Strings()
         self._names = [strings.add(s.name) for s in self.exported]
         self.dynsym = self._place(".dynsym", elf.DYNSYM, elf.ALLOC, 8, bytes(24 * (len(self.exported) + 1)), entry=24)
@@ -145,7 +145,7 @@ class _Layout:
         self._copy(self._kept(right))
 
     def _kept(self, right: int) -> list[int]:
-        """The sections with this right and no other, by their old number; 0 is for reading only."""
+        """Return the sections with exactly this permission, by their old number; 0 is read-only."""
         rights = elf.WRITE | elf.EXECUTE
         sections = enumerate(self.source.sections)
         return [i for i, s in sections if s.allocated and s.data and s.flags & rights == right]
@@ -166,11 +166,11 @@ class _Layout:
         raise _refused(f"{symbol.name} lies in a section that is not loaded")
 
     def _relocations(self) -> list[Relocation]:
-        """Those of sections that are loaded; debug information is not."""
+        """Return the relocations of sections that are loaded, without those of debug information."""
         return [r for r in self.source.relocations if self.source.sections[r.section].allocated]
 
     def _loaders_work(self) -> list[Relocation]:
-        """Places that hold a whole address, which nobody knows before the loader does."""
+        """Return the relocations with an absolute address, which only the loader knows."""
         return [r for r in self._relocations() if r.kind == Kind.ABS64 and self._moves(r)]
 
     def _moves(self, r: Relocation) -> bool:
@@ -228,7 +228,7 @@ class _Layout:
     # -- writing
 
     def file(self) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         self._fill_tables()
         self._place_names()
         file = bytearray(_up(self._end, 8))
@@ -267,7 +267,7 @@ class _Layout:
         return elf.pack_symbol(name, s, self.number.get(s.section, elf.ABSOLUTE), self._address(s))
 
     def _place_names(self) -> None:
-        """The tables that only people read: every symbol, local ones first, and the sections' names."""
+        """Place the tables that only people read: every symbol, local ones first, and the sections' names."""
         strings = elf.Strings()
         hidden = [s for s in self.source.symbols if s.name and not s.exported and self._has_address(s)]
         local = [ElfSymbol(s.name, s.info & 15, s.other, s.section, s.value, s.size) for s in hidden]
@@ -292,7 +292,7 @@ class _Layout:
         heads = elf.HEADER_BYTES, _SEGMENTS * elf.SEGMENT_BYTES
         code, data = self.code_end - self.code_start, self.data_end - self.data_start
         d, notes = self.dynamic, [p for p in self.placed if p.type == elf.NOTE]
-        # The loader gives rights by pages, so the last page is its own to the end.
+        # The loader sets permissions by pages, so the last page belongs to this segment to its end.
         memory = _up(self.data_end + 2 * PAGE, PAGE) - (self.data_start + 2 * PAGE)
         note_at, note_bytes = (notes[0].offset, _span(notes)) if notes else (0, 0)
         rows = (

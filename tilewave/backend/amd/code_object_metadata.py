@@ -1,4 +1,4 @@
-"""What a code object says of its kernels: arguments, registers, spills, shared bytes; from its MessagePack note."""
+"""The kernel metadata of a code object: arguments, registers, spills, shared bytes; from its MessagePack note."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metadata = dict[str, Any]
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """One kernel; counts are those of one lane or wave, bytes those of a workgroup."""
+    """The metadata of one kernel; counts are per lane or wave, bytes per workgroup."""
 
     name: str
     descriptor: str
@@ -33,12 +33,12 @@ class KernelMetadata:
 
 
 def kernels(code_object: bytes) -> tuple[KernelMetadata, ...]:
-    """The kernels of a code object, relocatable or loadable."""
+    """Return the kernels of a code object, relocatable or loadable."""
     return tuple(_kernel(k) for k in metadata(code_object)["amdhsa.kernels"])
 
 
 def target(code_object: bytes) -> str:
-    """The chip it is for: `gfx942`."""
+    """Return the chip of a code object: `gfx942`."""
     return str(metadata(code_object)["amdhsa.target"]).rpartition("--")[2]
 
 
@@ -62,7 +62,7 @@ def _kernel(k: Metadata) -> KernelMetadata:
 
 
 def metadata(code_object: bytes) -> Metadata:
-    """The note's whole content; a ValueError where there is none."""
+    """Return the note's whole content; raise ValueError where there is none."""
     for section in elf.read(code_object).sections:
         if section.type == elf.NOTE:
             at = 0
@@ -81,7 +81,7 @@ def _up4(value: int) -> int:
 
 
 class _Unpacker:
-    """MessagePack, as far as LLVM writes it: maps, lists, strings, whole numbers, truth."""
+    """A MessagePack reader for what LLVM writes: maps, lists, strings, integers, booleans."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -1,4 +1,4 @@
-"""A kernel's lanes → machine code of an AMD chip: lowering and LLVM, which code from the cache does without."""
+"""From a lane-level kernel to machine code of an AMD chip: lowering and LLVM; not imported for code from the cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
 
 
 def _reads_across(kernel: Kernel) -> bool:
-    """Whether operands lie across their depth, so that more registers and addresses are in use at once."""
+    """Return whether operands are contiguous across their depth, so that more registers and addresses are live."""
     across = (
         isinstance(op, LoadTransposed) or (isinstance(op, Store) and op.is_across_rows) for op in walk(kernel.body)
     )
@@ -41,19 +41,19 @@ def _reads_across(kernel: Kernel) -> bool:
 
 
 def _least_moved(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
-    """Where the usual K loop moves sums, or fetches registers, the best that LLVM makes in several ways."""
+    """Return LLVM's code; where the K loop moves accumulators or reloads registers, the best of several strategies."""
     usual = _in_time(kernel, chip, llvm_ir)
     if not may_move(usual.asm) or cost_of(usual.asm, kernel, chip.cpu).is_least:
         return usual
     ways = [usual]
     for options in OTHERS:
-        with suppress(TargetError):  # the usual way is there, where LLVM cannot go another
+        with suppress(TargetError):  # the default code remains where LLVM fails with other options
             ways.append(_in_time(kernel, chip, llvm_ir, options))
     return min(ways, key=lambda made: cost_of(made.asm, kernel, chip.cpu))
 
 
 def _in_time(kernel: str, chip: Chip, llvm_ir: str, options: tuple[str, ...] = USUAL) -> ObjectCode:
-    """What LLVM makes of it, in which every matrix instruction has its wait states."""
+    """Return LLVM's code with the wait states of every matrix instruction."""
     machine = replace(Amdgcn(chip).machine, options=options)
     made = assembled(kernel, chip.name, llvm_ir, machine)
     if too_early(made.asm, chip.matrix) is None:

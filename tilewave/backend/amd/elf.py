@@ -1,4 +1,4 @@
-"""ELF files, as far as GPU code objects need them: records read from bytes, and packed back into bytes."""
+"""The parts of ELF that GPU code objects need: records read from bytes, and packed into bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WRITE, ALLOC, EXECUTE = 1, 2, 4
 UNDEFINED, ABSOLUTE, FIRST_RESERVED = 0, 0xFFF1, 0xFF00
 LOCAL = 0
 HIDDEN = (1, 2)
-"""Visibilities of symbols that nobody outside the file sees."""
+"""Visibilities of symbols that are not visible outside the file."""
 
 _SECTION, _SYMBOL, _RELOCATION = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"), struct.Struct("<QQq")
 _HEADER, _SEGMENT = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
@@ -30,7 +30,7 @@ class Section:
 
     @property
     def allocated(self) -> bool:
-        """Whether it is in memory when the code runs."""
+        """Whether the section is loaded into memory."""
         return bool(self.flags & ALLOC)
 
 
@@ -55,7 +55,7 @@ class ElfSymbol:
 
 @dataclass(frozen=True)
 class Relocation:
-    """The place in a section that needs an address, and how to make it."""
+    """A place in a section that needs an address, and how to compute it."""
 
     section: int
     offset: int
@@ -66,7 +66,7 @@ class Relocation:
 
 @dataclass(frozen=True)
 class ElfFile:
-    """A file's header and what its sections hold."""
+    """A file's header and the contents of its sections."""
 
     ident: bytes
     type: int
@@ -78,7 +78,7 @@ class ElfFile:
 
 
 def read(file: bytes) -> ElfFile:
-    """Take a file apart; a ValueError where it is none of ours."""
+    """Parse a file; raise ValueError where it is not of the expected kind."""
     if file[:6] != b"\x7fELF\x02\x01" or len(file) < HEADER_BYTES:
         raise ValueError("no ELF file of 64 bits, little-endian")
     ident, kind, machine, _, _, _, table, flags, _, _, _, _, count, names = _HEADER.unpack_from(file)
@@ -111,7 +111,7 @@ def _relocations(sections: tuple[Section, ...]) -> tuple[Relocation, ...]:
 
 
 def text(strings: bytes, at: int) -> str:
-    """The string that begins at a place of a string table."""
+    """Return the string at an offset of a string table."""
     return strings[at : strings.index(b"\0", at)].decode()
 
 
@@ -146,14 +146,14 @@ def pack_section(
 
 
 def pack_header(source: ElfFile, segments: int, sections: int, section_table: int) -> bytes:
-    """The header of a loadable file; segments follow it, and the last section holds the sections' names."""
+    """Return the header of a loadable file; segments follow it, and the last section has the sections' names."""
     sizes = (HEADER_BYTES, SEGMENT_BYTES, segments, SECTION_BYTES, sections, sections - 1)
     where = (0, HEADER_BYTES, section_table)
     return _HEADER.pack(source.ident, LOADABLE, source.machine, 1, *where, source.flags, *sizes)
 
 
 def hash_table(names: list[str]) -> bytes:
-    """The dynamic linker's hash table of symbols 1, 2, …"""
+    """Return the dynamic linker's hash table of symbols 1, 2, …"""
     buckets, chain = [0] * max(1, len(names)), [0] * (len(names) + 1)
     for number, name in enumerate(names, 1):
         bucket = _hash(name) % len(buckets)

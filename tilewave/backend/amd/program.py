@@ -1,4 +1,4 @@
-"""Machine code of a kernel for an AMD chip, from the cache or made anew; the emulator, and the card if there is one."""
+"""Machine code of a kernel for an AMD chip, compiled or from the cache, run by the emulator or on a card."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.run import Order
 
 Make = Callable[[frozenset[str]], AmdCode]
-"""Code for arrays of which some do not lie in rows."""
+"""Returns code for arrays of which the named ones may have any strides."""
 
 NOT_IN_ROWS = Reason(
     "{array} does not lie in rows without gaps, from an address that loads can begin at, so lanes move single elements",
@@ -37,31 +37,31 @@ NOT_IN_ROWS = Reason(
 
 @dataclass(frozen=True, eq=False)
 class AmdProgram:
-    """One kernel for one chip; arrays that do not lie in rows get code of their own."""
+    """One kernel for one chip; arrays without contiguous rows need separate code."""
 
     tiles: Kernel
-    """Which has its name and its parameters."""
+    """The kernel on tiles, with the name and the parameters."""
     chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
-    """None where a file brought its code: some for arrays in rows, and some for arrays however they lie."""
+    """None where a file has the code: for arrays with contiguous rows, and for arrays of any strides."""
     _codes: dict[frozenset[str], AmdCode] = field(default_factory=dict)
     _loaded: dict[frozenset[str], HipProgram] = field(default_factory=dict)
 
     @property
     def llvm_ir(self) -> str | None:
-        """What LLVM is given where code is made."""
+        """The LLVM IR, where the kernel is compiled here."""
         ir: str | None = _compiler().llvm_ir_of(self.lanes(), self.chip) if self.make else None
         return ir
 
     @property
     def code(self) -> AmdCode:
-        """For arrays whose last axis has neighbours in memory."""
+        """The code for arrays with contiguous rows."""
         return self.code_for(frozenset())
 
     @cached_property
     def registers(self) -> tuple[int, int, int, int]:
-        """Of a lane; those for accumulation among them; how many are spilled; how many waves share a matrix unit."""
+        """Registers of a lane, AGPRs among them, spills, and waves per SIMD unit."""
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
@@ -76,7 +76,7 @@ class AmdProgram:
 
     @cached_property
     def statistics(self) -> LoopStatistics:
-        """What stands in its K loop."""
+        """Instruction counts of the K loop."""
         found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip.cpu)
         return found
 
@@ -89,7 +89,7 @@ class AmdProgram:
         check: Check,
         limit: int | None,
     ) -> EmulationReport:
-        """Run the machine code on this CPU; the arrays hold its results unless something was found."""
+        """Run the machine code in the emulator; the arrays hold its results unless the emulator reports a finding."""
         arrays = [v.numpy() for v in views]
         code = self.code_for(self._any_strides(views))
         workgroups, symbols = code.launches.of(self._symbols(numbers))
@@ -105,7 +105,7 @@ class AmdProgram:
         return report
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
-        """On the card, by HIP."""
+        """Run the kernel on the card, by HIP."""
         try:
             hip_driver(self.tiles.name)
         except TargetError as error:
@@ -120,7 +120,7 @@ class AmdProgram:
     def _on_card(
         self, any_strides: frozenset[str], workgroups: int, symbols: Sequence[str], parameters: tuple[Parameter, ...]
     ) -> HipProgram:
-        """The program for arrays that lie so, launched on arrays of these shapes."""
+        """Return the program for these `any_strides`, to be launched with these parameters."""
         grid = workgroups, 1, 1
         if any_strides not in self._loaded:
             code = self.code_for(any_strides)
@@ -133,11 +133,11 @@ class AmdProgram:
         return self._loaded[any_strides].sized(grid, parameters)
 
     def want_launch(self, code: AmdCode) -> None:
-        """Raise something where code cannot be launched with the kernel's arrays: files may say anything."""
+        """Raise an exception where code cannot be launched with the kernel's arrays: a file may have any contents."""
         memories = {v.name: v.type for v in self._memories()}
         given = [v.name for v in self.tiles.body.args if v.name not in memories]
         symbols = [a.name for a in code.arguments if a.kind == "symbol"]
-        code.launches.steps(given, symbols)  # finds all of them, or raises
+        code.launches.steps(given, symbols)  # raises where a symbol is unknown
         for argument in code.arguments:
             _slot(argument, list(memories), symbols)
             if argument.kind == "stride" and not 0 <= argument.axis < memories[argument.name].rank:
@@ -161,14 +161,14 @@ class AmdProgram:
         return self._codes[min((names for names in self._codes if names >= any_strides), key=len)]
 
     def _any_strides(self, views: Sequence[ArrayView]) -> frozenset[str]:
-        """The arrays that cannot be reached through windows of rows."""
+        """Return the arrays that windows cannot reach."""
         steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
         where = dict(zip(strides, ((v.pointer, v.shape) for v in views), strict=True))
         return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], *where[r.name]))
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
-        """What these arrays keep its code from, and why."""
+        """Return remarks on what these arrays keep the code from."""
         return self.declined(check_call(self.tiles.name, parameters, arrays, "rocm", here()))
 
     def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
@@ -183,7 +183,7 @@ class AmdProgram:
 
 
 def maker(key: str, chip: Chip, lanes: Callable[[], Kernel]) -> Make:
-    """From the cache, or made anew and kept; lanes are asked for where the cache does not know the code."""
+    """Return a `Make` that reads code from the cache, or compiles and stores it; passes run on a cache miss only."""
 
     def make(any_strides: frozenset[str]) -> AmdCode:
         code = kept(key, any_strides)
@@ -212,7 +212,7 @@ def _emulator() -> ModuleType:
 def launch_arguments(
     arguments: Sequence[KernelArgument], names: Sequence[str], arrays: Sequence[Any], symbols: Mapping[str, int]
 ) -> list[Any]:
-    """What a kernel is launched with, in its order: arrays for pointers, strides in elements, numbers."""
+    """Return the launch arguments in the kernel's order: arrays for pointers, strides in elements, scalars."""
     named = dict(zip(names, arrays, strict=True))
     found: list[Any] = []
     for a in arguments:

@@ -1,4 +1,4 @@
-"""Machine code of AMD chips ↔ the members of a file: code for arrays in rows, and code for arrays however they lie."""
+"""Machine code of AMD chips ↔ the members of a file: code for arrays with contiguous rows, and for any strides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored_amd(build: AmdBuild) -> Stored:
 
 
 def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> AmdBuild:
-    """Machine code, and the lanes that it was made of."""
+    """Return the build from a file: machine code, and its lane-level kernel."""
     codes = dict(_loaded_code(contents, about) for about in contents.about.records("codes"))
     lanes = contents.kernel(LANES)
     reached = {reach.name for code in codes.values() for reach in code.reaches}

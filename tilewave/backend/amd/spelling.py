@@ -1,4 +1,4 @@
-"""AMD's chips in LLVM's words: numbers of lanes, buffers, barriers, matrix instructions, attributes."""
+"""AMD chips in LLVM IR: lane numbers, buffers, barriers, matrix instructions, attributes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tilewave.machine.matrix import NAMED
 TRIPLE = "amdgcn-amd-amdhsa"
 CODE_OBJECT_VERSION = 500
 BUFFER_WORD_3 = 159744
-"""The last word of a buffer's description: raw bytes, 32-bit elements, checked against its size."""
+"""The last word of a buffer descriptor: raw bytes, 32-bit elements, checked against its size."""
 GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x200}
-"""The kinds of instructions that can be grouped, as bits of a mask."""
+"""Instruction classes of sched_group_barrier, as bits of its mask."""
 IN_ORDER = 'fence syncscope("singlethread") seq_cst'
-"""LLVM moves no access to memory across; it costs no instruction."""
+"""A fence that LLVM moves no memory access across; it emits no instruction."""
 FARTHEST = 4095
-"""Of a buffer instruction's offset."""
+"""The largest immediate offset of a buffer instruction."""
 MOST_LOADS = 63
-"""That s_waitcnt can leave under way."""
+"""The most loads that s_waitcnt can leave in flight."""
 NOTES = (
     '!5 = distinct !{!5, !"shared memory"}',
     '!6 = distinct !{!6, !5, !"what is brought"}',
@@ -33,10 +33,10 @@ NOTES = (
     "!8 = !{!6}",
     "!9 = !{!7}",
 )
-"""LLVM takes each load into shared memory for a write that any read must wait for. Said to be apart, they are not
-waited for; fences and the awaits that stand in the kernel keep them in order."""
+"""Alias scopes: LLVM takes each direct load into shared memory for a write that every read must wait for. In separate
+scopes, reads do not wait; fences and the kernel's explicit waits keep them in order."""
 NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
-"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be; both, where ANDed."""
+"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and the other counters at their maximum; ANDed, both."""
 
 FRAGMENT = {
     ("f32", 1): "float",
@@ -48,7 +48,7 @@ FRAGMENT = {
     ("i8", 8): "i64",
     ("i8", 16): "<4 x i32>",
 }
-"""What the intrinsics take for so many elements of a lane."""
+"""The operand types of the intrinsics, by dtype and elements per lane."""
 
 INTRINSICS = {
     "f32_16x16x4_f32": "mfma.f32.16x16x4f32",
@@ -73,10 +73,10 @@ INTRINSICS = {
     "i32_32x32x16_i8": "mfma.i32.32x32x16.i8",
 }
 TURNED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
-"""With its operands in the other order an instruction of two dtypes is another one."""
+"""The instruction for swapped operands, for those with two dtypes."""
 
 EIGHT_BIT = {"f8e4m3": "fp8", "f8e5m2": "bf8"}
-"""AMD's words for 8-bit floats; with or without a negative zero, as the chip has them."""
+"""AMD's names of 8-bit floats, with or without a negative zero, depending on the chip."""
 
 UNUSED = (
     "implicitarg-ptr",
@@ -95,12 +95,12 @@ UNUSED = (
     "lds-kernel-id",
     "flat-scratch-init",
 )
-"""What the driver need not prepare."""
+"""Kernel inputs that the driver need not prepare."""
 
 
 @dataclass(frozen=True)
 class Amdgcn:
-    """One of AMD's chips."""
+    """An AMD chip as a target of the lane-level lowering."""
 
     chip: Chip
 
@@ -115,7 +115,7 @@ class Amdgcn:
     def widest_bytes(self) -> int:
         return self.chip.widest_load_bytes
 
-    # -- who this is
+    # -- numbers of workgroup, wave and lane
 
     def workgroup(self, f: LlvmFunction) -> str:
         return f.call("i32", "llvm.amdgcn.workgroup.id.x", [])
@@ -127,7 +127,7 @@ class Amdgcn:
     def wave(self, f: LlvmFunction) -> str:
         thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
         wave = f.value(f"lshr i32 {thread}, {self.chip.lanes.bit_length() - 1}")
-        # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
+        # The number is uniform; with readfirstlane LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
     def load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
@@ -136,7 +136,7 @@ class Amdgcn:
     load_if_in_order = load_if
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
-        """Lanes are told apart by the byte at which each would lie in a row of words."""
+        """Return `word` of another lane; ds_bpermute takes the lane's number as a byte offset."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
 
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
@@ -164,20 +164,20 @@ class Amdgcn:
         f.do('fence syncscope("workgroup") acquire')
 
     def order_lanes(self, f: LlvmFunction) -> None:
-        # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
-        # not miss.
+        # Shared memory serves a wave in order, so no wait is needed; but without the fences LLVM reorders accesses that
+        # do not conflict within one lane.
         f.do('fence syncscope("wavefront") release')
         call(f, "wave.barrier")
         f.do('fence syncscope("wavefront") acquire')
 
     def await_stores(self, f: LlvmFunction) -> None:
-        # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
-        # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
+        # LLVM inserts this wait at a fence and drops it where nothing is in flight; but it decides that when it first
+        # reaches the fence, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
     def await_memory(self, f: LlvmFunction) -> None:
-        # Waves of a workgroup share one vector cache, which writes through: what has left it all of them see. For such
-        # waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
+        # Waves of a workgroup share one write-through vector cache, so completed stores are visible to all of them.
+        # LLVM's workgroup fences wait for shared memory alone, assuming that the cache keeps accesses in order.
         call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
 
     # -- scheduling
@@ -197,7 +197,7 @@ class Amdgcn:
     # -- memory
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
-        name = f"{name}.memory"  # a dot, so that no kernel can have that name
+        name = f"{name}.memory"  # a dot, which no kernel name has
         return module.helper(
             name, lambda: f"@{name} = internal addrspace(3) global [{size_bytes} x i8] poison, align 16"
         )
@@ -218,16 +218,16 @@ class Amdgcn:
 
     def load(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
-        # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
-        # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
+        # Convergent, so that LLVM does not sink it into divergent branches: a window computed there counts as
+        # divergent, and each load through it becomes a loop over the lanes.
         return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
     def load_in_order(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         x = self.load(f, kind, window, lane_offset, offset)
         if kind not in ("i8", "i16"):
             return x
-        # LLVM makes one instruction of a load of a byte or two and the widening of its sign, and then forgets what
-        # the load stood in front of. So it is not shown that what is widened was loaded.
+        # LLVM fuses a load of one or two bytes with its sign extension and then loses the order of the load and later
+        # stores. So the loaded value is hidden from the extension.
         word = f.value(f"zext {kind} {x} to i32")
         hidden = f.value(f'call i32 asm "", "=v,0"(i32 {word})')
         return f.value(f"trunc i32 {hidden} to {kind}")
@@ -256,7 +256,7 @@ class Amdgcn:
         f.do(IN_ORDER)
 
     def meet(self, f: LlvmFunction) -> None:
-        # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
+        # A workgroup fence would wait for all loads in flight, and not only for those that the kernel waits for.
         f.do(IN_ORDER)
         call(f, "s.barrier")
         f.do(IN_ORDER)
@@ -329,13 +329,13 @@ class Amdgcn:
 
 
 def call(f: LlvmFunction, name: str, *arguments: tuple[str, str], note: str = "") -> None:
-    """Call one of the target's functions that give nothing."""
+    """Call one of the target's intrinsics without a result."""
     f.module.declare(f"void @llvm.amdgcn.{name}({', '.join(kind for kind, _ in arguments)})")
     f.do(f"call void @llvm.amdgcn.{name}({', '.join(f'{kind} {x}' for kind, x in arguments)}){note}")
 
 
 def _as_fragment(f: LlvmFunction, x: str, kind: str, dtype: str, per_lane: int) -> str:
-    """Words as the intrinsic wants them."""
+    """Return words in the operand type of the intrinsic."""
     if dtype == "f32":
         return x
     words = per_lane * (8 if "8" in dtype else 16) // 32

@@ -1,9 +1,9 @@
-"""Wait states behind matrix instructions, where LLVM counts them along the wrong path.
+"""Wait states after matrix instructions, where LLVM counts them along the wrong path.
 
-The sums of a matrix instruction are there some instructions later. Until then nobody else may read or write their
-registers, and the machine does not see to it (AMD, "CDNA3 / CDNA4 Instruction Set Architecture", manually inserted wait
-states): LLVM inserts `s_nop`. For an instruction it searches backwards, one predecessor of a block after the other, and
-enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecognizer, LLVM 22.1):
+The sums of a matrix instruction are written some instructions later. Until then no other instruction may read or write
+their registers, and the hardware does not check it (AMD, "CDNA3 / CDNA4 Instruction Set Architecture", manually
+inserted wait states): LLVM inserts `s_nop`. For an instruction it searches backwards, one predecessor of a block after
+the other, and enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecognizer, LLVM 22.1):
 
     first:                         one way back: through `first`, around the outermost loop, to the matrix instruction
     outer:  v_add v1, ...          here the search begins
@@ -14,12 +14,12 @@ enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecog
             ...
             branch first
 
-Where it takes the longer way first, it finds the matrix instruction far off, and does not enter that block again on the
-short one. So what LLVM made is read once more, from matrix instructions onwards, across the ends of blocks; within a
-block there is one way. Where wait states are missing, the kernel is compiled again with `s_nop` behind each row of
-matrix instructions: as many as LLVM searches, so that no search goes beyond them. They stand in the block of the matrix
-instruction itself, because LLVM's register allocator puts copies at both ends of an edge, before anything that stands
-behind a loop or a choice.
+Where it takes the longer path first, it finds the matrix instruction far off, and does not enter that block again on
+the shorter one. So LLVM's output is checked again, from matrix instructions forwards, across block boundaries; within a
+block there is one path. Where wait states are missing, the kernel is compiled again with `s_nop` after each run of
+matrix instructions: as many as LLVM searches, so that no search goes beyond them. They are in the block of the matrix
+instruction itself, because LLVM's register allocator inserts copies at both ends of an edge, before anything that
+follows a loop or a branch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewave.forks import cached_property
 from tilewave.machine.matrix import CDNA4, NAMED, MatrixInstruction
 
 FARTHEST = 20
-"""No matrix instruction asks for more wait states."""
+"""The most wait states that a matrix instruction needs."""
 LABEL = re.compile(r"([.\w$]+):")
 INSTRUCTION = re.compile(r"\t([a-z]\w*)(?:[ \t]+([^;]*))?")
 REGISTERS = re.compile(r"\b([va])(?:\[(\d+):(\d+)\]|(\d+)\b)")
@@ -48,13 +48,13 @@ SETTLE = (
 DECLARED = ("declare void @llvm.amdgcn.sched.barrier(i32)", "declare void @llvm.amdgcn.s.nop(i16)")
 MULTIPLIES = re.compile(r"  \S+ = call .*@llvm\.amdgcn\.mfma\.")
 RESHAPES = re.compile(r"  \S+ = (?:bitcast|shufflevector|extractelement|insertelement) ")
-"""What stands between matrix instructions of a row; LLVM makes no block of its own of it."""
+"""Instructions between matrix instructions of a run; LLVM does not split the block there."""
 
 Rows = frozenset[str]
 
 
 def settled(llvm_ir: str) -> str:
-    """The same with enough wait states behind each row of matrix instructions."""
+    """Return LLVM IR with enough wait states after each run of matrix instructions."""
     lines: list[str] = []
     waits = False
     for line in llvm_ir.splitlines():
@@ -68,7 +68,7 @@ def settled(llvm_ir: str) -> str:
 
 
 def too_early(asm: str, family: str) -> str | None:
-    """An instruction that comes too soon behind another block's matrix instruction; none where all is well."""
+    """Return a message on an instruction too soon after another block's matrix instruction; None if there is none."""
     blocks = _blocks(asm) if MATRIX in asm else {}
     for block in blocks.values():
         for sums, behind in _last_sums(block, family):
@@ -83,7 +83,7 @@ def too_early(asm: str, family: str) -> str | None:
 class _Instruction:
     mnemonic: str
     text: str
-    """Its operands."""
+    """The operands as text."""
 
     @cached_property
     def operands(self) -> list[str]:
@@ -124,7 +124,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a matrix instruction has still to write, and what it still reads as C, along a path."""
+    """The registers that a matrix instruction has yet to write, and those that it still reads as C, along a path."""
 
     by: _Instruction
     family: str
@@ -137,12 +137,12 @@ class _Sums:
 
     @cached_property
     def passes(self) -> int:
-        """Four cycles each; products of f32 take twice as many as others of their shape."""
+        """Passes of four cycles each; f32 products take twice as many as others of their shape."""
         return self._row.rows // (4 if self._is_quick else 2)
 
     @cached_property
     def wait_states(self) -> int:
-        """Until others may use the sums; the unit that is quick needs one more, and on gfx950 two."""
+        """Wait states until others may use the sums; all but f32 products need one more, and on gfx950 two."""
         return self.passes + 2 + self._is_quick + (self._is_quick and self.family == CDNA4)
 
     @cached_property
@@ -154,11 +154,11 @@ class _Sums:
         return self._row.a != "f32"
 
     def wanted(self, by: _Instruction) -> int:
-        """Wait states between the matrix instruction and this one."""
+        """Return the wait states needed between the matrix instruction and this one."""
         if by.is_matrix:
             if self.written & (by.rows[1] | by.rows[2]):
                 return self.wait_states
-            # The same sums go on without waiting; parts of them are waited for.
+            # An accumulator that is exactly these sums is forwarded without a wait; one that overlaps them is not.
             goes_on = by.rows[3] == self.by.rows[0]
             return 0 if goes_on or not self.written & by.rows[3] else self.wait_states - 2
         if self.written & by.touches:
@@ -171,7 +171,7 @@ class _Sums:
         return _Sums(self.by, self.family, self.written - by.writes, self.read - by.writes)
 
     def touched_from(self, blocks: Mapping[str, _Block], label: str, behind: int) -> str | None:
-        """Who comes too early on any way from a block's beginning, so many wait states behind."""
+        """Return a message on an instruction too early on some path from a block, `behind` wait states later."""
         ways = [(label, self, behind)]
         nearest: dict[tuple[str, _Sums], int] = {}
         while ways:
@@ -191,7 +191,7 @@ class _Sums:
 
 
 def _last_sums(block: _Block, family: str) -> Iterator[tuple[_Sums, int]]:
-    """What matrix instructions still write at the end of a block, and how many wait states lie behind each."""
+    """Yield the sums still being written at the end of a block, and the wait states since each matrix instruction."""
     behind = 0
     for at in range(len(block.instructions) - 1, -1, -1):
         by = block.instructions[at]
@@ -206,7 +206,7 @@ def _last_sums(block: _Block, family: str) -> Iterator[tuple[_Sums, int]]:
 
 
 def _blocks(asm: str) -> dict[str, _Block]:
-    """By their labels; what follows a branch without a label of its own gets one that no text has."""
+    """Return the blocks by label; code after a branch without a label gets a generated one."""
     block = _Block()
     blocks = {"": block}
     for line in asm.splitlines():
@@ -224,7 +224,7 @@ def _blocks(asm: str) -> dict[str, _Block]:
 
 
 def _ways(by: _Instruction, following: str) -> list[str]:
-    """Where the last instruction of a block leads."""
+    """Return the successors of a block, by its last instruction."""
     if by.mnemonic == "s_endpgm":
         return []
     return [by.text] if by.mnemonic == "s_branch" else [by.text, following]

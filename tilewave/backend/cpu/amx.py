@@ -1,4 +1,4 @@
-"""Intel's AMX: eight registers of 16 rows of 64 bytes; four hold a 32x32 block of sums, two each side's operands."""
+"""Intel AMX: eight tile registers of 16 rows of 64 bytes; four hold a 32x32 block of sums, two each operand."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilewave.lower.cpu.target import Panel
 from tilewave.lower.llvm import LlvmFunction, Module
 
 ROWS, ROW_BYTES, LINE = 16, 64, 16
-"""Of a register; a row holds 16 sums of 4 bytes."""
+"""Rows and row bytes of a tile register; a row has 16 sums of 4 bytes."""
 LEFT, RIGHT = 4, 6
-"""The first of the registers that hold a and b; the sums are in 0 to 3."""
+"""The first tile registers of a and b; the sums are in 0 to 3."""
 PRODUCTS = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}
 
 
 class Amx:
-    """The matrix unit, as the lowering asks for it."""
+    """The `MatrixUnit` of AMX."""
 
     def begin(self, f: LlvmFunction) -> None:
         table = f.module.helper("amx_shapes", lambda: _shapes(f.module))
@@ -32,7 +32,7 @@ class Amx:
             _do(f, "llvm.x86.tilezero", f"i8 {number}")
 
     def load(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None:
-        """Take the sums from memory, row after row."""
+        """Load the sums from memory, row after row."""
         self._move(f, kind, buffer, "llvm.x86.tileloadd64")
 
     def store(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None:
@@ -59,7 +59,7 @@ class Amx:
 
 
 def blocks(kind: Accumulator) -> list[tuple[int, int, int]]:
-    """(register, first row, first column) of each part of a block of sums."""
+    """Return (register, first row, first column) of each tile of a block of sums."""
     *batch, rows, columns = kind.shape
     assert prod(batch) == 1 and rows in (16, 32) and columns in (16, 32), f"{kind} is no block of AMX's"
     places = [(row, column) for row in range(0, rows, ROWS) for column in range(0, columns, LINE)]
@@ -77,7 +77,7 @@ def _do(f: LlvmFunction, name: str, *arguments: str) -> None:
 
 
 def _shapes(module: Module) -> str:
-    """The table that tells the unit the shape of its registers: palette 1, all 16 rows of 64 bytes."""
+    """Return the tile configuration: palette 1, all 16 rows of 64 bytes."""
     row_bytes = b"".join(ROW_BYTES.to_bytes(2, "little") for _ in range(8)).ljust(32, b"\0")
     table = bytes([1]).ljust(16, b"\0") + row_bytes + bytes([ROWS] * 8).ljust(16, b"\0")
     numbers = ", ".join(f"i8 {x}" for x in table)
@@ -85,7 +85,7 @@ def _shapes(module: Module) -> str:
 
 
 def ask_permission() -> None:
-    """Linux gives a process the large registers only if it asks."""
+    """Request the tile registers from Linux, which gives them to a process only on request."""
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     if ctypes.CDLL(None, use_errno=True).syscall(arch_prctl, request_permission, tile_data) != 0:
         raise TargetError(

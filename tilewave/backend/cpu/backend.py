@@ -1,4 +1,4 @@
-"""This machine's cores, or those of another, as a target."""
+"""The CPU target: the cores of this machine, or of another by its instruction set."""
 
 from __future__ import annotations
 

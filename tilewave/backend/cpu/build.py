@@ -1,4 +1,4 @@
-"""A kernel on whole tiles → a program for this machine's CPU, or for another's: passes, lowering, LLVM, cache."""
+"""From a tile-level kernel to a program for this machine's CPU, or another's: passes, lowering, LLVM, cache."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from tilewave.runtime.sizes import Size
 
 KEPT_CALLS = 1024
-"""Sets of arrays that a kernel remembers; more different ones in turn, and it starts afresh."""
+"""Sets of arrays whose argument words a kernel keeps; beyond this many the cache is cleared."""
 OBJECT = "code.o"
-"""The member of a file that holds machine code."""
+"""The member of a file with the machine code."""
 
 
 @dataclass(frozen=True, eq=False)
 class CpuBuild(Build):
-    """Machine code for one kernel; how it was made is worked out again when somebody asks."""
+    """Machine code for one kernel; its passes run again only on demand."""
 
     tiles: Kernel
     instruction_set: InstructionSet
     object_code: bytes
     launch: CpuLaunch
     file: str = ""
-    """Where its code comes from, perhaps from another machine; nothing where it was compiled here."""
+    """The file with the code, perhaps from another machine; "" where it was compiled here."""
     in_place: bool = False
-    """Whether operands are not packed."""
+    """Whether operands are read in place, without packing."""
     known: dict[tuple[int, ...], tuple[tuple[Parameter, ...], list[int]]] = field(default_factory=dict, repr=False)
-    """What calls before were about, by the addresses of arrays that lie in rows: their parameters and words."""
+    """Parameters and argument words of earlier calls, by the addresses of arrays with contiguous rows."""
 
     @cached_property
     def program(self) -> CpuProgram:
@@ -88,7 +88,7 @@ class CpuBuild(Build):
         return f"this machine has no {', '.join(missing)}"
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
-        """Run it on this machine's cores."""
+        """Run the kernel on this machine's cores."""
         self.program.call(self._words(arrays, parameters), numbers, self._threads())
 
     def again(
@@ -114,7 +114,7 @@ class CpuBuild(Build):
         return 1 if self.tiles.workgroups == 1 else default_threads()
 
     def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
-        """What the machine code is told of the arrays; numpy's that were checked before are not checked again."""
+        """Return the argument words of the arrays; numpy arrays that were checked before are not checked again."""
         pointers = plain_pointers(parameters, arrays)
         if pointers is not None:
             known = self.known.get(pointers)
@@ -170,7 +170,7 @@ class CpuBuild(Build):
 
 
 def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuBuild:
-    """Machine code for a kernel, from the cache where it was made before."""
+    """Return machine code for a kernel, from the cache if it is there."""
     s = instruction_set(wanted, tiles)
     store = default_cache()
     key = compile_key("cpu in place" if in_place else "cpu", repr(s), unnamed(tiles))
@@ -192,7 +192,7 @@ def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tupl
 
 
 def _packed(code: bytes, lowered: Lowered) -> bytes:
-    """How the cache keeps a program: a line of JSON, then the object code."""
+    """Return a program as stored in the cache: a line of JSON, then the object code."""
     launch = CpuLaunch(
         words=lowered.slots.count,
         packed_slots=tuple(p.slot for p in lowered.packed),

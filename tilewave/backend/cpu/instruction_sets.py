@@ -1,4 +1,4 @@
-"""CPUs: which instruction sets there are, and how each multiplies and adds."""
+"""The instruction sets of CPUs, and how each multiplies and adds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewave.passes.prepack_operands import PanelFormat
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """One way a CPU computes; `features` is what LLVM is told, `needs` what the host must have."""
+    """An instruction set of a CPU; `features` are LLVM's, `needs` are those that the host must have."""
 
     name: str
     triple: str
@@ -37,20 +37,20 @@ class InstructionSet:
     vector_bytes: int
     rows: int
     cols: int
-    """The register block, at most: so many rows of A against so many columns of B."""
+    """The largest register block: so many rows of A by so many columns of B."""
     unit: int
-    """Steps along the depth that are written out one after the other."""
+    """Unrolled steps along the depth."""
     by_lane: bool
-    """Whether a vector can be multiplied by one lane of another at no cost."""
+    """Whether a vector can be multiplied by one lane of another in one instruction."""
     integers: PanelFormat
     vector_registers: int = 32
     matrix_unit: Amx | None = None
     fuses: bool = True
-    """Whether it multiplies and adds with one rounding."""
+    """Whether it has fused multiply-add."""
     runtime: str = ""
-    """LLVM IR of functions that its code may call."""
+    """LLVM IR of functions that the code may call."""
     only: tuple[str, ...] = ()
-    """The dtypes whose products it is for; all where none is named."""
+    """The dtypes of products it is for; empty: all."""
 
     def multiply_panels(
         self, f: LlvmFunction, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
@@ -65,7 +65,7 @@ class InstructionSet:
             across = [
                 self._load(f, b, k * b.rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
             ]
-            # A row's factor is made right before it is used: made earlier, it would hold a register all the while.
+            # A row's factor is broadcast right before its use: earlier, it would occupy a register all the while.
             for row, factor in enumerate(self._factors(f, a, k * a.rows, lanes)):
                 for column, line in enumerate(across):
                     rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, a, dtype)
@@ -77,7 +77,7 @@ class InstructionSet:
         return f.value(f"load {vector(count, element)}, ptr {where}, align {panel.dtype.bytes}, !invariant.load !0")
 
     def _factors(self, f: LlvmFunction, a: Panel, offset: int, lanes: int) -> Iterator[str]:
-        """For each row of a, its element (or group) in every lane."""
+        """Return the element (or group) of each row of a, broadcast to every lane."""
         bits = a.group * a.dtype.bits
         one = stored(a.dtype) if a.group == 1 else f"i{bits}"
         whole = vector(lanes, one)
@@ -111,7 +111,7 @@ class InstructionSet:
         return self._group_by_group(f, a, b, acc, lanes, panel, dtype)
 
     def _group_by_group(self, f: LlvmFunction, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
-        """The products of groups, for widths that no instruction has: all at once, then added up within each group."""
+        """Return products of groups, for widths without an instruction: all at once, then added within each group."""
         count = lanes * panel.group
         wide, many = vector(lanes, stored(dtype)), vector(count, stored(dtype))
         x, y = (cast(f, v, panel.dtype, dtype, count) for v in (a, b))
@@ -135,7 +135,7 @@ class InstructionSet:
         return LlvmMachine(self.triple, self.cpu, self.features, gives="object")
 
     def panel_formats(self) -> dict[str, PanelFormat]:
-        """How operands of each dtype are packed."""
+        """The panel format of operands, by dtype."""
         if self.matrix_unit:
             return {"bf16": PanelFormat("bf16", 2, 32), "i8": PanelFormat("i8", 4, 64)}
         floats = {name: PanelFormat("f32", 1) for name in ("f32", "f16", "bf16", *(d.name for d in FLOAT8))}
@@ -215,7 +215,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
         InstructionSet("neon", cpu="generic", needs=("neon",), integers=ONES, **NEON),
     )
 }
-"""Best first; the host takes the first whose needs it has."""
+"""The instruction sets, best first; the host uses the first whose needs it has."""
 
 
 ARM_FEATURES = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16", "i8mm": "i8mm", "bf16": "bf16"}
@@ -228,7 +228,7 @@ def host_features() -> frozenset[str]:
 
 
 def _kernel_features() -> set[str]:
-    """What Linux says of an ARM core, in LLVM's words; LLVM itself does not ask for these."""
+    """Return the features that Linux reports of an ARM core, in LLVM's names; LLVM does not query these."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -238,7 +238,7 @@ def _kernel_features() -> set[str]:
 
 
 def host_instruction_set(kernel: Kernel | None = None) -> InstructionSet:
-    """The best that this machine can run, for this kernel."""
+    """Return the best instruction set that this machine has, for a kernel."""
     arch = llvm.get_process_triple().partition("-")[0]
     for s in INSTRUCTION_SETS.values():
         if runs_here(s) and (not s.matrix_unit or (kernel and suits_matrix_unit(kernel, s))):
@@ -247,7 +247,7 @@ def host_instruction_set(kernel: Kernel | None = None) -> InstructionSet:
 
 
 def suits_matrix_unit(kernel: Kernel, s: InstructionSet) -> bool:
-    """Whether all products are of its dtypes, and their tiles whole numbers of its registers."""
+    """Return whether all products are of the unit's dtypes, and their tiles whole multiples of its registers."""
     products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
     return bool(products) and all(
         x.type.dtype.name in s.only and x.type.shape[-2] % 16 == 0 and x.type.shape[-1] * x.type.dtype.bytes % 64 == 0
@@ -263,7 +263,7 @@ def runs_here(s: InstructionSet) -> bool:
 
 
 def instruction_set(name: str | None, kernel: Kernel) -> InstructionSet:
-    """The named one, or the host's best for this kernel."""
+    """Return the named instruction set, or the host's best for this kernel."""
     if name is None:
         return host_instruction_set(kernel)
     if name not in INSTRUCTION_SETS:

@@ -16,9 +16,9 @@ from tilewave.runtime.records import restored
 from tilewave.runtime.saved_file import Contents, Stored
 
 OPENING = "launch.ir"
-"""The member that says what is computed at each launch, where sizes are open."""
+"""The member with the ops computed at each launch, for dynamic shapes."""
 MOST_ADDRESSED = 1 << 47
-"""Bytes that a process can address."""
+"""Bytes of a process's address space."""
 
 
 def stored_cpu(build: CpuBuild) -> Stored:
@@ -46,11 +46,11 @@ def loaded_cpu(contents: Contents, kernel: Kernel) -> CpuBuild:
 
 
 def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
-    """An error unless a launch is laid out as this kernel's: what follows from its text is held against that.
+    """Raise an error unless a saved launch has the argument layout that follows from the kernel's text.
 
-    The words of a call are, for each array, its address and strides; the numbers that it is given or computes; packed
-    operands; scratch memory and how far its parts lie apart. Only how large packed operands and scratch memory are
-    does not follow from the text: that no machine has so much is seen here, and that this one has not, at the call.
+    The words of a call are, for each array, its address and strides; the scalars that it is given or computes; packed
+    operands; scratch memory and its stride. Only the sizes of packed operands and scratch memory do not follow from the
+    text: sizes that no machine has are refused here, and sizes that this machine lacks at the call.
     """
     given, packed = _numbers_and_packed(contents, kernel, launch)
     arrays = [v.type for v in kernel.body.args if isinstance(v.type, Memory)]
@@ -66,7 +66,7 @@ def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
 
 
 def _numbers_and_packed(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> tuple[int, int]:
-    """How many numbers its code is given, and how many packed operands; where sizes are open, its opening says both."""
+    """Return the numbers of scalars and of packed operands; for dynamic shapes both follow from the opening."""
     if not launch.opening:
         return len(numbers_of(kernel)), len(launch.packed_slots)
     opening = contents.kernel(OPENING)

@@ -1,4 +1,4 @@
-"""f16 for CPUs that have no instruction for it: the two functions that LLVM then calls, as IR text."""
+"""f16 for CPUs without an instruction for it: the two conversion functions that LLVM calls, as IR text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interpreter as a target: nothing is compiled, and whole tiles are computed in numpy."""
+"""The interpreter as a target: nothing is compiled; tiles are computed in numpy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Interpreted(Build):
-    """A kernel that is its own text."""
+    """A kernel that is interpreted from its text."""
 
     tiles: Kernel
 

@@ -1,4 +1,4 @@
-"""Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
+"""Hopper's TMA, mbarriers and wgmma, in PTX.
 
 Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
 griddepcontrol, and the memory consistency model.
@@ -39,12 +39,13 @@ barrier.cta.red.and.aligned.pred p, $2, {lanes}, p;
 selp.b32 $0, 1, 0, p;
 }}"""
 FENCE = "fence.proxy.async.shared::cta;"
-"""What lanes stored in shared memory is seen by copies and products behind it."""
+"""Makes stores of lanes to shared memory visible to later TMA copies and wgmma."""
 GROUP = 4
+"""Waves of a warpgroup."""
 MOST_REGISTERS = 240
-"""That a lane can be given."""
+"""The most registers that a lane is given (setmaxnreg)."""
 WAVE_MEETS = "bar.warp.sync -1;"
-# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
+# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads precede it.
 ARRIVE_EVERYWHERE = """{{
 .reg .pred p;
 .reg .b32 there;
@@ -57,7 +58,7 @@ setp.lt.u32 p, $1, {members};
 
 @dataclass(frozen=True)
 class Hopper:
-    """What runs beside the waves; one lane of a wave asks for it."""
+    """Asynchronous operations of Hopper; one lane of a wave issues them."""
 
     chip: Chip
 
@@ -73,7 +74,7 @@ class Hopper:
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None:
         fence = FENCE + "\n" if gathering.is_read_later else ""
-        if gathering.number.isdigit():  # said as a number, it takes that barrier alone from the chip
+        if gathering.number.isdigit():  # a literal reserves only that hardware barrier, a register all of them
             asm(f, f"{fence}bar.sync {gathering.number}, {gathering.waves * LANES};")
         else:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
@@ -92,6 +93,7 @@ class Hopper:
         at_first = min(MOST_REGISTERS, all_of_a_lane // (of * resident) // grain * grain)
         given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
+        # setmaxnreg needs whole warpgroups that execute it together.
         if more <= at_first or waves % GROUP or of % GROUP:
             return (lambda: None), (lambda: None)
         return (
@@ -116,17 +118,17 @@ class Hopper:
         text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{turned}.shared.b16 [$0], {{{registers}}};"
         asm(f, text, [("i32", address), *(("i32", word) for word in words)])
 
-    # -- signals
+    # -- mbarriers
 
     def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
         lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
         lines.append("fence.mbarrier_init.release.cluster;")
-        # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
+        # With a predicate on each line, ptxas would make as many branches, with a fence in each.
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
     def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
-        """ptxas moves an arrival before the data of earlier shared memory loads has come, unless it depends on them."""
+        """Return the address plus a hidden 0 computed from `words`: ptxas would move the arrival before the loads."""
         if not words:
             return signal
         whole = words[0]
@@ -164,7 +166,7 @@ class Hopper:
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
 
     def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None:
-        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and others follow."""
+        """Multicast `mine`; a workgroup that loads for itself has only its bit in the mask, and loads `others` too."""
         itself = f.value(f"shl i32 1, {copy.rank}")
         those = f.value(f"trunc i32 {f.value(f'select i1 {copy.together}, i32 {copy.sharers}, i32 {itself}')} to i16")
         text, operands = copy_in_text(copy.mine, 3, "$2")
@@ -201,6 +203,7 @@ class Hopper:
         asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
     def await_async_out(self, f: LlvmFunction, pending: int) -> None:
+        # `.read`: shared memory may be reused, though the stores need not be complete.
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
 
     def await_earlier(self, f: LlvmFunction) -> None:
@@ -227,15 +230,15 @@ class Hopper:
 
 
 def one_lane(f: LlvmFunction) -> Typed:
-    """1 in the first lane of the wave, 0 in the others."""
+    """Return 1 in the first lane of the wave, 0 in the others."""
     mine = f.value(f"icmp eq i32 {lane(f)}, 0")
     return "i32", f.value(f"zext i1 {mine} to i32")
 
 
 def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typed]]:
-    """A copy that tells the signal in operand 1; its own operands are numbered from `first` on.
+    """Return a TMA load that completes on the mbarrier in operand 1, and its operands, numbered from `first`.
 
-    `members`: an operand with a bit for each workgroup of the cluster that it goes to, and whose signal it tells.
+    `members`: the operand with the multicast mask, a bit for each receiving workgroup, whose mbarrier completes too.
     """
     place, operands = _place(box, first)
     word = f"cp.async.bulk.tensor.{len(box.at)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -245,7 +248,7 @@ def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typ
 
 
 def _place(box: Box, first: int) -> tuple[str, list[Typed]]:
-    """A part of an array; PTX counts axes from the fastest."""
+    """Return the map and coordinates of a box; PTX lists axes from the fastest."""
     at = [("i32", x) for x in reversed(box.at)]
     numbers = ", ".join(f"${first + 1 + i}" for i in range(len(at)))
     return f"[${first}, {{{numbers}}}]", [("ptr", box.map), *at]

@@ -1,4 +1,4 @@
-"""One of NVIDIA's chips as a target."""
+"""The targets of NVIDIA chips."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NvidiaBackend(Backend):
     def device_count(self) -> int:
         try:
             return _driver().device_count()
-        except TargetError:  # no driver, or no device that it can use
+        except TargetError:  # no driver, or no usable device
             return 0
 
     def driver(self) -> str:

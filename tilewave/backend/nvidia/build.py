@@ -1,4 +1,4 @@
-"""A kernel on whole tiles → what each lane does on an NVIDIA chip."""
+"""From a tile-level kernel to the lane-level kernel of an NVIDIA chip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
-"""What each lane does, and how passes came to it."""
+"""The lane-level kernel, and the steps of the passes."""
 
 TWO_FIT = Reason(
     "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
@@ -48,51 +48,51 @@ TWO_FIT = Reason(
 
 @dataclass(frozen=True)
 class NvidiaResources:
-    """What a workgroup takes of its machine, and what each lane loads in a step."""
+    """The resources of a workgroup, and the loads of each lane per step."""
 
     machine: str
     waves: tuple[int, ...]
-    """Taken, which need not be the ones wished for: groups of four compute together."""
+    """The waves used, which may differ from those requested: wgmma takes warpgroups of four."""
     lanes: int
-    """Of one wave."""
+    """Lanes of one wave."""
     instructions: tuple[str, ...]
     shared_bytes: int
     loads: tuple[LaneLoads, ...]
     assemble: Callable[[], Assembled | None] = field(repr=False, compare=False)
     not_as_asked: tuple[str, ...] = ()
-    """What the author wished and did not get, and why."""
+    """Requests that were not met, and why."""
 
     @property
     def assembled(self) -> Assembled | None:
-        """Registers, spills and the assembler's words; None where this machine has no assembler."""
+        """Registers, spills and messages of ptxas; None where this machine has no ptxas."""
         return self.assemble()
 
 
 @dataclass(frozen=True, eq=False)
 class NvidiaBuild(Build):
-    """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
+    """A kernel for one chip; where the cache has its code, passes run on demand only."""
 
     tiles: Kernel
     chip: Chip
     key: str | None
-    """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
+    """The cache key of its code; None where a file has all the code that the kernel may need."""
     passing: Callable[[], Passed]
     otherwise: Callable[[], NvidiaBuild] | None = None
-    """How the kernel is built for arrays that the copy engine cannot take; None where this is that build."""
+    """Builds the kernel for arrays that TMA cannot load; None where this is that build."""
     codes: Mapping[Variant, NvidiaCode] = field(default_factory=dict)
-    """Known from the beginning."""
+    """Code that is known without compiling."""
     counted: NvidiaResources | None = None
-    """What a file says of it."""
+    """Resources read from a file."""
     off_lines: Callable[[], NvidiaBuild] | None = None
-    """How it is built for open rows that do not begin on cache lines; None where rows are known, or lanes load."""
+    """Builds the kernel for dynamic rows that do not begin on cache lines; None for static rows, or without TMA."""
 
     repacks: bool = False
-    """Whether arrays that the copy engine cannot take may be copied to where it can."""
+    """Whether unaligned arrays may be packed for TMA."""
     copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
-    """What a file brought for that."""
+    """Code of the packing copies, from a file."""
     in_vectors: Callable[[int], NvidiaBuild] | None = None
-    """How it is built for open rows that begin and end at multiples of so many bytes, fewer than the widest load has;
-    None where rows are known, or something is multiplied."""
+    """Builds the kernel for dynamic rows aligned to so many bytes, fewer than the widest load; None for static rows or
+    with matrix products."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -108,12 +108,12 @@ class NvidiaBuild(Build):
 
     @cached_property
     def plain(self) -> NvidiaBuild:
-        """For arrays of any strides."""
+        """The build for arrays of any strides, whose lanes load."""
         return self.otherwise() if self.otherwise else self
 
     @cached_property
     def sharing(self) -> NvidiaBuild:
-        """For open rows off cache lines."""
+        """The build for dynamic rows that do not begin on cache lines."""
         return self.off_lines() if self.off_lines else self
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
@@ -149,7 +149,7 @@ class NvidiaBuild(Build):
     def again(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> CallAgain | None:
-        return self.program.again(arrays, given)  # which looks whether arrays are apart at every call
+        return self.program.again(arrays, given)  # checks at every call that arrays do not overlap
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
@@ -173,7 +173,7 @@ class NvidiaBuild(Build):
 
     @property
     def assembled_figures(self) -> Mapping[str, Any]:
-        """Registers and spills of a lane as ptxas or the driver tells them, and how many workgroups share an SM."""
+        """Registers and spills of a lane from ptxas or the driver, workgroups per SM, and occupancy."""
         made = self.resources.assembled
         if made is None:
             return {"registers": None, "spilled_bytes": None, "workgroups_per_sm": None, "occupancy": None}
@@ -193,7 +193,7 @@ class NvidiaBuild(Build):
 
     @property
     def code(self) -> bytes:
-        """PTX, which the driver assembles."""
+        """The PTX, which the driver assembles."""
         return self.program.ptx.encode()
 
     @cached_property
@@ -230,11 +230,11 @@ def build_nvidia(
     stages: int | None = None,
     sizes: Sequence[tuple[str, int]] = (),
 ) -> NvidiaBuild:
-    """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
+    """Build the kernel for the chip's lanes; raise an error at the constraint that the chip cannot satisfy.
 
-    The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
-    tiles, lanes load them, `prefetched` steps ahead; unsaid, one where lanes have registers for it.
-    What pays is judged by `sizes`, where these are open and somebody knows how large they come.
+    With TMA the software pipeline has `stages` stages; by default four, or as many as fit in shared memory. Where TMA
+    cannot load the tiles, lanes load them `prefetched` steps ahead; by default one, if lanes have the registers.
+    `sizes` are the largest known values of dynamic sizes; the cost model uses them.
     """
     misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
     repacks = is_open(tiles) or bool(misfits)
@@ -274,7 +274,7 @@ def build_nvidia(
 
 @dataclass(frozen=True)
 class _Copying:
-    """How a kernel is built whose tiles the copy engine brings."""
+    """Builds kernels whose tiles are loaded by TMA."""
 
     chip: Chip
     places: Places
@@ -283,13 +283,13 @@ class _Copying:
     open_on_lines: bool = True
 
     def passes(self, workgroups: int) -> tuple[Pass, ...]:
-        """So many run at once; 0: each has a tile."""
+        """Return the passes for `workgroups` resident at once; 0: one workgroup per tile."""
         facts = self.chip, self.places, self.stages, workgroups, self.stages or 1, self.open_on_lines, self.streamed
         passes: tuple[Pass, ...] = _pipelines().hopper(*facts)
         return passes
 
     def built(self, tiles: Kernel, workgroups: int) -> NvidiaBuild:
-        """Where it brings none, no pass behind that is run: another list makes the kernel."""
+        """Build the kernel; if `use_tma` makes no copies, later passes are skipped, as another list builds it."""
         passes = self.passes(workgroups)
         until = 1 + [pass_name(p) for p in passes].index("use_copy_engine")
         kernel, steps = run(tiles, passes[:until])
@@ -300,14 +300,14 @@ class _Copying:
 
 
 def _chosen(tiles: Kernel, copying: _Copying) -> NvidiaBuild:
-    """With copies; as many workgroups as run at once, if each has a processor to itself."""
+    """Return the build with TMA; persistent, if each workgroup has an SM to itself."""
     chip = copying.chip
     built = copying.built(tiles, chip.processors)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
-    alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    few = isinstance(tiles.workgroups, int) and tiles.workgroups < chip.processors  # parts are for those without a tile
+    alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one SM
+    few = isinstance(tiles.workgroups, int) and tiles.workgroups < chip.processors  # idle SMs take splits of tiles
     if alone or few or built.lanes.workgroups == tiles.workgroups:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
@@ -320,14 +320,14 @@ def _copies(build: NvidiaBuild) -> bool:
 
 
 def _saying(name: str, declined: Declined, build: NvidiaBuild) -> NvidiaBuild:
-    """The same, where a pass was not let do what it could have done."""
+    """Return the build with a remark on a pass that was held back."""
     lanes, steps = build.passed
     said = tuple(replace(s, declined=(*s.declined, declined)) if s.name == name else s for s in steps)
     return replace(build, passing=lambda: (lanes, said))
 
 
 def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
-    """The plain build, whose steps begin with those that were to copy and say why they could not."""
+    """Return the plain build; its steps begin with those that would use TMA, with their remarks."""
     lanes, steps = plain.passed
     tried = [s for s in copying.steps if s.name in ("use_copy_engine", "specialize_waves") and s.declined]
     unchanged = [replace(s, before=plain.tiles, after=plain.tiles) for s in tried]
@@ -337,12 +337,12 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 def copying_passes(
     chip: Chip, places: Places, stages: int | None = None, large: Streamed = NOTHING_STREAMED
 ) -> tuple[Pass, ...]:
-    """For a kernel of whose operands L2 cannot keep the `large` ones."""
+    """Return the TMA passes for a kernel whose `large` operands do not fit in L2."""
     return _Copying(chip, places, stages, large).passes(chip.processors)
 
 
 def _brings_little(tiles: Kernel) -> bool:
-    """Whether lanes that multiply can hold the tiles of a step beside the sums and what is under way."""
+    """Return whether lanes that multiply have registers for the tiles of a step besides the sums."""
     ops = list(walk(tiles.body))
     read = [op.result.type for op in ops if isinstance(op, Read)]
     return any(isinstance(op, Mma) for op in ops) and sum(prod(x.shape) * x.dtype.bytes for x in read) <= AHEAD_BYTES
@@ -356,12 +356,12 @@ def build_plain(
     key: str = "",
     vector_bytes: int | None = None,
 ) -> NvidiaBuild:
-    """The kernel whose lanes load its tiles, from arrays of any strides, at most so many neighbouring bytes at once."""
+    """Build the kernel whose lanes load its tiles, from arrays of any strides, at most `vector_bytes` at once."""
     return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining, vector_bytes), key)
 
 
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
-    """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
+    """Build the kernel by these passes; without a key, the cache key is that of its lane-level kernel."""
     return build_of(tiles, chip, run(tiles, passes), key)
 
 

@@ -1,4 +1,4 @@
-"""PTX and what its launch must provide, as the cache and files hold it; reading it needs no compiler."""
+"""PTX and the needs of its launch, as stored in the cache and in files; reading it needs no compiler."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tilewave.runtime.records import Record, packed, restored, unpacked
 
 @dataclass(frozen=True)
 class Variant:
-    """Code for arrays that lie alike."""
+    """A class of array layouts that share code."""
 
     is_plain: bool = False
-    """Lanes load, because the copy engine cannot."""
+    """Whether lanes load, because TMA cannot."""
     any_strides: tuple[str, ...] = ()
-    """Arrays whose last axis has no neighbours in memory."""
+    """Arrays whose last axis is not contiguous."""
     narrow: tuple[tuple[str, int], ...] = ()
-    """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
+    """Arrays aligned to so many bytes only, fewer than the widest load."""
     off_lines: bool = False
-    """Rows that are open do not begin on cache lines, and neighbours share copies."""
+    """Whether dynamic rows do not begin on cache lines, so that neighbouring workgroups use multicast."""
     vector_bytes: int = 0
-    """Lanes hold rows in parts of so many bytes, at whose multiples those of the narrow arrays begin and end; 0: of as
-    many as the widest load moves."""
+    """Bytes of the vectors in which lanes hold rows, to whose multiples the rows of narrow arrays are aligned; 0: those
+    of the widest load."""
 
     @property
     def arrays(self) -> str:
-        """What it is for, in words."""
+        """The arrays of the variant, in words."""
         if self.vector_bytes:
             return f"rows on {self.vector_bytes} bytes"
         if self.narrow or (self.is_plain and self.any_strides):
@@ -42,29 +42,29 @@ class Variant:
         return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
 
     def is_wider(self, other: Variant) -> bool:
-        """Whether its code takes all arrays that the other's takes, by the same copies."""
+        """Return whether its code takes all arrays of another variant, with the same TMA loads."""
         same = (self.is_plain, self.off_lines, self.narrow) == (other.is_plain, other.off_lines, other.narrow)
         return same and {*self.any_strides} >= {*other.any_strides}
 
 
 @dataclass(frozen=True)
 class NvidiaCode:
-    """PTX, and what its launch must provide."""
+    """PTX, and the needs of its launch."""
 
     arguments: tuple[KernelArgument, ...]
     maps: tuple[MapArgument, ...]
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number that a launch computes."""
+    """The number of workgroups, or the name of the launch value that gives it."""
     cluster: int
-    """Workgroups that share copies."""
+    """Workgroups of a cluster, which share multicast loads."""
     starts_early: bool
-    """While the kernel launched before still ends."""
+    """Whether the kernel starts before the previous launch ends (PDL)."""
     chunked: tuple[str, ...]
-    """The arrays whose addresses and rows have to suit wide loads and stores, or copies."""
+    """The arrays that must be aligned for wide loads and stores, or for TMA."""
     launch: str
-    """What is computed at each launch, where sizes are open."""
+    """The text of the ops computed at each launch, for dynamic shapes."""
     ptx: str
 
     @cached_property
@@ -73,12 +73,12 @@ class NvidiaCode:
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """The numbers that a launch passes: those of the call, and what is computed from them."""
+        """The scalars that a launch passes: arguments of the call, and values computed from them."""
         return tuple(a.name for a in self.arguments if a.kind == "symbol")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All but the PTX, for JSON."""
+        """All fields but the PTX, for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "ptx"}
 
     @staticmethod
@@ -87,7 +87,7 @@ class NvidiaCode:
 
 
 def kept(key: str, variant: Variant) -> NvidiaCode | None:
-    """The code of a kernel of that key, where the cache has it whole."""
+    """Return the code of a kernel with that key from the cache; None where it is incomplete."""
     data = default_cache().get(key_of(key, repr(variant)))
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""A kernel's lanes → PTX: lowering and LLVM, which are not even imported where the cache has the code."""
+"""From a lane-level kernel to PTX: lowering and LLVM; not imported where the cache has the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewave.machine.chips import Chip
 def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = {v.name: v.type.dtype.bytes for v in memories}
-    if not variant.vector_bytes:  # others that chunks are moved of are named there
+    if not variant.vector_bytes:  # with vector_bytes, `narrow` lists all arrays that are moved in chunks
         alignments |= dict.fromkeys(moved_in_chunks(kernel), chip.widest_load_bytes)
     alignments |= dict(variant.narrow)
     return lower_lanes(
@@ -27,7 +27,7 @@ def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
 
 
 def loads_whole_rows(kernel: Kernel, variant: Variant) -> bool:
-    """Whether its open rows are as long as multiples of what a lane moves at once: others have code of their own."""
+    """Return whether dynamic rows are multiples of a lane's access; other rows need a separate variant."""
     copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
     return not copies and not variant.any_strides and (not variant.narrow or variant.vector_bytes > 0)
 

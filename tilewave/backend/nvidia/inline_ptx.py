@@ -1,4 +1,4 @@
-"""PTX inside LLVM IR: instructions that LLVM has no words for."""
+"""Inline PTX in LLVM IR: instructions that LLVM has no intrinsics for."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Sequence
 from tilewave.lower.llvm import LlvmFunction, Typed
 
 CONSTRAINTS = {"i16": "h", "i32": "r", "i64": "l", "float": "f", "ptr": "l", "ptr addrspace(1)": "l"}
-"""How inline assembly names a register of each type."""
+"""The inline assembly constraint of each type."""
 TOUCHES_MEMORY = "~{memory}"
 
 
 def asm(f: LlvmFunction, text: str, operands: Sequence[Typed] = ()) -> None:
-    """Instructions that give nothing; $0, $1, … are the operands."""
+    """Emit instructions without a result; $0, $1, … are the operands."""
     constraints = ",".join([*(CONSTRAINTS[kind] for kind, _ in operands), TOUCHES_MEMORY])
     f.do(_call("void", text, constraints, operands))
 
 
 def asm_value(f: LlvmFunction, text: str, kind: str, operands: Sequence[Typed]) -> str:
-    """Instructions that give a register, $0; the operands come behind it."""
+    """Emit instructions with one result, $0; the operands follow."""
     constraints = ",".join([f"={CONSTRAINTS[kind]}", *(CONSTRAINTS[of] for of, _ in operands), TOUCHES_MEMORY])
     return f.value(_call(kind, text, constraints, operands))
 
 
 def asm_at_first(f: LlvmFunction, text: str, operands: Sequence[Typed]) -> None:
-    """The same, once and before anything else; the operands are there when the function begins."""
+    """Emit instructions once, in the entry block; the operands are parameters or values of that block."""
     constraints = ",".join(CONSTRAINTS[kind] for kind, _ in operands)
     f.do_at_first(_call("void", text, constraints, operands))
 
 
 def asm_on(f: LlvmFunction, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
-    """Instructions that change registers, $0, $1, …; further operands come behind, from 2 · their number on."""
+    """Emit instructions that modify registers, $0, $1, …; other operands begin at twice the number of registers."""
     kinds = [kind for kind, _ in registers]
     outputs = [f"={CONSTRAINTS[kind]}" for kind in kinds]
     ties = map(str, range(len(registers)))
     inputs = (CONSTRAINTS[kind] for kind, _ in operands)
-    result = f"{{ {', '.join(kinds)} }}" if len(kinds) > 1 else kinds[0]  # LLVM knows no record of one
+    result = f"{{ {', '.join(kinds)} }}" if len(kinds) > 1 else kinds[0]  # inline assembly has no struct of one field
     constraints = ",".join([*outputs, *ties, *inputs, TOUCHES_MEMORY])
     whole = f.value(_call(result, text, constraints, [*registers, *operands]))
     if len(registers) == 1:
@@ -44,7 +44,7 @@ def asm_on(f: LlvmFunction, text: str, registers: Sequence[Typed], operands: Seq
 
 
 def when(condition: int, text: str) -> str:
-    """Instructions that only lanes run whose operand of that number is not 0; every line is one instruction."""
+    """Return instructions predicated on operand `condition` being nonzero; every line is one instruction."""
     lines = "\n".join(f"@p {line}" for line in text.splitlines())
     return f"{{\n.reg .pred p;\nsetp.ne.b32 p, ${condition}, 0;\n{lines}\n}}"
 

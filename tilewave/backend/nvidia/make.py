@@ -1,4 +1,4 @@
-"""Code of one kernel, from the cache or made anew, and what its launches are filled with."""
+"""Code of one kernel, compiled or from the cache, and the arguments of its launches."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tilewave.runtime.gpu_launch import (
 )
 
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
-"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
+"""Returns the code of a variant; its lane-level kernel is built on a cache miss only."""
 
 
 def maker(key: str, chip: Chip) -> Make:
-    """From the cache, or made anew and kept."""
+    """Return a `Make` that reads code from the cache, or compiles and stores it."""
 
     def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
         code = kept(key, variant)
@@ -49,7 +49,7 @@ def compiler() -> ModuleType:
 
 
 def launch_of_code(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
-    """How it is launched with arrays in the order of the kernel's arguments."""
+    """Return the launch of code with arrays in the order of the kernel's arguments."""
     names = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     symbols = code.symbols
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]

@@ -1,4 +1,4 @@
-"""Which lane of which wave of which workgroup this is, on NVIDIA's chips."""
+"""Numbers of lane, wave, workgroup and cluster rank on NVIDIA chips."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALL_LANES = "-1"
 
 
 def thread(f: LlvmFunction) -> str:
-    """The number of this lane in its workgroup."""
+    """Return the number of this lane in its workgroup."""
     return _at_first(f, "%.thread", "llvm.nvvm.read.ptx.sreg.tid.x", [])
 
 
@@ -20,7 +20,7 @@ def lane(f: LlvmFunction) -> str:
 
 def wave(f: LlvmFunction) -> str:
     number = f.at_first("%own.wave", f"lshr i32 {thread(f)}, {LANES.bit_length() - 1}")
-    # All lanes of a wave agree; said in this way, the assembler knows it and keeps what follows in uniform registers.
+    # The number is uniform; in this form ptxas knows it and keeps what follows in uniform registers.
     arguments = [("i32", ALL_LANES), ("i32", number), ("i32", "0"), ("i32", str(LANES - 1))]
     return _at_first(f, "%wave.of.all", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
@@ -31,7 +31,7 @@ def shuffle(f: LlvmFunction, word: str, lane: str) -> str:
 
 
 def of_lane_across(f: LlvmFunction, word: str, bit: int) -> str:
-    """The word of the lane whose number differs in one bit."""
+    """Return the word of the lane whose number differs in one bit."""
     arguments = [("i32", ALL_LANES), ("i32", word), ("i32", str(1 << bit)), ("i32", str(LANES - 1))]
     return f.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", arguments)
 
@@ -41,18 +41,18 @@ def workgroup(f: LlvmFunction) -> str:
 
 
 def hidden_zero(f: LlvmFunction, turn: int) -> str:
-    """0, which neither LLVM nor the assembler knows, in three ways."""
+    """Return a 0 that neither LLVM nor ptxas can fold, one of three."""
     row, layer = (_at_first(f, f"%zero.{axis}", f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", []) for axis in "yz")
     return (row, layer, f.at_first("%zero.of.both", f"or i32 {row}, {layer}"))[turn % 3]
 
 
 def cluster_rank(f: LlvmFunction) -> str:
-    """The number of this workgroup in its cluster."""
+    """Return the rank of this workgroup in its cluster."""
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank", [])
 
 
 def _at_first(f: LlvmFunction, name: str, function: str, arguments: list[Typed]) -> str:
-    """Asked for once: LLVM does not merge calls in which lanes meet, and each of them takes its time."""
+    """Return a special register, read once in the entry block: LLVM does not merge convergent calls."""
     f.module.declare(f"i32 @{function}({', '.join(kind for kind, _ in arguments)})")
     passed = ", ".join(f"{kind} {x}" for kind, x in arguments)
     return f.at_first(name, f"call i32 @{function}({passed})")

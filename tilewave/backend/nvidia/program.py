@@ -1,6 +1,6 @@
-"""PTX of a kernel for an NVIDIA chip, from the cache or made anew, and the card where there is one.
+"""PTX of a kernel for an NVIDIA chip, compiled or from the cache, run on a card.
 
-Arrays that lie otherwise than the copy engine or wide loads want get code of their own, made when they first come.
+Arrays that are not aligned for TMA or wide loads need other variants of the code, compiled at their first call.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
 KEPT_CLASSES = 1024
+"""Layouts, or launches with packed arrays, that are kept; beyond this many the cache is cleared."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -79,13 +80,13 @@ NARROW = Reason(
 
 
 class LaunchPlan(NamedTuple):
-    """What a call does: the code it takes, and the arrays that are repacked for it."""
+    """The plan of a call: the variant of the code, and the arrays that are packed for it."""
 
     variant: Variant
     repacked: tuple[RepackedArray, ...] = ()
 
     def views(self, views: Sequence[ArrayView], memory: int = ALLOCATED_BYTES) -> list[ArrayView]:
-        """The arrays as that code finds them, where private memory is at an address."""
+        """Return the arrays as the code sees them, with private memory at `memory`."""
         found = list(views)
         for r in self.repacked:
             found[r.array] = r.padded(found[r.array], memory)
@@ -93,7 +94,7 @@ class LaunchPlan(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Code for arrays that lie alike, and what its launches compute."""
+    """The program of a variant, and the values computed at its launches."""
 
     program: CudaProgram
     formula: LaunchFormula
@@ -101,32 +102,32 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NvidiaProgram:
-    """One kernel for one chip; where its copies cannot take an array, `otherwise` gives one that takes any."""
+    """One kernel for one chip; `otherwise` builds the kernel for arrays that TMA cannot load."""
 
     tiles: Kernel
-    """Which has its name and its parameters."""
+    """The kernel on tiles, with the name and the parameters."""
     chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
-    """None where a file brought its code: what fits no other variant takes the one for arrays of any kind."""
+    """None where a file has the code: arrays that fit no other variant use the one for any strides."""
     otherwise: Callable[[], Kernel] | None = None
     off_lines: Callable[[], Kernel] | None = None
-    """For open rows that do not begin on cache lines."""
+    """Builds the kernel for dynamic rows that do not begin on cache lines."""
     in_vectors: Callable[[int], Kernel] | None = None
-    """For open rows that begin and end at multiples of so many bytes, fewer than the widest load has."""
+    """Builds the kernel for dynamic rows aligned to so many bytes, fewer than the widest load."""
     repacks: bool = False
-    """Whether arrays that its copies cannot take may be copied to where they can."""
+    """Whether unaligned arrays may be packed for TMA."""
     known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
-    """Code of copies that a file brought."""
+    """Code of packing copies, from a file."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, Chosen] = field(default_factory=dict)
-    """What calls took so far."""
+    """Programs of earlier calls, by variant."""
     _chooser: list[Chooser] = field(default_factory=list)
-    """One, from the first call on."""
+    """Empty, or one from the first call on."""
     _classes: dict[tuple[Any, ...], Variant] = field(default_factory=dict)
-    """By how arrays lie."""
+    """Variants by array layout."""
     _warned: set[tuple[int, int]] = field(default_factory=set)
-    """The programs, each on a device, whose code was looked at."""
+    """The programs and devices whose code was checked for spills and serialized wgmma."""
 
     @property
     def name(self) -> str:
@@ -138,12 +139,12 @@ class NvidiaProgram:
 
     @cached_property
     def copies(self) -> RowCopies:
-        """What repacks its arrays."""
+        """The packing copies of its arrays."""
         return RowCopies(self.chip, PrivateMemory(self.name), dict(self.known_copies))
 
     @property
     def copies_needed(self) -> tuple[RowCopy, ...]:
-        """All that calls may take."""
+        """All packing copies that calls may need."""
         memories = self.memories if self.repacks else []
         kinds = Counter((UNPACK if v.name in self.written else PACK, v.type.dtype.bytes, v.type.rank) for v in memories)
         copies = [RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most)]
@@ -152,18 +153,18 @@ class NvidiaProgram:
 
     @property
     def llvm_ir(self) -> str | None:
-        """What LLVM is given where code is made."""
+        """The LLVM IR, where the kernel is compiled here."""
         ir: str | None = compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
         return ir
 
     @property
     def ptx(self) -> str:
-        """For arrays that lie well."""
+        """The PTX for aligned arrays."""
         return self.code_for(Variant()).ptx
 
     @property
     def assembled(self) -> Assembled | None:
-        """What the driver made of it at the first call, or else this machine's ptxas makes; None where it has none."""
+        """Resources of the code that the driver loaded, or else of this machine's ptxas; None without either."""
         for program, *_ in self.programs.values():
             found, log = program.resources(), program.log()
             return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
@@ -172,16 +173,16 @@ class NvidiaProgram:
     # -- running it
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: Parameters) -> None:
-        """On the arrays' device and stream; nothing is copied and nothing waited for."""
+        """Run the kernel on the arrays' device and stream, without synchronization."""
         self._choosing(parameters)(arrays, numbers, parameters)
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
-        """The same for a call that may be known."""
+        """Run the kernel, by the fast path if an earlier call had the same layout."""
         chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
         chooser.call(arrays, given, sized)
 
     def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> CallAgain | None:
-        """The same for arrays that lie as these, which have been run."""
+        """Return the replayed launch for arrays with the same layout as these, which have been run."""
         return self._chooser[0].again(arrays, given) if self._chooser else None
 
     def _choosing(self, parameters: Parameters) -> Chooser:
@@ -193,7 +194,7 @@ class NvidiaProgram:
 
     @property
     def _given(self) -> tuple[GivenNumber, ...]:
-        """The numbers of a call that its arrays do not tell."""
+        """The scalar arguments of a call that do not follow from its arrays."""
         told = open_sizes(self.tiles)
         numbers = enumerate(numbers_of(self.tiles))
         return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in told)
@@ -207,12 +208,12 @@ class NvidiaProgram:
         return is_open(self.tiles)
 
     def tile_count(self, numbers: Sequence[int]) -> int:
-        """How many tiles a launch computes."""
+        """Return the number of tiles of a launch."""
         known = self.tiles.workgroups
         return known if isinstance(known, int) else self._tile_launch(numbers).workgroups
 
     def writes_nothing(self, shapes: Iterable[Sequence[int]]) -> bool:
-        """Whether all arrays of such shapes that the kernel writes are empty."""
+        """Return whether all arrays that the kernel writes are empty."""
         return all(0 in shape for v, shape in zip(self.memories, shapes, strict=True) if v.name in self.written)
 
     @cached_property
@@ -229,19 +230,19 @@ class NvidiaProgram:
     def template(
         self, variant: Variant, views: Sequence[ArrayView], on: LaunchPlace, parameters: Parameters
     ) -> LaunchTemplate:
-        """How that code is launched with arrays that lie as these."""
+        """Return the launch template of a variant for arrays with the same layout as these."""
         chosen = self.chosen(variant, parameters)
         self.warn_of_slow_code(chosen.program, on.number)
         return chosen.program.by_template(views, len(numbers_of(self.tiles)), chosen.formula, *on)
 
     def want_launch(self, code: NvidiaCode) -> None:
-        """Raise something where it cannot be launched with the kernel's arrays: files may say anything."""
+        """Raise an exception where code cannot be launched with the kernel's arrays: a file may have any contents."""
         arrays = [(v.type.rank, v.type.dtype) for v in self.memories]
         count = len(numbers_of(self.tiles))
         LaunchCode(launch_of_code(code, self.tiles), arrays, count, self._formula(code))
 
     def _formula(self, code: NvidiaCode) -> LaunchFormula:
-        """What a launch computes: tiles that can be counted, and then what the code itself asks for."""
+        """Return the function from scalar arguments to a launch: scalars, grid, and checks of the tile count."""
         given = [v.name for v in numbers_of(self.tiles)]
         steps, tiles_of = code.launches.steps(given, code.symbols), LaunchSteps(self.tiles, given, ())
 
@@ -260,13 +261,13 @@ class NvidiaProgram:
         return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, self.tiles), parameters)
 
     def _any_code(self, parameters: Parameters) -> CudaCode:
-        """What all of its code has in common, before it is known which arrays come; some of it hands parts over."""
+        """Return the launch that all variants have in common, before arrays are known; some use scratch memory."""
         scalars = (ScalarSlot(i) for i, v in enumerate(numbers_of(self.tiles)) if v.type != INDEX_SCALAR)
         launch = GpuLaunch((ScratchMemory(0), *scalars), (1, 1, 1), (1, 1, 1))
         return CudaCode(self.name, self.chip.cpu, b"", launch, parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
-        """What the assembler could not do well is said, once; the code is right all the same."""
+        """Warn once of serialized wgmma and spills; the code is correct but slow."""
         if (id(program), number) in self._warned:
             return
         self._warned.add((id(program), number))
@@ -281,7 +282,7 @@ class NvidiaProgram:
     # -- which code
 
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
-        """What fits arrays that lie so."""
+        """Return the variant for arrays with these layouts."""
         fitting = self._variant_for(views)
         if self.make or fitting in self._codes:
             return fitting
@@ -289,11 +290,11 @@ class NvidiaProgram:
 
     @property
     def for_any(self) -> Variant:
-        """Element by element, which needs neither neighbours nor alignment."""
+        """The variant that moves single elements and needs neither contiguous rows nor alignment."""
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
     def plan_for(self, views: Sequence[ArrayView]) -> LaunchPlan:
-        """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
+        """Return the variant for these arrays; unaligned ones are packed where TMA can then load them and it pays."""
         plain = LaunchPlan(self.variant_for(views))
         misfits = self.misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
@@ -306,7 +307,7 @@ class NvidiaProgram:
         return plain if variant.is_plain else LaunchPlan(variant, arrays)
 
     def _read_in_place(self, misfits: Sequence[Misfit]) -> tuple[str, ...]:
-        """Those that lanes load well as they lie: for open sizes they do so element by element, and so columns."""
+        """Return the arrays that lanes load well in place; not for dynamic shapes or columns, loaded by elements."""
         if self.is_open or self.turned.intersection(x.name for x in misfits):
             return ()
         return tuple(x.name for x in misfits)
@@ -316,7 +317,7 @@ class NvidiaProgram:
         return TileLoads.of(self.tiles)
 
     def prepacked(self, array: Any, name: str) -> Any:
-        """A copy of the operand of that name as copies take it; the array itself where they do, or never would."""
+        """Return a packed copy of the operand of that name; the array itself if it is aligned or cannot be packed."""
         v = view(array, f"{self.name}: array")
         order = self._order_of(name, len(v.shape))
         misfit = Misfit(0, name, self._problem(order, v, is_written=False), False, order) if order else None
@@ -325,7 +326,7 @@ class NvidiaProgram:
         return in_padded_rows(array, order, padded_row(misfit.seen(v)))
 
     def _order_of(self, name: str, rank: int) -> tuple[int, ...]:
-        """The axes of the operand of that name, or of all, as the copy engine has them; nothing where it has none."""
+        """Return the order of axes in which TMA loads the operand of that name, or all if ""; () if it loads none."""
         brought = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
         orders = {axes for n, axes in brought.items() if name in ("", n)}
         if len(orders) > 1:
@@ -334,10 +335,10 @@ class NvidiaProgram:
         return orders.pop() if orders else ()
 
     def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
-        """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
+        """Return the arrays to pack: those that TMA cannot load, and those that lanes load in small pieces."""
         named, widest = self._named(views), self.chip.widest_load_bytes
         problems = self._not_copied(named)
-        if self.is_open:  # code for open sizes loads whole chunks, or single elements
+        if self.is_open:  # code for dynamic shapes loads whole chunks, or single elements
             narrow = {name: size for name, size in self._fitting(views).narrow if name not in self.written}
             problems = {name: NARROW_ROWS.format(bytes=size, widest=widest) for name, size in narrow.items()} | problems
         return [self._misfit(name, problems[name], views) for name in named if name in problems]
@@ -351,7 +352,7 @@ class NvidiaProgram:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
-        """Rows on cache lines, on the engine's grain, or anything; and which arrays beside them lie anyhow."""
+        """Return a layout's variant: rows on cache lines, on TMA's grain, or any; and the arrays of any strides."""
         key = tuple(lie_of(placed(places_of(views))))
         found = self._classes.get(key)
         if found is None:
@@ -363,7 +364,7 @@ class NvidiaProgram:
     def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
         if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
-            return fitting  # lanes load whole chunks of what would have to be transposed for copies
+            return fitting  # lanes load whole chunks of arrays that TMA would need transposed
         anywhere = tuple(name for name in named if name in {*fitting.any_strides, *dict(fitting.narrow)})
         if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
             return self.for_any
@@ -375,14 +376,14 @@ class NvidiaProgram:
         return Variant(any_strides=anywhere, off_lines=self.off_lines is not None and not on_lines)
 
     def _narrower(self, named: Mapping[str, ArrayView]) -> Variant:
-        """For rows that begin and end at multiples of fewer bytes than the widest load has."""
+        """Return the variant for rows aligned to fewer bytes than the widest load."""
         chunked = {name: v for name, v in named.items() if name in self.chunked}
         rows = [v.shape[-1] * v.dtype.bytes for v in chunked.values() if v.shape]
         grain = gcd(*(alignment(v, self.chip.widest_load_bytes) for v in chunked.values()), *rows)
         return Variant(narrow=tuple((x, max(grain, v.dtype.bytes)) for x, v in chunked.items()), vector_bytes=grain)
 
     def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
-        """Whether rows end within a load: where lanes load all, code is made for open rows that do not."""
+        """Return whether a row ends within a load: code for dynamic rows loaded by lanes assumes that none does."""
         rows = (v.shape[-1] * v.dtype.bytes for v in named.values() if v.shape)
         return any(row % self.chip.widest_load_bytes for row in rows)
 
@@ -397,16 +398,16 @@ class NvidiaProgram:
         return Variant(plain, any_strides, narrow)
 
     def _is_left_to_lanes(self, views: Sequence[ArrayView]) -> bool:
-        """Whether the copy engine cannot take some array, and lanes can."""
+        """Return whether TMA cannot load some array and lanes can."""
         return self.otherwise is not None and bool(self._not_copied(self._named(views)))
 
     @cached_property
     def turned(self) -> frozenset[str]:
-        """Arrays whose columns are copied, and that lanes leave alone."""
+        """The arrays that TMA loads transposed, and that lanes do not access."""
         return frozenset(name for name, axes in self.copied if axes != tuple(range(len(axes))))
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
-        """What these arrays keep its code from, and why."""
+        """Return remarks on what these arrays keep the code from."""
         return self.declined(check_call(self.name, parameters, arrays, "cuda", here()))
 
     def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
@@ -424,7 +425,7 @@ class NvidiaProgram:
         return dict(zip((v.name for v in self.memories), views, strict=True))
 
     def _not_copied(self, named: dict[str, ArrayView]) -> dict[str, str]:
-        """The arrays that the copy engine cannot take, and why."""
+        """Return the arrays that TMA cannot load or store, and why."""
         found = {name: self._problem(axes, named[name], name in self.written) for name, axes in self.copied}
         return {name: problem for name, problem in found.items() if problem}
 
@@ -440,14 +441,14 @@ class NvidiaProgram:
 
     @cached_property
     def chunked(self) -> frozenset[str]:
-        """The arrays that must lie as wide loads, stores or copies want it; of others lanes move single elements."""
+        """The arrays that must be aligned for wide loads, stores or TMA; lanes move single elements of the others."""
         if Variant() in self._codes or not self.is_open:
             return frozenset(self.code_for(Variant()).chunked)
         return frozenset(moved_in_chunks(self.lanes()))
 
     @cached_property
     def copied(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The arrays that the copy engine moves, each with the order of its axes; nothing is compiled for that."""
+        """The arrays that TMA moves, each with the order of its axes, found without compiling for dynamic shapes."""
         if Variant() in self._codes or not self.is_open:
             return tuple(dict.fromkeys((m.name, m.axes) for m in self.code_for(Variant()).maps))
         moves = [op for op in walk(self.lanes().body) if isinstance(op, COPIES)]
@@ -455,7 +456,7 @@ class NvidiaProgram:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The arrays that lanes load and store while the copy engine moves others; each call tells how they lie."""
+        """The arrays that lanes load and store while TMA moves others; their layout is known at each call."""
         copied = {name for name, _ in self.copied} if self.is_open else set()
         return tuple(v.name for v in self.memories if v.name not in copied) if copied else ()
 
@@ -477,14 +478,14 @@ MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "comes
 
 
 def _repacking_of(r: RepackedArray, kind: str) -> Declined:
-    """What is done with it, for people."""
+    """Return the remark on a packed array."""
     when = "behind" if r.is_written else "in front of"
     facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
 
 
 def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
-    """Why lanes move an array by single elements."""
+    """Return the remark on an array that lanes move by single elements."""
     bytes_ = alignment(v, widest_bytes)
     if v.strides[-1] != v.dtype.bytes or bytes_ == widest_bytes:
         return ONE_BY_ONE.at(NOWHERE, array=name, bytes=v.strides[-1])
@@ -493,7 +494,7 @@ def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
 
 @dataclass
 class Chooser(CudaProgram):
-    """A program that looks at how arrays lie before it takes its code."""
+    """A program that selects its code by the layout of the arrays."""
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
@@ -514,7 +515,7 @@ class Chooser(CudaProgram):
 
 
 class EitherLaunch:
-    """Of arrays that copies cannot take as they lie: each call repacks them, or leaves all to lanes."""
+    """A launch with unaligned arrays: each call packs them for TMA, or runs the code in which lanes load."""
 
     def __init__(
         self, owner: NvidiaProgram, views: tuple[ArrayView, ...], on: LaunchPlace, parameters: Parameters
@@ -522,7 +523,7 @@ class EitherLaunch:
         self._owner, self._views, self._on, self._parameters = owner, views, on, parameters
         self._templates: dict[Variant, LaunchTemplate] = {}
         self._known: dict[Any, tuple[KnownLaunch, ...]] = {}
-        """By arrays and numbers: to see what is to be done takes longer than to do it."""
+        """Launches by arrays and scalars: planning a launch takes longer than making it."""
 
     def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
         if not 0 < self._owner.tile_count(numbers) <= MOST_TILES:
@@ -537,7 +538,7 @@ class EitherLaunch:
         return all(made)
 
     def _launches(self, places: ArrayPlaces, numbers: Sequence[int]) -> list[KnownLaunch]:
-        """One behind the other."""
+        """Return the launches of a call, in order."""
         owner, views = self._owner, views_at(places, self._views)
         plan = owner.plan_for(views)
         if plan.variant not in self._templates:
@@ -552,7 +553,7 @@ class EitherLaunch:
 
 
 class NothingToDo(NamedTuple):
-    """Where there is no tile, or no element to write, nothing is launched: empty arrays may have no address."""
+    """A launch without tiles, or with nothing to write: it is skipped, since empty arrays may have no address."""
 
     owner: NvidiaProgram
 
@@ -566,7 +567,7 @@ def _rank(memory: Value) -> int:
 
 
 def alignment(v: ArrayView, widest_bytes: int) -> int:
-    """The largest power of two, up to the widest load's bytes, that divides an array's address and its rows' steps."""
+    """Return the alignment of an array's address and row strides: a power of two, at most `widest_bytes`."""
     found = widest_bytes | v.pointer
     for extent, stride in zip(v.shape[:-1], v.strides[:-1], strict=True):
         if extent > 1:

@@ -1,8 +1,8 @@
-"""What stands in the K loop of a matrix kernel, counted from its PTX, without a card.
+"""Instruction counts of the K loop of a matrix kernel, from its PTX, without a card.
 
-The loop is the innermost one around the most matrix instructions. Where the kernel is specialized by warps, the
-loads stand in another loop, that of the producer warp, which is counted beside it. Counts are per warp and step; blocks
-that some lanes or warps skip count too. They are of PTX: ptxas may make several instructions of one, or one of several.
+The loop is the innermost one around the most matrix instructions. Where the kernel is warp-specialized, the loads are
+in another loop, that of the producer warp, which is counted separately. Counts are per warp and step; blocks that some
+lanes or warps skip count too. They are of PTX: ptxas may make several instructions of one, or one of several.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ OPCODES: tuple[tuple[str, Class], ...] = (
     (r"(st|red|atom)\.\S*global", "global store"),
     (r"bra\b|brx\b|ret\b|exit\b", "branch"),
 )
-"""The first that an opcode begins with; what begins with none is arithmetic: addresses, masks, conversions."""
+"""Classes by opcode prefix, the first match; an opcode without one is arithmetic: addresses, masks, conversions."""
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 LINE_DIRECTIVE = re.compile(r"^\s*\.(loc|file|section|pragma)\b[^\n]*", re.MULTILINE)
-"""Those that end with their line and not with a semicolon."""
+"""Directives that end with their line and not with a semicolon."""
 LABEL = re.compile(r"\s*([$\w]+):(?!:)")
 SCOPE = re.compile(r"\s*[{}]")
 PREDICATE = re.compile(r"@!?[%\w]+\s+")
@@ -46,7 +46,7 @@ PREDICATE = re.compile(r"@!?[%\w]+\s+")
 
 @dataclass(frozen=True)
 class PtxInstruction:
-    """An opcode with its suffixes, whether a predicate decides on it, and the label that it leads to."""
+    """An opcode with its suffixes, whether it is predicated, and the label of a branch."""
 
     opcode: str
     is_predicated: bool = False
@@ -57,7 +57,7 @@ class PtxInstruction:
         return next((kind for pattern, kind in OPCODES if re.match(pattern, self.opcode)), "alu")
 
     def step(self, labels: dict[str, int]) -> FlowStep:
-        """What it does to the flow."""
+        """Return its effect on the control flow."""
         name = self.opcode.partition(".")[0]
         if name == "bra":
             return "may branch" if self.is_predicated else "branches", labels[self.label]
@@ -68,7 +68,7 @@ class PtxInstruction:
 
 @dataclass(frozen=True)
 class PtxLoop:
-    """A loop in numbers, per warp and step."""
+    """Instruction counts of a loop, per warp and step."""
 
     instructions: int
     matrix_instructions: int
@@ -81,7 +81,7 @@ class PtxLoop:
     mbarrier_waits: int
     mbarrier_arrives: int
     barriers: int
-    """Of warps and of the workgroup."""
+    """Barriers of warps and of the workgroup."""
     shared_reads: int
     shared_writes: int
     global_loads: int
@@ -92,7 +92,7 @@ class PtxLoop:
 
 @dataclass(frozen=True)
 class PtxLoopStatistics(PtxLoop):
-    """A K loop in numbers, per warp and step, and the producer warp's loop where that one loads for it."""
+    """Instruction counts of a K loop, per warp and step, and of the producer warp's loop if there is one."""
 
     kernel: str
     chip: str
@@ -108,7 +108,7 @@ class PtxLoopStatistics(PtxLoop):
 
     @property
     def rows(self) -> dict[str, str]:
-        """For people, in the terms in which kernels are compared."""
+        """The counts for display."""
         found = {
             "instructions per matrix instruction": f"{self.instructions_per_matrix:.2f}",
             "instructions, of them matrix": f"{self.instructions}, {self.matrix_instructions}",
@@ -135,7 +135,7 @@ def _traffic(loop: PtxLoop) -> dict[str, str]:
 
 
 def ptx_loop_statistics(ptx: str, kernel: str, chip: str) -> PtxLoopStatistics:
-    """Count the K loop of the kernel that a PTX module holds."""
+    """Count the instructions in the K loop of a PTX module's kernel."""
     code, labels = read_ptx(ptx)
     loops = find_loops_of_flow([one.step(labels) for one in code], 0, len(code))
     counted = _most(code, loops, "matrix")
@@ -147,7 +147,7 @@ def ptx_loop_statistics(ptx: str, kernel: str, chip: str) -> PtxLoopStatistics:
 
 
 def read_ptx(ptx: str) -> tuple[list[PtxInstruction], dict[str, int]]:
-    """The instructions of a module's kernel in the order of its text, and where each label stands among them."""
+    """Return the instructions of a module's kernel in the order of its text, and the index of each label."""
     code: list[PtxInstruction] = []
     labels: dict[str, int] = {}
     text = LINE_DIRECTIVE.sub("", COMMENT.sub("", ptx))
@@ -166,7 +166,7 @@ def read_ptx(ptx: str) -> tuple[list[PtxInstruction], dict[str, int]]:
 
 
 def _body(text: str) -> str:
-    """What stands between the braces of the entry."""
+    """Return the text between the braces of the entry."""
     start, depth = text.index("{", text.index(")", text.index(".entry "))), 0
     for brace in re.finditer("[{}]", text[start:]):
         depth += 1 if brace[0] == "{" else -1
@@ -176,7 +176,7 @@ def _body(text: str) -> str:
 
 
 def _most(code: Sequence[PtxInstruction], loops: Sequence[MachineLoop], kind: Class) -> Counter[Class] | None:
-    """The innermost loop that has the most instructions of a kind, if one has any."""
+    """Return the innermost loop with the most instructions of a class; None if no loop has any."""
     able = [loop for loop in loops if any(code[at].kind == kind for at in loop.body)]
     innermost = [a for a in able if not any(set(b.body) < set(a.body) for b in able)]
     counts = [Counter(code[at].kind for at in loop.body) for loop in innermost]
@@ -184,6 +184,6 @@ def _most(code: Sequence[PtxInstruction], loops: Sequence[MachineLoop], kind: Cl
 
 
 def _numbers(counts: Counter[Class]) -> dict[str, int]:
-    """The fields of `PtxLoop`, which stand in the order of the classes behind how many there are in all."""
+    """Return the fields of `PtxLoop`: the total, then the counts in the order of `Class`."""
     numbers = counts.total(), *(counts[kind] for kind in get_args(Class))
     return dict(zip((field.name for field in fields(PtxLoop)), numbers, strict=True))

@@ -1,4 +1,4 @@
-"""NVIDIA's assembler, where the machine has one: what it makes of PTX can be read without a GPU."""
+"""ptxas, where the machine has it: registers and spills of PTX without a GPU."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError
 
 FORBIDDEN = re.compile(r"\(C75\d\d\).*")
-"""Remarks that products wait for each other, or for registers."""
+"""Messages that wgmma are serialized, or wait for registers."""
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """What the assembler says of a kernel."""
+    """Registers, spills and messages of ptxas for a kernel."""
 
     registers: int
-    """Of one lane."""
+    """Registers of one lane."""
     spilled_bytes: int
     serialized: tuple[str, ...]
-    """Its remarks on products that wait where they need not."""
+    """The messages of ptxas on wgmma that it serialized."""
     log: str
 
 
 class PtxasFailed(TargetError):
-    """It refused the text; the message is what it said."""
+    """ptxas refused the PTX; the message is its output."""
 
 
 def ptxas() -> str:
-    """The path of the assembler, or nothing."""
+    """Return the path of ptxas; "" where there is none."""
     return shutil.which("ptxas") or ""
 
 
 @lru_cache(maxsize=16)
 def assemble_ptx(ptx: str, arch: str) -> Assembled:
-    """Give a text to the assembler, which must be there."""
+    """Assemble PTX by ptxas, which must exist."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "kernel.ptx"
         text.write_text(ptx)
@@ -55,7 +55,7 @@ def assemble_ptx(ptx: str, arch: str) -> Assembled:
 
 
 def read_log(log: str) -> Assembled:
-    """The same from what a driver's assembler said."""
+    """Return registers, spills and messages from the log of ptxas or of a driver's assembler."""
     registers = re.search(r"Used (\d+) registers", log)
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
     stack = sum(map(int, re.findall(r"(\d+) bytes stack frame", log)))

@@ -1,12 +1,11 @@
-"""Arrays that the copy engine cannot take, copied into memory of the launch where it can.
+"""Packed copies of unaligned arrays that TMA cannot load, in private memory of the launch.
 
-Rows that begin anywhere are copied, once per call, into rows that begin on cache lines (`ir/repack.py`), columns that
-the matrix unit takes along the depth only are transposed on their way (`ir/transpose.py`); the product is then computed
-by the very code that arrays take which lie so from the beginning. What is written comes back by a copy of
-the other kind. An array's sizes stay what they are, so nothing is multiplied that the caller did not give: where a tile
-hangs over the end of a row, the engine brings zeros, whatever the private memory holds there.
+Unaligned rows are copied, once per call, into rows that begin on cache lines (`ir/pack.py`); columns of dtypes that
+wgmma takes along the depth only are transposed by the copy (`ir/transpose.py`); the product then runs the code for
+aligned arrays. Arrays that are written are copied back. The sizes of an array do not change, so padding is never
+multiplied: past the end of a row TMA loads zeros, whatever the private memory has there.
 
-Whether that pays is decided in one place, `analysis/repacking.py`.
+Whether packing pays is decided in one place, `analysis/packing.py`.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from tilewave.machine.chips import NVIDIA_LANES
 from tilewave.runtime.arrays import ArrayView
 
 PITCH_BYTES = 128
-"""Rows of private memory lie at multiples of a cache line."""
+"""Rows of private memory begin at multiples of a cache line."""
 ALLOCATED_BYTES = 256
-"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
+"""The alignment of memory that CUDA allocates ("CUDA C++ Programming Guide", device memory accesses)."""
 CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"]}
-"""What elements of so many bytes are copied as: copies ask for bits alone."""
+"""The dtype that elements of so many bytes are copied as: copies move bits alone."""
 
 
 PACK, UNPACK, TRANSPOSE = "pack_rows", "unpack_rows", "transpose_rows"
@@ -46,7 +45,7 @@ WIDEST_TRANSPOSED = 4
 
 @dataclass(frozen=True)
 class Misfit:
-    """An array that keeps a launch from copies, and its axes as the copy engine would have them."""
+    """An array that TMA cannot load as it is, and its axes in TMA's order."""
 
     array: int
     name: str
@@ -55,11 +54,11 @@ class Misfit:
     order: tuple[int, ...]
 
     def seen(self, v: ArrayView) -> ArrayView:
-        """With its axes in that order."""
+        """Return the array with its axes in that order."""
         return _permuted(v, self.order)
 
     def copied_by(self, v: ArrayView) -> str:
-        """What brings the array to where it lies well, or back; nothing where that cannot be."""
+        """Return the kernel that packs the array, or copies it back; "" where there is none."""
         seen, size = self.seen(v), v.dtype.bytes
         chunks = prod(seen.shape[:-1]) * (seen.shape[-1] * size // CHUNK_BYTES + 2)
         if not 0 < chunks < MOST_CHUNKS or min(v.shape) < 1 or size not in CARRIERS:
@@ -72,7 +71,7 @@ class Misfit:
 
 @dataclass(frozen=True)
 class RepackedArray(Misfit):
-    """The same, which a launch finds in rows on cache lines, `offset_bytes` into its private memory."""
+    """An unaligned array with its packed copy, in rows on cache lines, `offset_bytes` into the private memory."""
 
     offset_bytes: int
     pitch_bytes: int
@@ -81,7 +80,7 @@ class RepackedArray(Misfit):
         return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
 
     def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
-        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
+        """Return the array in private memory; written rows end with the last chunk, since TMA stores end there."""
         *outer, cols = self.seen(v).shape
         if self.is_written:
             cols = _up(cols, CHUNK_BYTES // v.dtype.bytes)
@@ -90,7 +89,7 @@ class RepackedArray(Misfit):
         return _permuted(rows, back)
 
     def in_rows(self, v: ArrayView, shape: Sequence[int], memory: int) -> ArrayView:
-        """Private memory, with its axes as they lie there."""
+        """Return the packed copy with its axes in memory order."""
         strides = [v.dtype.bytes]
         for axis in range(len(shape) - 2, -1, -1):
             step = self.pitch_bytes if len(strides) == 1 else shape[axis + 1] * strides[0]
@@ -104,7 +103,7 @@ def _permuted(v: ArrayView, order: Sequence[int]) -> ArrayView:
 
 
 def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[RepackedArray, ...]:
-    """Places for arrays, one behind the other."""
+    """Return the arrays with consecutive places in private memory."""
     found: list[RepackedArray] = []
     offset = 0
     for x in misfits:
@@ -116,12 +115,12 @@ def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[Rep
 
 
 def padded_row(v: ArrayView) -> int:
-    """Elements from one row to the next, where each begins on a cache line."""
+    """Return the row stride in elements if each row begins on a cache line."""
     return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
 
 
 def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
-    """All that they take."""
+    """Return the bytes of private memory for these arrays."""
     last = arrays[-1]
     return last.offset_bytes + last.bytes(views[last.array])
 
@@ -135,7 +134,7 @@ def _up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class RowCopy:
-    """One of the kernels, for elements of so many bytes in arrays of so many axes, several at once."""
+    """A packing kernel for elements of so many bytes in arrays of so many axes, `count` arrays at once."""
 
     kind: str
     element_bytes: int
@@ -144,7 +143,7 @@ class RowCopy:
 
     @property
     def member(self) -> str:
-        """What a file calls its code."""
+        """The member of a file with its code."""
         return f"{self.kind}_{self.count}_{self.rank}_{self.element_bytes}"
 
     @property
@@ -160,7 +159,7 @@ class RowCopy:
         return KERNELS[self.kind](self.dtype, self.rank, NVIDIA_LANES, self.count)
 
     def bound(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[tuple[ArrayView, ArrayView], tuple[int, ...]]:
-        """What a launch is given for one array: it, what it is copied to or from, and numbers."""
+        """Return the launch arguments for one array: source and destination, and scalars."""
         seen, width = replace(r.seen(v), dtype=self.dtype), CHUNK_BYTES // self.element_bytes
         *outer, cols = seen.shape
         if self.is_back:
@@ -181,7 +180,7 @@ class CopyGroup:
     arrays: tuple[RepackedArray, ...]
 
     def bound(self, views: Sequence[ArrayView], memory: int) -> tuple[list[ArrayView], list[int]]:
-        """What it is launched with: arrays and numbers."""
+        """Return the arrays and scalars of its launch."""
         found = [self.copy.bound(views[r.array], r, memory) for r in self.arrays]
         return [v for pair, _ in found for v in pair], [n for _, numbers in found for n in numbers]
 
@@ -189,7 +188,7 @@ class CopyGroup:
 def copy_groups(
     arrays: Sequence[RepackedArray], views: Sequence[ArrayView]
 ) -> tuple[tuple[CopyGroup, ...], tuple[CopyGroup, ...]]:
-    """Those in front of a launch, and those behind it: arrays of equal dtypes and axes go together."""
+    """Return the copies before and after a launch; arrays of equal dtype size and rank share one copy."""
     alike: dict[tuple[Any, ...], list[RepackedArray]] = {}
     for r in arrays:
         v = views[r.array]
@@ -206,11 +205,11 @@ def copy_groups(
 # in numpy -----------------------------------------------------------------------------------------------------------
 
 POISON = 0xFF
-"""What every byte of private memory holds at first: no number of any float, and -1."""
+"""The initial byte of private memory: NaN in every float, and -1."""
 
 
 def in_numpy(arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch) -> Iterator[LaneLaunch]:
-    """The launches of a call whose arrays are repacked, with private memory of this process."""
+    """Return the launches of a call with packed arrays, with private memory in this process."""
     memory = np.full(private_bytes(arrays, views) + ALLOCATED_BYTES, POISON, np.uint8)
     at = _up(memory.ctypes.data, ALLOCATED_BYTES)
     own = list(views)

@@ -1,4 +1,4 @@
-"""The copies around a launch whose arrays are repacked: their code, their launches, and the memory between them."""
+"""The packing copies around a launch: their code, their launches, and the private memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LaunchPlace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowCopies:
-    """Those of one kernel; a file brings the code of all that it may need."""
+    """The packing copies of one kernel; a file has the code of all that it may need."""
 
     chip: Chip
     private: PrivateMemory
@@ -47,13 +47,13 @@ class RowCopies:
         return self.codes[copy]
 
     def memory(self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
-        """The address of private memory for them."""
+        """Return the address of private memory for these arrays."""
         return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
 
     def launches(
         self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
     ) -> tuple[list[KnownLaunch], list[KnownLaunch]]:
-        """The copies in front of a launch that finds these arrays in private memory, and behind it."""
+        """Return the copies before and after a launch whose arrays are in private memory."""
         before, after = (
             [self._launch(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
         )
@@ -84,7 +84,7 @@ def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
 
 
 def want_copy(copy: RowCopy, code: NvidiaCode) -> None:
-    """Raise something where that code cannot be launched as the copy: files may say anything."""
+    """Raise an exception where code cannot be launched as the copy: a file may have any contents."""
     kernel = copy.kernel
     arrays = [(v.type.rank, v.type.dtype) for v in kernel.body.args if isinstance(v.type, Memory)]
     LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))

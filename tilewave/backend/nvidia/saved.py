@@ -1,4 +1,4 @@
-"""PTX ↔ the members of a file: code for arrays that lie well, for arrays in rows, and for arrays however they lie."""
+"""PTX ↔ the members of a file: code for aligned arrays, for contiguous rows, and for any strides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
 
 
 def _in_rows(program: NvidiaProgram) -> Variant:
-    """For arrays without gaps, which begin where memory is allocated."""
+    """Return the variant for dense arrays at addresses that CUDA allocates."""
     views = []
     for v in program.memories:
         strides = [v.type.dtype.bytes]
@@ -63,7 +63,7 @@ def _in_rows(program: NvidiaProgram) -> Variant:
 
 
 def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild:
-    """PTX, and the lanes that it was made of."""
+    """Return the build from a file: PTX, and its lane-level kernels."""
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
     lanes = contents.kernel(LANES)

@@ -1,4 +1,4 @@
-"""NVIDIA's chips in LLVM's words: numbers of lanes, shared memory, attributes; what Hopper adds: `asynchronous.py`."""
+"""NVIDIA chips in LLVM IR: lane numbers, shared memory, attributes; Hopper's additions are in `asynchronous.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED = "workgroup$memory"
 
 @dataclass(frozen=True)
 class Nvptx:
-    """One of NVIDIA's chips."""
+    """An NVIDIA chip as a target of the lane-level lowering."""
 
     chip: Chip
 
@@ -45,7 +45,7 @@ class Nvptx:
     def asynchronous(self) -> Hopper:
         return Hopper(self.chip)
 
-    # -- who this is
+    # -- numbers of workgroup, wave and lane
 
     def workgroup(self, f: LlvmFunction) -> str:
         return numbers.workgroup(f)
@@ -60,7 +60,7 @@ class Nvptx:
         return numbers.shuffle(f, word, lane)
 
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
-        """The assembler sees through moves; it does not know that grids have one layer of one row, numbered 0."""
+        """Return words xor a hidden 0: ptxas folds moves, but does not know that grids have one row and one layer."""
         zero = numbers.hidden_zero(f, turn)
         return f.value(f"xor {vector(count, 'i32')} {words}, {splat(f, 'i32', zero, count)}")
 
@@ -82,18 +82,18 @@ class Nvptx:
         asm(f, "bar.warp.sync -1;")
 
     def await_stores(self, f: LlvmFunction) -> None:
-        pass  # bar.sync waits for them
+        pass  # bar.sync waits for stores to shared memory
 
     def await_memory(self, f: LlvmFunction) -> None:
-        pass  # bar.sync orders what lanes of a workgroup do to global memory too
+        pass  # bar.sync also orders the workgroup's accesses to global memory
 
-    # -- scheduling: mostly the chip and its assembler decide
+    # -- scheduling: mostly left to the chip and ptxas
 
     def priority(self, f: LlvmFunction, level: int) -> None:
         pass
 
     def keep_order(self, f: LlvmFunction) -> None:
-        """The assembler moves nothing over a branch, and does not know that this one is never taken."""
+        """Emit a branch that is never taken, which ptxas does not know: it moves nothing across branches."""
         asm(f, when(0, "trap;"), [("i32", numbers.hidden_zero(f, 1))])
 
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
@@ -111,8 +111,8 @@ class Nvptx:
         return self._load_if(f, condition, raw, pointer, "ld.global")
 
     def _load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str, instruction: str) -> str:
-        """By a predicate: lanes that load from elsewhere instead, to throw it away, are slower by far, as all ask for
-        one line; and in a branch LLVM would convert what was loaded, so that each load waited for the one before."""
+        """Load under a predicate: lanes that load a discarded element instead are much slower, as all of them access
+        one line; and in a branch LLVM would convert the loaded value, so that each load would wait for the last."""
         words, _, element = raw.strip("<>").rpartition(" x ")
         count, kind = int(words or 1), "i16" if element == "i8" else element  # no register has 8 bits
         registers = ", ".join(f"${i}" for i in range(count))
@@ -129,7 +129,7 @@ class Nvptx:
         return whole
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
-        """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""
+        """Return an address in one dynamic array: more than 48 KiB must be requested at the launch."""
         whole = module.helper(
             SHARED, lambda: f"@{SHARED} = external addrspace(3) global [0 x i8], align {TENSOR_MAPS.pattern_bytes}"
         )

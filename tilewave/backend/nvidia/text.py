@@ -1,4 +1,4 @@
-"""PTX as NVIDIA's assembler gets it: LLVM's, with other words where the assembler takes one of them wrongly."""
+"""PTX for ptxas: LLVM's text, with workarounds for instructions that ptxas miscompiles."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EACH_HALF = r"""{
 
 
 def sums_of_each_half(ptx: str) -> str:
-    """The same without sums of pairs of 16 bits.
+    """Return PTX in which packed 16-bit additions are split into halves.
 
-    Where a constant is added to a pair and only one half of the sum is used, the assembler (that of CUDA 13.0, and of
-    drivers) leaves the sum out, and what was added to is taken for it. `min` and `max` of pairs, and floats, it keeps.
+    Where a constant is added to a pair and only one half of the sum is used, ptxas (of CUDA 13.0, and of drivers) drops
+    the addition and uses the operand instead. It keeps `min` and `max` of pairs, and packed floats.
     """
     spelled = PAIR_SUM.sub(EACH_HALF, ptx)
     assert not re.search(r"\badd\.[su]16x2", spelled), "a sum of pairs whose operands are no registers"

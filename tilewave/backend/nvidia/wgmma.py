@@ -1,11 +1,11 @@
-"""wgmma: a group of four waves multiplies tiles where they stand in shared memory.
+"""wgmma: a warpgroup of four waves multiplies tiles in shared memory.
 
-An operand is named by a descriptor of 64 bits: its address / 16, distances / 16, and how its chunks change places.
+An operand is given by a 64-bit descriptor: its address / 16, strides / 16, and its swizzle.
 
-| | along the depth | turned: along M or N, 16-bit dtypes only |
+| | along the depth | transposed: along M or N, 16-bit dtypes only |
 |---|---|---|
-| one distance | ignored | from panel to panel |
-| the other | 8 rows | 8 steps of the depth, a row each |
+| leading byte offset | ignored | from panel to panel |
+| stride byte offset | 8 rows | 8 steps of the depth, a row each |
 | the next instruction | 32 bytes along the rows, or in the next panel | 16 rows down |
 
 Source: NVIDIA, "PTX ISA", chapter "Asynchronous warpgroup level matrix instructions".
@@ -24,25 +24,27 @@ from tilewave.lower.llvm import LlvmFunction, Typed
 STEP_BYTES = 32
 """The depth of one instruction."""
 BLOCK_ROWS, UNIT = 64, 16
+"""Rows of one instruction's sums, and the bytes that addresses and offsets in a descriptor count in."""
 HELD_DEPTH, HELD_REGISTERS = 16, 4
-"""Of an operand that lanes hold, one instruction takes this depth, in so many registers of each."""
+"""The depth of one instruction whose first operand is in registers, and the registers per lane."""
 WAIT = "wgmma.wait_group.sync.aligned {};"
 NEVER_COMPUTED, PAUSE = "0x7fa00001", "@p nanosleep.u32 0;"
-"""A NaN that signals, which computed ones do not; and what lanes that hold it would do."""
+"""A signalling NaN, which arithmetic never returns; and what lanes that have it would execute."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
+"""The swizzle mode in bits 62 and 63 of a descriptor, by the bytes of a row."""
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How an instruction names an operand's dtype, and what it wants to hear behind `add to the sums`."""
+    """An instruction's name for an operand's dtype, and its arguments after scale-d."""
 
     dtype: str
     bytes: int
     tail: str
     ignored_bits: int = 0
-    """The last ones of the operand, which it takes for 0."""
+    """The low bits of an operand that the instruction ignores."""
     turns: bool = False
-    """Whether it also hears which operands lie in panels."""
+    """Whether the instruction has arguments for transposed operands."""
 
 
 SPELLINGS = {
@@ -56,8 +58,8 @@ SPELLINGS = {
 
 
 def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
-    """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile; up to its end, or,
-    of one that is only begun, up to `await_products`."""
+    """Emit the whole depth of a block as one piece of inline assembly, so that nothing touches the sums before its end,
+    or, for a product that is only issued, before `await_products`."""
     spelling = SPELLINGS[product.b.dtype]
     if product.ignored_bits != spelling.ignored_bits:
         raise TargetError(
@@ -76,7 +78,7 @@ def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
 
 
 def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: int) -> list[str]:
-    """`first` numbers the operand behind the sums, `held` the first register of an `a` that lanes hold."""
+    """Return the instructions; `first` is the operand after the sums, `held` the first register of `a`."""
     from_shared = [x for x in (product.a, product.b) if isinstance(x, SharedRows)]
     b_at = first + len(from_shared) - 1
     size, per_block = spelling.bytes, product.columns // 2
@@ -106,10 +108,10 @@ def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: 
 def await_products(
     f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
 ) -> list[str]:
-    """The sums pass through, so that nothing that takes them comes before.
+    """Wait until at most `pending` products are in flight; the sums pass through, so that their uses come after.
 
-    The assembler moves whatever it can behind a wait, but nothing that decides whether to pause in front of it. None
-    does, since no arithmetic gives the number that they are compared with; and if one did, no result would change.
+    ptxas moves whatever it can after a wait, but not the values of a condition before it. So `meanwhile` is compared
+    with a value that no arithmetic returns; lanes would only pause if one were equal, and no result would change.
     """
     lines = [WAIT.format(pending)]
     if meanwhile:
@@ -127,12 +129,12 @@ def _word(product: SharedProduct, spelling: Spelling) -> str:
 
 
 def _below(rows: SharedRows, count: int, size: int) -> int:
-    """How many bytes further the operand's rows lie that come so many later."""
+    """Return the byte offset of the operand's row `count` rows later."""
     return count * size // rows.row_bytes * rows.panel_bytes if rows.is_turned else count * rows.row_bytes
 
 
 def _deeper(rows: SharedRows, step: int, size: int) -> int:
-    """How many bytes further it goes on for an instruction that comes so many later."""
+    """Return the byte offset of the operand for the instruction `step` steps along the depth."""
     if rows.is_turned:
         return step * STEP_BYTES // size * rows.row_bytes
     panel, along = divmod(step * STEP_BYTES, rows.row_bytes)
@@ -140,9 +142,10 @@ def _deeper(rows: SharedRows, step: int, size: int) -> int:
 
 
 def descriptor(f: LlvmFunction, rows: SharedRows) -> str:
-    """Of an operand that begins with a whole number of 8 rows."""
+    """Return the descriptor of an operand that begins at a multiple of 8 rows."""
     across = rows.panel_bytes // UNIT if rows.is_turned else 1
     fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | across << 16
+    # A descriptor has bits 4 to 17 of the address.
     low = f.value(f"and i32 {rows.address}, {(1 << 18) - 1}")
     low = f.value(f"lshr i32 {low}, 4")
     wide = f.value(f"zext i32 {low} to i64")

@@ -1,4 +1,4 @@
-"""What every task is given: 64-bit words, which hold addresses, strides, and the numbers of the call and its launch."""
+"""Arguments of every CPU task: 64-bit words with addresses, strides, scalar arguments and launch values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewave.lower.numbers import in_memory
 
 @dataclass(frozen=True)
 class ArgumentSlots:
-    """Where each argument is in the array of 64-bit words that every task gets."""
+    """The index of each argument in the array of 64-bit words that every task gets."""
 
     memories: dict[Value, int]
     """The word with the address; the strides, in elements, follow it."""
@@ -33,7 +33,7 @@ class ArgumentSlots:
             if isinstance(v.type, Memory):
                 memories[v] = at
                 at += 1 + v.type.rank
-        for v in kernel.body.args:  # behind all arrays, wherever its author put it
+        for v in kernel.body.args:  # scalar arguments come after all arrays, in whatever order the kernel lists them
             if not isinstance(v.type, Memory):
                 numbers[v] = at
                 at += 1
@@ -48,7 +48,7 @@ class ArgumentSlots:
 
 
 def opening(kernel: Kernel) -> str:
-    """What whoever launches it computes, and the memories that follow, as text; nothing where all sizes are known."""
+    """Return the ops that the host computes at launch, and the prepacked memories, as text; "" for static shapes."""
     if not is_open(kernel):
         return ""
     ops = tuple(op for op in kernel.body.ops if isinstance(op, (ir.Launch, ir.Prepack)))
@@ -56,7 +56,7 @@ def opening(kernel: Kernel) -> str:
 
 
 def launched(kernel: Kernel) -> tuple[Value, ...]:
-    """What is computed once for a launch; whoever launches it passes these on behind the numbers of the call."""
+    """Return the values computed once per launch; the host passes them after the scalar arguments."""
     launch = launch_of(kernel)
     return launch.results if launch else ()
 
@@ -67,7 +67,7 @@ def load_word(f: LlvmFunction, slot: int, kind: str = "i64") -> str:
 
 
 def load_number(f: LlvmFunction, slot: int, dtype: DType) -> str:
-    """Its own bits are the low ones of its word, which come first in memory on every CPU that we know."""
+    """Load a scalar argument from its word: its bits are the low ones, which come first on a little-endian CPU."""
     found = load_word(f, slot, in_memory(dtype))
     return f.value(f"icmp ne i8 {found}, 0") if dtype == BOOL else found
 
@@ -85,5 +85,5 @@ def load_packed(f: LlvmFunction, value: Value, slots: ArgumentSlots) -> Place:
 
 
 def load_extents(f: LlvmFunction, extents: Sequence[Extent], slots: ArgumentSlots) -> tuple[str, ...]:
-    """Lengths as the code has them: numbers, and words of those that are open."""
+    """Return extents as LLVM values: constants, and loaded words for dynamic ones."""
     return tuple(str(n) if isinstance(n, int) else load_word(f, slots.numbers[Value(n, INDEX_SCALAR)]) for n in extents)

@@ -1,4 +1,4 @@
-"""A kernel in LLVM IR: one function that a worker calls for each workgroup, and one for each operand packed before."""
+"""Lowering of a kernel to LLVM IR: a function that workers call per workgroup, and one per prepacked operand."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
 LARGEST_REGISTER_TILE = 1024
-"""Elements; tiles beyond it are kept in memory."""
+"""The most elements of a tile in registers; larger tiles are in memory."""
 LONGEST_UNROLLED = 16_000
-"""Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. 31,000 lines took 23 s
-of processor time for ARM, 14,700 took 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were tried:
-they run hardly faster than those in memory."""
+"""Lines of LLVM IR above which a kernel keeps its tiles in memory, with every step a loop. 31,000 lines took 23 s of
+processor time for ARM, 14,700 took 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were tried:
+they are hardly faster than those in memory."""
 LONGEST_BLOCK = 1_500
 """Lines of LLVM IR between two labels: the time that LLVM takes to prepare and order a block grows with its square. For
 ARM 3,300 lines took 2.2 s of processor time, 1,900 took 1.2. Beyond it loops in memory run faster too: a softmax of
 tiles of 3x33 in 0.96 ms in place of 1.54, running sums of 333 in 2.1 in place of 5.2. A GEMM has blocks of 600."""
 SHARED_PACKING_BYTES = 1 << 17
-"""Below this, waking another thread costs more than it packs."""
+"""Operands below this size are packed by one thread: waking another costs more than it saves."""
 LINE_DETAIL = "DebugDirectivesOnly"
-"""LLVM's word: lines between the instructions, and no tables for a debugger behind them."""
+"""LLVM's emission kind: line directives between the instructions, without debugger tables."""
 TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
 
 
@@ -71,9 +71,9 @@ class Room(Enum):
 class Lowered:
     llvm_ir: str
     code_lines: int
-    """Of LLVM IR, without notes of where they come from."""
+    """Lines of LLVM IR, without debug metadata."""
     longest_block: int
-    """Lines of the longest stretch of code without a label."""
+    """Lines of the longest basic block."""
     slots: ArgumentSlots
     packed: tuple[PackedOperand, ...]
     scratch_bytes: int
@@ -81,14 +81,14 @@ class Lowered:
 
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
-    """The LLVM IR of a kernel, and what its launch must provide; tiles are in registers where that is not too long."""
+    """Return the LLVM IR of a kernel and the needs of its launch; tiles are in registers if that is short enough."""
     return _lower(kernel, target, lambda: None)
 
 
 def lower_with_lines(kernel: Kernel, target: CpuTarget) -> Lowered:
-    """The same, and every instruction names the author's line: for assembly that somebody reads.
+    """Lower as `lower` does, with the source line of every instruction, for assembly that is read.
 
-    What is run goes without: the cache knows code by what it does, whoever's file it comes from.
+    Code that runs has no lines, so that equal code from different source files is one cache entry.
     """
     return _lower(kernel, target, lambda: Lines(first_line(kernel), LINE_DETAIL))
 
@@ -118,7 +118,7 @@ def _lowered(kernel: Kernel, target: CpuTarget, room: Room, lines: Lines | None)
 
 
 def longest_block(llvm_ir: str) -> int:
-    """The most instructions, one a line, that no label interrupts."""
+    """Return the most instructions, one per line, of a basic block."""
     longest = count = 0
     for line in llvm_ir.splitlines():
         count = count + 1 if line.startswith("  ") else 0
@@ -127,7 +127,7 @@ def longest_block(llvm_ir: str) -> int:
 
 
 def _task(module: Module, name: str, lines: Lines | None) -> LlvmFunction:
-    """A function that a worker calls."""
+    """Return a function that a worker calls."""
     return LocatedFunction(module, name, TASK, lines.function(name)) if lines else LlvmFunction(module, name, TASK)
 
 
@@ -143,7 +143,7 @@ def _prepack(
 
 
 def _run(module: Module, packed: Sequence[PackedOperand], workgroups: Extent, slots: ArgumentSlots) -> str:
-    """All of a launch: the operands packed one after the other, then the workgroups."""
+    """Write the function of a whole launch: the operands packed one after the other, then the workgroups."""
     f = LlvmFunction(module, "run", [("ptr", "%launch"), ("ptr", "%args"), ("i64", "%threads")])
     for operand in packed:
         tasks = product_of(f, load_extents(f, operand.memory.extents[:-3], slots))
@@ -233,7 +233,7 @@ class _Body:
         self.give(op, self.tiles.constant(kind, op.value) if is_tile else literal(op.value, kind.dtype))
 
     def launch(self, op: ir.Launch) -> None:
-        """Its results are words that were loaded with the numbers of the call."""
+        """Emit nothing: the results were loaded as words with the scalar arguments."""
 
     def workgroup(self, op: ir.Workgroup) -> None:
         self.give(op, "%number")
@@ -252,7 +252,7 @@ class _Body:
         self.give(op, self.tiles.iota(op.result.type))
 
     def barrier(self, op: ir.Barrier) -> None:
-        """One thread runs a workgroup."""
+        """Emit nothing: one thread runs a workgroup."""
 
     def reduce(self, op: ir.Reduce) -> None:
         self.give(op, self.tiles.reduce(op, self.values[op.x]))
@@ -289,7 +289,7 @@ class _Body:
         self.give(op, found)
 
     def matrix_unit(self, op: Op) -> None:
-        """Sums in the matrix unit are named by nothing but their kind: it holds one block of them."""
+        """Lower an op of the matrix unit, which holds one block of sums; so their type alone identifies them."""
         unit, values, kind = self.target.matrix_unit, self.values, op.results[0].type
         assert unit is not None, f"{op.loc}: no matrix unit for {op.name}"
         match op, kind:
@@ -316,7 +316,7 @@ class _Body:
             self.give(op, elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1, self.ranges.of))
 
     def formula(self, where: Block) -> Any:
-        """Positions in memory from an element's index in its tile."""
+        """Return the function from an element's index in its tile to its position in memory."""
         return lambda index: self.block(where, *map(str, index))
 
     def read_panel(self, op: ir.ReadPanel) -> None:
@@ -338,7 +338,7 @@ class _Body:
         pointer = f.value(f"getelementptr {element}, ptr {packed.pointer}, i64 {offset}")
         return Panel(pointer, rows, op.result.type.shape[-1], group, packed.dtype)
 
-    # -- loops: what they carry are numbers, and the vectors of tiles or tiles in memory
+    # -- loops: they carry scalars, the vectors of tiles, and tiles in memory
 
     def loop(self, op: ir.Loop) -> None:
         carry = _Carry(self, op.init, op.results)
@@ -382,18 +382,18 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Loop: _Body.loop,
     ir.While: _Body.loop_while,
 }
-"""What a task does for each op of whole tiles."""
+"""The lowering of each tile-level op."""
 
 
 class _Carry:
-    """Between what a loop carries in the IR and what it carries in LLVM."""
+    """Maps the values that a loop carries in the IR to those that it carries in LLVM."""
 
     def __init__(self, body: _Body, init: Sequence[Value], results: Sequence[Value]) -> None:
         self.body = body
         self.first = [body.values[v] for v in init]
         self.types = [v.type for v in results]
         for place, x in enumerate(self.first):
-            if isinstance(x, (ScratchTile, ComputedTile)):  # the loop's own: the one it starts from may be used again
+            if isinstance(x, (ScratchTile, ComputedTile)):  # the loop needs a copy: the initial tile may be used later
                 mine = body.tiles.new(x.type)
                 body.tiles.copy(x, mine)
                 self.first[place] = mine
@@ -422,7 +422,7 @@ class _Carry:
         return found
 
     def next(self, values: Sequence[Any]) -> list[Typed]:
-        """What the body gave, for the next round; tiles in memory are copied after all of them are known."""
+        """Return the body's values for the next step; tiles in memory are copied after all of them are known."""
         own = {mine.pointer for mine in self.first if isinstance(mine, ScratchTile)}
         pairs = [
             (self.body.tiles.kept(x), mine)
@@ -446,8 +446,8 @@ def uses_matrix_unit(kernel: Kernel) -> bool:
 
 
 def fits_registers(kernel: Kernel) -> bool:
-    """Whether every tile is small enough for registers, and every product is one of panels, which never are in them at
-    once."""
+    """Return whether every tile is small enough for registers, and every product is one of panels, which are never in
+    registers as a whole."""
     panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
     factors = {v for op in walk(kernel.body) if isinstance(op, ir.Mma) for v in (op.a, op.b)}
     made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)

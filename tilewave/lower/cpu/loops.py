@@ -8,7 +8,7 @@ from tilewave.lower.llvm import LlvmFunction, Typed
 
 
 def for_each(f: LlvmFunction, shape: Sequence[int], body: Callable[[list[str]], None]) -> None:
-    """Nested loops over a shape."""
+    """Emit nested loops over a shape."""
 
     def level(indices: list[str]) -> None:
         if len(indices) == len(shape):

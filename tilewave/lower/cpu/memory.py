@@ -1,4 +1,4 @@
-"""Addresses: where the elements of a kernel's memories are."""
+"""Addresses of the elements of a kernel's memories."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tilewave.lower.numbers import in_memory, stored, suffix
 
 @dataclass(frozen=True)
 class Place:
-    """A memory while a kernel runs: the address of its first element, and its strides in elements."""
+    """A memory at run time: the address of its first element, and its strides in elements."""
 
     type: Memory
     pointer: str
     strides: tuple[str, ...]
     extents: tuple[str, ...]
-    """Numbers, and values that hold those which are open."""
+    """Constants, and LLVM values for dynamic extents."""
 
     @property
     def dtype(self) -> DType:
@@ -27,13 +27,13 @@ class Place:
 
     @property
     def group(self) -> tuple[int, int]:
-        """Of packed panels: the rows of one, and how deep a group of them is."""
+        """Return the rows of a packed panel and the depth of one group."""
         *_, rows, depth = self.type.extents
         assert isinstance(rows, int) and isinstance(depth, int), f"{self.type}: panels have rows of a known number"
         return rows, depth
 
     def address(self, f: LlvmFunction, position: Sequence[str]) -> str:
-        """The address of the element at `position`, one index an axis."""
+        """Return the address of the element at `position`, one index per axis."""
         offset = "0"
         for index, stride in zip(position, self.strides, strict=True):
             if index != "0":
@@ -43,7 +43,7 @@ class Place:
 
 
 def add(f: LlvmFunction, a: str, b: str | int) -> str:
-    """a + b, where a constant may be known to be nothing."""
+    """Return a + b, folded for constants."""
     if b in ("0", 0):
         return a
     if a == "0":
@@ -54,28 +54,28 @@ def add(f: LlvmFunction, a: str, b: str | int) -> str:
 
 
 def less(f: LlvmFunction, a: str, b: str) -> str:
-    """a - b, where both may be known."""
+    """Return a - b, folded for constants."""
     if is_number(a) and is_number(b):
         return str(int(a) - int(b))
     return a if b == "0" else f.value(f"sub i64 {a}, {b}")
 
 
 def times(f: LlvmFunction, a: str, b: int) -> str:
-    """a · b, where a may be known."""
+    """Return a · b, folded if a is a constant."""
     if is_number(a):
         return str(int(a) * b)
     return a if b == 1 else f.value(f"mul i64 {a}, {b}")
 
 
 def product(f: LlvmFunction, a: str, b: str) -> str:
-    """a · b, where either may be known."""
+    """Return a · b, folded for constants."""
     if is_number(b):
         return times(f, a, int(b))
     return times(f, b, int(a)) if is_number(a) else f.value(f"mul i64 {a}, {b}")
 
 
 def parts(f: LlvmFunction, a: str, b: int) -> str:
-    """How many whole parts of b there are in a length, which may be known."""
+    """Return how many whole parts of b a length has, folded if it is a constant."""
     if is_number(a):
         return str(int(a) // b)
     return a if b == 1 else f.value(f"udiv i64 {a}, {b}")
@@ -86,7 +86,7 @@ def is_number(x: str) -> bool:
 
 
 def load(f: LlvmFunction, dtype: DType, address: str, lanes: int = 1) -> str:
-    """One element, or some that stand side by side."""
+    """Load one element, or `lanes` contiguous ones."""
     kind = vector(lanes, in_memory(dtype))
     found = f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
     return f.value(f"trunc {kind} {found} to {vector(lanes, 'i1')}") if dtype == BOOL else found
@@ -100,19 +100,19 @@ def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -
 
 
 LINE_BYTES = 64
-"""Of most caches; where lines are longer, some are asked for twice."""
+"""Bytes of a cache line on most CPUs; where lines are longer, some are prefetched twice."""
 NEXT_CACHE = 2
-"""LLVM's word for what is wanted soon, but not at once."""
+"""LLVM's prefetch locality for data that is used soon, but not at once."""
 
 
 def bring(f: LlvmFunction, address: str) -> None:
-    """Have a line brought to a cache, if there is one at this address."""
+    """Prefetch the cache line of an address; an invalid address is ignored."""
     f.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {NEXT_CACHE}, i32 1)")
 
 
 def load_inside(f: LlvmFunction, dtype: DType, address: str, mask: str, lanes: int) -> str:
-    """Some elements that stand side by side, and zeros for those which the mask leaves out: these are not touched."""
+    """Load `lanes` contiguous elements under a mask: masked-out elements are 0 and are not accessed."""
     kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")
     name = f"llvm.masked.load.{suffix(kind)}.p0"
     f.module.declare(f"{kind} @{name}(ptr, i32, {bits}, {kind})")
@@ -121,7 +121,7 @@ def load_inside(f: LlvmFunction, dtype: DType, address: str, mask: str, lanes: i
 
 
 def store_inside(f: LlvmFunction, dtype: DType, x: str, address: str, mask: str, lanes: int) -> None:
-    """Some elements side by side, but for those which the mask leaves out."""
+    """Store contiguous elements under a mask."""
     kind, bits = vector(lanes, in_memory(dtype)), vector(lanes, "i1")
     if dtype == BOOL:
         x = f.value(f"zext {bits} {x} to {kind}")
@@ -131,7 +131,7 @@ def store_inside(f: LlvmFunction, dtype: DType, x: str, address: str, mask: str,
 
 
 def store_apart(f: LlvmFunction, dtype: DType, x: str, address: str, stride: str, mask: str, lanes: int) -> None:
-    """Elements so far apart, but for those which the mask leaves out."""
+    """Store elements with a stride under a mask."""
     name, kind, bits = f"store_apart_{lanes}_{dtype}", vector(lanes, stored(dtype)), vector(lanes, "i1")
     function = f.module.helper(name, lambda: _write_store_apart(f.module, name, dtype, lanes))
     f.do(f"call void {function}({kind} {x}, ptr {address}, i64 {stride}, {bits} {mask})")
@@ -150,7 +150,7 @@ def _write_store_apart(module: Module, name: str, dtype: DType, lanes: int) -> s
 
 
 def lanes_inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str], axis: int, lanes: int) -> str:
-    """Which elements lie in a memory, of some from `position` on along an axis."""
+    """Return the mask of the `lanes` elements from `position` along an axis that are inside the memory."""
     bits, kind = vector(lanes, "i1"), vector(lanes, "i32")
     numbers = f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>"
     first, end = less(f, "0", position[axis]), less(f, sizes[axis], position[axis])
@@ -165,18 +165,18 @@ def lanes_inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str],
 
 
 def _clamped(f: LlvmFunction, x: str, lanes: int) -> str:
-    """A number of lanes: none below 0, all beyond."""
+    """Return a number of lanes, clamped to 0 and `lanes`."""
     above = f.call("i64", "llvm.smax.i64", [("i64", x), ("i64", "0")])
     return f.value(f"trunc i64 {f.call('i64', 'llvm.smin.i64', [('i64', above), ('i64', str(lanes))])} to i32")
 
 
 def inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str]) -> str:
-    """Whether an element lies in a memory."""
+    """Return whether an element is inside a memory."""
     return all_of(f, [f.value(f"icmp ult i64 {p}, {n}") for p, n in zip(position, sizes, strict=True)])
 
 
 def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], sizes: Sequence[str]) -> str:
-    """Whether a window lies in a memory with all its elements."""
+    """Return whether a window is inside a memory as a whole."""
     found = []
     for position, extent, size in zip(at, extents, sizes, strict=True):
         if not is_number(size):
@@ -184,7 +184,7 @@ def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], siz
         elif int(size) < extent:
             found.append("false")
             continue
-        # Unsigned: a position below 0 is beyond every end.
+        # Unsigned, so that a negative position is beyond every end.
         found.append(f.value(f"icmp ule i64 {position}, {add(f, size, -extent)}"))
     return all_of(f, found)
 

@@ -1,8 +1,9 @@
-"""Packing an operand into panels: one task a panel.
+"""Packing of an operand into panels, one task per panel.
 
-A panel holds, group after group along the depth, the rows side by side. Where a panel lies inside its memory and the
-memory is contiguous along the depth, a square of groups is loaded row by row, turned in registers and stored; where it
-is contiguous along the rows, groups of one element are copied as they are. Edges go element by element.
+A panel stores group after group along the depth, and within a group the rows one after the other. Where a panel is
+inside its memory and the memory is contiguous along the depth, a square of groups is loaded row by row, transposed in
+registers and stored; where it is contiguous along the rows, groups of one element are copied. Boundary panels are
+copied element by element.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast, in_memory, stored
 
 LONGEST_TURNED_BITS = 64
-"""Groups up to this are turned in registers; longer ones are copied row by row."""
+"""Groups up to this size are transposed in registers; longer ones are copied row by row."""
 
 
 def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
@@ -55,7 +56,7 @@ def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, ta
 
 
 def largest_square(rows: int, lanes: int) -> int:
-    """The largest power of two that divides the rows and fits a vector."""
+    """Return the largest power of two that divides the rows and fits in a vector."""
     return min(rows & -rows, lanes)
 
 
@@ -98,7 +99,7 @@ class _Panel:
         return [row if a == self.row_axis else k if a == self.depth_axis else next(left) for a in axes]
 
     def target(self, group: str, offset: int | str = 0) -> str:
-        """Where in the panel a group begins, and some elements on."""
+        """Return the address of a group in the panel, `offset` elements in."""
         start = self.f.value(f"mul i64 {group}, {self.rows * self.depth}")
         element = in_memory(self.dtype)
         return self.f.value(f"getelementptr {element}, ptr {self.base}, i64 {add(self.f, start, str(offset))}")
@@ -112,12 +113,12 @@ class _Panel:
             self.f.loop(count, [], one)
 
     def loaded(self, address: str, count: int) -> str:
-        """Some elements of the source that stand side by side, in the panel's dtype."""
+        """Load `count` contiguous elements of the source, cast to the panel's dtype."""
         found = load(self.f, self.source.dtype, address, count)
         return cast(self.f, found, self.source.dtype, self.dtype, count)
 
     def turn(self, group: str, square: int) -> None:
-        """`square` groups of every row: loaded along the depth, stored along the rows."""
+        """Transpose `square` groups of every row: loaded along the depth, stored along the rows."""
         f = self.f
         unit = f"i{self.depth * self.dtype.bits}"
         many, count = vector(square, unit), square * self.depth
@@ -133,7 +134,7 @@ class _Panel:
                 f.do(f"store {many} {line}, ptr {where}, align {self.dtype.bytes}")
 
     def copy_rows(self, group: str) -> None:
-        """A group so long that each row's part of it is copied as it is."""
+        """Copy a long group, each row's elements of it as they are."""
         f = self.f
         k = f.value(f"mul i64 {group}, {self.depth}")
         for row in range(self.rows):
@@ -142,13 +143,13 @@ class _Panel:
             store(f, self.dtype, found, self.target(group, row * self.depth), self.depth)
 
     def copy(self, group: str) -> None:
-        """One element of every row, which stand side by side already."""
+        """Copy one element of every row; these are contiguous in the source."""
         f = self.f
         address = self.source.address(f, self.position(self.first_row, group))
         store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)
 
     def slowly(self, first_group: str) -> None:
-        """The groups from `first_group` on, element by element, 0 where the memory ends."""
+        """Copy the groups from `first_group` on, element by element, with 0 past the end of the memory."""
         f = self.f
 
         def over_groups(i: str, _: list[Typed]) -> list[Typed]:
@@ -180,7 +181,7 @@ class _Panel:
 
 
 def transposed(f: LlvmFunction, lines: list[str], kind: str) -> list[str]:
-    """The columns of a square of vectors: in round d, each pair of lines d apart swaps its off-diagonal d-blocks."""
+    """Return the columns of a square of vectors: step d swaps off-diagonal d-blocks of each pair of lines d apart."""
     size = len(lines)
     distance = 1
     while distance < size:

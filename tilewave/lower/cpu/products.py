@@ -2,8 +2,8 @@
 
     acc[r, c…] += a[r, k] · b[c…, k]        for a few rows r and vectors of columns c…, step by step along k
 
-For that, elements of b with one k stand side by side: b is turned where it does not lie so already. Where there are too
-few rows or columns to make up for that, vectors run along k instead, and the lanes of each sum are added at the end:
+Elements of b with one k must be contiguous: b is transposed where they are not. Where there are too few rows or columns
+to pay for the transpose, vectors run along k instead, and the lanes of each sum are added at the end:
 
     sums[r, c] += a[r, k…] · b[c, k…]       for a few rows r and columns c, a vector at a time along k…
 """
@@ -23,11 +23,11 @@ from tilewave.lower.numbers import splat_constant, stored
 from tilewave.machine.matrix import largest_divisor
 
 VECTORS = 2
-"""Of a row of a block of sums, where there are rows enough."""
+"""Vectors per row of a block of sums, where there are enough rows."""
 FEW_ROWS = 2
-"""So many do not make up for turning b."""
+"""Up to this many rows do not pay for transposing b."""
 STREAMS = 4
-"""Rows or columns that are read side by side along k."""
+"""Rows or columns that are read in parallel along k."""
 
 
 class TileInMemory(Protocol):
@@ -45,18 +45,18 @@ class TileOfElements(Protocol):
 
 
 Put = Callable[[Sequence[str], str, int], None]
-"""What is done with sums: at an index, some side by side, so many."""
+"""Consumer of sums: called with an index, a vector of contiguous sums from there, and its lanes."""
 
 
 def runs_along_depth(lanes: int, rows: int, columns: int, is_turned: bool) -> bool:
-    """Whether sums of floats are computed by vectors along k; `is_turned`: b lies as the other way wants it."""
+    """Return whether float sums use vectors along k; `is_turned`: b is stored transposed already."""
     return columns < lanes or (rows <= FEW_ROWS and not is_turned)
 
 
 def multiply_tiles(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows of it side by side."""
+    """Put acc + a · b, where a row of `turned` has the elements of b for one k; all of one dtype, rows contiguous."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, columns)
@@ -85,12 +85,12 @@ def multiply_tiles(
         for place, (_, sum_) in zip(places, f.loop(str(depth), begin, step), strict=True):
             put([*outer, *place], sum_, lanes)
 
-    # Columns outermost: what a block reads of b stays in the nearest cache while rows of a go by.
+    # Columns outermost: a block's part of b stays in the L1 cache while the loop goes over the rows of a.
     for_each(f, (*batch, columns // (wide * lanes), rows // high), block)
 
 
 def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of a block of sums that divide a tile's: beside them stand the vectors of b and one of a."""
+    """Return the rows and vectors of a block of sums: they divide the tile's and leave registers for b and a."""
     wide = min(VECTORS, vectors)
     high = largest_divisor(rows, (registers - 1) // wide - 1)
     return high, largest_divisor(vectors, (registers - 1) // (high + 1))
@@ -99,7 +99,7 @@ def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
 def multiply_along_depth(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, b: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · bᵀ; all of one dtype, and along k both lie side by side."""
+    """Put acc + a · bᵀ; all of one dtype, and a and b are contiguous along k."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, depth)
@@ -131,14 +131,14 @@ def multiply_along_depth(
 
 
 def dots_of(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of a block of sums that divide a tile's, each sum a vector. So few operands are read side by
-    side that the machine foresees what each reads next."""
+    """Return the rows and columns of a block of sums that divide a tile's, each sum a vector; few enough operands are
+    read in parallel for the hardware prefetcher to follow them."""
     high = largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
     return high, largest_divisor(columns, STREAMS)
 
 
 def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DType) -> list[str]:
-    """The sum of each vector's lanes."""
+    """Return the sum of each vector's lanes."""
     flat = Flat(dtype, (len(vectors), lanes), lanes, tuple(vectors))
 
     def both(x: str, y: str, n: int) -> str:
@@ -148,7 +148,7 @@ def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DTyp
 
 
 def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory) -> None:
-    """The last two axes of a tile change their places, squares of vectors at a time."""
+    """Transpose the last two axes of a tile, squares of vectors at a time."""
     *batch, rows, columns = x.type.shape
     dtype = x.type.dtype
     lanes = lanes_of(target, dtype, rows, columns)
@@ -164,8 +164,7 @@ def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory)
 
 
 def _turned(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> list[str]:
-    """Rows of a square as its columns: halves change places between lines that are half the square apart, then within
-    each half likewise."""
+    """Return the columns of a square of vectors: lines half the square apart swap halves, then each half likewise."""
     found, kind, far = list(lines), vector(lanes, stored(dtype)), lanes // 2
     while far:
         pairs = [(i, i + far) for i in range(lanes) if not i & far]
@@ -180,13 +179,13 @@ def _turned(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> 
 
 
 def _halves(lanes: int, far: int, second: int) -> str:
-    """Of each stretch of 2 · far lanes the first halves of two vectors side by side, or the second ones."""
+    """Return the shuffle that takes the first (or second) half of every 2 · far lanes of two vectors."""
     places = [(i & ~far) + far * second + (lanes if i & far else 0) for i in range(lanes)]
     return ", ".join(f"i32 {place}" for place in places)
 
 
 def lanes_of(target: CpuTarget, dtype: DType, *extents: int) -> int:
-    """The longest vectors in which these extents are whole."""
+    """Return the lanes of the longest vectors that divide these extents."""
     lanes = max(target.vector_bytes // dtype.bytes, 1)
     while any(extent % lanes for extent in extents):
         lanes //= 2

@@ -1,9 +1,9 @@
-"""Many numbers divided by one: its reciprocal times each, put right to the last bit.
+"""Many numbers divided by one: the reciprocal times each, corrected to the last bit.
 
-With y = 1/b rounded to nearest, q = x · y is off by less than two units. What is left, x - q · b, times y puts that
-right, twice: after the first time q is one of the two neighbours of x/b, and then the second gives the nearer of them
-(Markstein). Products and sums must be rounded once, and nothing may be lost below the smallest numbers: b lies between
-1 and 2²⁴, and no x between 0 and 2⁻¹⁰⁰. Where one does, or is infinite or no number, all are divided as usual.
+With y = 1/b rounded to nearest, q = x · y is off by less than two units. The remainder x - q · b, times y, corrects q
+twice: after the first correction q is one of the two neighbours of x/b, and the second gives the nearer of them
+(Markstein). Fused multiply-adds round once, and nothing may underflow: 1 ≤ b ≤ 2²⁴, and no x is between 0 and 2⁻¹⁰⁰.
+Where an x is, or is infinite or NaN, all are divided as usual.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import literal, splat_constant, suffix
 
 FEWEST = 4
-"""Vectors; for fewer a division each is as quick."""
+"""The fewest vectors for which this is faster than a division each."""
 SMALLEST_BITS = (127 - 100) << 23
-"""Of 2⁻¹⁰⁰."""
+"""The f32 bit pattern of 2⁻¹⁰⁰."""
 LARGEST_DIVISOR = 2.0**24
 
 
 def divided_by_one(f: LlvmFunction, numbers: Sequence[str], by: str, lanes: int) -> list[str]:
-    """Vectors of f32 divided by one number, which every lane of `by` holds."""
+    """Return vectors of f32 divided by one number, which is in every lane of `by`."""
     kind = vector(lanes, "float")
     one = splat_constant("float", literal(1.0, F32), lanes)
     inverse = f.value(f"fdiv {kind} {one}, {by}")
@@ -49,7 +49,7 @@ def _quotient(f: LlvmFunction, x: str, by: str, inverse: str, lanes: int) -> str
     found = f.value(f"fmul {kind} {x}, {inverse}")
     for _ in range(2):
         found = fused(fused(found, minus, x), inverse, found)
-    # What is left of -0 is 0, and 0 added to -0 has lost its sign.
+    # The remainder of -0 is 0, and 0 added to -0 loses the sign.
     sign = f.value(f"and {ints} {_bits(f, x, lanes)}, {splat_constant('i32', str(-(1 << 31)), lanes)}")
     signed = f.value(f"or {ints} {_bits(f, found, lanes)}, {sign}")
     return f.value(f"bitcast {ints} {signed} to {kind}")
@@ -60,7 +60,7 @@ def _bits(f: LlvmFunction, x: str, lanes: int) -> str:
 
 
 def _is_doubtful(f: LlvmFunction, x: str, quotient: str, lanes: int) -> str:
-    """Which x are too small, but not 0, and which quotients are no number."""
+    """Return the mask of x that are too small, but not 0, and of quotients that are NaN."""
     ints = vector(lanes, "i32")
 
     def whole(value: int) -> str:

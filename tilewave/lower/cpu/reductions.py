@@ -1,12 +1,12 @@
 """Reductions of tiles in registers: neighbours first, whole vectors of pairs at a time.
 
-The elements of a tile stand one after the other in vectors, and a round takes the even and the odd ones of two
-neighbouring vectors:
+The elements of a tile are stored one after the other in vectors, and a step combines the even and the odd elements of
+two neighbouring vectors:
 
     x0 x1 x2 x3 | x4 x5 x6 x7      x0 x2 x4 x6     x01 x23 x45 x67
                                  + x1 x3 x5 x7  =
 
-No pair crosses a row as long as rows are of even length: rows of a power of two become one number each, side by side.
+No pair crosses a row as long as rows have even length: rows of a power of two become one number each, contiguous.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import elementwise, stored
 
 Combine = Callable[[str, str, int], str]
-"""One vector of two, of so many lanes."""
+"""Combines two vectors of so many lanes into one."""
 
 
 def combining(f: LlvmFunction, op: Reduce) -> Combine:
-    """How an op combines two of its elements: as the elementwise op of that name does."""
+    """Return the function that combines two elements, as the elementwise op of that name does."""
     both = COMBINED_BY[op.how](op.x, op.x, results=(op.x,))
     return lambda a, b, lanes: elementwise(f, both, [a, b], op.x.type.dtype, lanes)
 
 
 @dataclass(frozen=True)
 class Flat:
-    """The elements of a tile one after the other, `lanes` to a vector, whatever its rows are."""
+    """The elements of a tile one after the other, `lanes` per vector, across row ends."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Flat:
 
 
 def regrouped(f: LlvmFunction, x: Flat, lanes: int) -> Flat:
-    """The same elements in longer or shorter vectors."""
+    """Return the elements of x in vectors of `lanes`."""
     while x.lanes < lanes:
         pairs = zip(x.vectors[::2], x.vectors[1::2], strict=True)
         whole = range(2 * x.lanes)
@@ -56,7 +56,7 @@ def regrouped(f: LlvmFunction, x: Flat, lanes: int) -> Flat:
 
 
 def _picked(f: LlvmFunction, x: Flat, a: str, b: str, places: Sequence[int]) -> str:
-    """Some lanes of two vectors."""
+    """Return a shuffle of two vectors."""
     kind, element = vector(x.lanes, stored(x.dtype)), stored(x.dtype)
     if x.lanes == 1:
         one = f.value(f"insertelement <2 x {element}> poison, {element} {a}, i64 0")
@@ -68,7 +68,7 @@ def _picked(f: LlvmFunction, x: Flat, a: str, b: str, places: Sequence[int]) -> 
 
 
 def without_axis(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
-    """A tile without an axis, its elements combined in the order of a tree."""
+    """Return the tile reduced along an axis, in the order of a binary tree."""
     inner = prod(x.shape[axis + 1 :])
     while x.shape[axis] > 1:
         in_vectors = inner == 1 and x.shape[axis] % 2 == 0
@@ -77,7 +77,7 @@ def without_axis(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
 
 
 def lane_by_lane(f: LlvmFunction, x: Flat, combine: Combine) -> Flat:
-    """Rows of whole vectors as one vector each, where the order does not matter: no lane changes its place."""
+    """Return rows of whole vectors reduced to one vector each, where the order does not matter; no shuffles."""
     *outer, along = x.shape
     if along % x.lanes:
         return x
@@ -89,7 +89,7 @@ def _halved(x: Flat, axis: int) -> tuple[int, ...]:
 
 
 def _pairs(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
-    """One round along the last axis, whose length is even: of two vectors, or of the halves of each."""
+    """Combine neighbours along the last axis, of even length: of two vectors, or of the halves of each."""
     alone = len(x.vectors) % 2 == 1
     firsts, seconds = (x.vectors, ("poison",) * len(x.vectors)) if alone else (x.vectors[::2], x.vectors[1::2])
     lanes = x.lanes // 2 if alone else x.lanes
@@ -104,7 +104,7 @@ def _pairs(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
 
 
 def _rows(f: LlvmFunction, x: Flat, axis: int, inner: int) -> tuple[Flat, list[list[tuple[str, ...]]]]:
-    """For each place before the axis, and each along it, the vectors of what lies behind it."""
+    """Return, per index before the axis and per index along it, the vectors of the axes after it."""
     x = regrouped(f, x, gcd(x.lanes, inner))
     each, count = inner // x.lanes, x.shape[axis]
     rows = [x.vectors[first : first + each] for first in range(0, len(x.vectors), each)]
@@ -112,7 +112,7 @@ def _rows(f: LlvmFunction, x: Flat, axis: int, inner: int) -> tuple[Flat, list[l
 
 
 def _pairs_of_rows(f: LlvmFunction, x: Flat, axis: int, inner: int, combine: Combine) -> Flat:
-    """One round along another axis: whole vectors; whoever has no neighbour waits."""
+    """Combine neighbouring rows along an axis that is not the last, by whole vectors; an unpaired row is kept."""
     x, groups = _rows(f, x, axis, inner)
     vectors: list[str] = []
     for rows in groups:

@@ -1,4 +1,4 @@
-"""Tiles that live in vector registers: rows of vectors, every step unrolled."""
+"""Tiles in vector registers: rows of vectors, every step unrolled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat
 
 @dataclass(frozen=True)
 class RowVectors:
-    """A tile: for each row (all axes but the last) the vectors that hold it."""
+    """A tile in registers: the vectors of each row (all axes but the last)."""
 
     type: Tile
     lanes: int
@@ -54,7 +54,7 @@ def flat(index: Sequence[int], shape: Sequence[int]) -> int:
 
 
 class RegisterTiles:
-    """How each op on tiles is said when tiles are in registers."""
+    """The lowering of ops on tiles in registers."""
 
     def __init__(self, f: LlvmFunction, target: CpuTarget) -> None:
         self.f, self.target = f, target
@@ -66,7 +66,7 @@ class RegisterTiles:
         return lanes
 
     def build(self, kind: Tile, part: Callable[[tuple[int, ...], int, int], str]) -> RowVectors:
-        """A tile from its vectors: part(row index, first column, lanes)."""
+        """Return a tile from its vectors: part(row index, first column, lanes)."""
         lanes = self.lanes(kind)
         rows = tuple(
             tuple(part(index, first, lanes) for first in range(0, kind.shape[-1], lanes))
@@ -87,7 +87,7 @@ class RegisterTiles:
         return self.build(kind, part)
 
     def again(self, like: RowVectors, values: Sequence[str]) -> RowVectors:
-        """A tile of the same kind from other vectors, row by row."""
+        """Return a tile of the same type from other vectors, row by row."""
         left: Iterator[str] = iter(values)
         return RowVectors(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
 
@@ -113,7 +113,7 @@ class RegisterTiles:
         return RowVectors(kind, like.lanes, tuple(row(r) for r in range(len(like.rows))))
 
     def is_one_divisor(self, by: RowVectors, row: int) -> bool:
-        """Whether a row is divided by the same f32 everywhere, often enough for its reciprocal to be quicker."""
+        """Return whether a row is divided by one f32, often enough for its reciprocal to be faster."""
         often = by.lanes > 1 and len(by.rows[row]) >= FEWEST
         return often and by.dtype == F32 and self.target.fuses and len(set(by.rows[row])) == 1
 
@@ -202,7 +202,7 @@ class RegisterTiles:
         return self.again(empty, [v for _, v in found])
 
     def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
-        """Have a tile brought that is read next, a line of its rows after the other."""
+        """Prefetch a tile that is read next, one cache line of its rows after the other."""
         each = LINE_BYTES // kind.dtype.bytes
         for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
             bring(self.f, self.vector_address(place, at, axes, index))
@@ -227,7 +227,7 @@ class RegisterTiles:
                 yield (*index, number * tile.lanes), value
 
     def quick(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> str:
-        """Whether the window lies inside its memory and its last axis is contiguous."""
+        """Return whether the window is inside its memory and its last axis is contiguous."""
         f = self.f
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         fits = whole_inside(f, at, extents, place.extents)
@@ -252,12 +252,12 @@ class RegisterTiles:
         store(self.f, dtype, value, address, lanes)
 
     def buffer(self, kind: Tile) -> str:
-        """Room on the stack for one tile that hangs over an edge, shared by all of its kind."""
+        """Return a stack buffer for a boundary tile, shared by all tiles of this type."""
         name = f"%edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}"
         return self.f.room(name, f"alloca [{prod(kind.shape)} x {in_memory(kind.dtype)}], align 64")
 
     def to_buffer(self, tile: RowVectors) -> str:
-        """A tile put into memory, row after row."""
+        """Store a tile in a buffer, row after row, and return its address."""
         buffer = self.buffer(tile.type)
         for index, value in self.vectors_of(tile):
             where = f"getelementptr {in_memory(tile.dtype)}, ptr {buffer}, i64 {flat(index, tile.type.shape)}"
@@ -274,7 +274,7 @@ class RegisterTiles:
     def edge_copy(
         self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile, buffer: str, way: str
     ) -> None:
-        """Element by element between a buffer and a memory, as far as they overlap."""
+        """Copy element by element between a buffer and a memory, where they overlap."""
         name = f"{way}_edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}_{'_'.join(map(str, axes))}_of_"
         name += "x".join("open" if isinstance(extent, str) else str(extent) for extent in place.type.extents)
         function = self.f.module.helper(name, lambda: self.write_edge_copy(name, place, axes, kind, way))
@@ -315,7 +315,7 @@ class RegisterTiles:
         for_each(f, kind.shape, element)
         return f.finish(attributes="nounwind noinline cold", linkage="internal")
 
-    # -- elements one by one, where a formula says where each is
+    # -- single elements, at positions given by a formula
 
     def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> RowVectors:
         f = self.f

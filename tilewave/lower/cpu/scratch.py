@@ -1,6 +1,6 @@
-"""Tiles that live in memory of the workgroup's own: every op is a loop over its elements.
+"""Tiles in scratch memory of the worker: every op is a loop over its elements.
 
-The way for kernels whose tiles cannot be cut into register blocks; LLVM vectorises what it can.
+Used for kernels whose tiles cannot be split into register blocks; LLVM vectorizes what it can.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal,
 
 ALIGNMENT = 64
 LONGEST_STRETCH = 64
-"""Elements of a row that are reduced in registers at once, as many rows side by side as a vector has lanes."""
+"""Elements of a row that are reduced in registers at once, for as many rows in parallel as a vector has lanes."""
 
 
 @dataclass(frozen=True)
 class ScratchTile:
-    """A tile in memory, element after element along its axes, the last one first unless `order` says otherwise."""
+    """A tile in memory, row-major unless `order` says otherwise."""
 
     type: Tile
     pointer: str
     order: tuple[int, ...] = ()
-    """The axes as they lie in memory, the one whose elements stand side by side last."""
+    """The axes in memory order, the contiguous one last."""
     strides: tuple[str, ...] = ()
-    """Of its axes, where it lies in a larger memory."""
+    """The strides of the axes, for a tile that is part of a larger memory."""
 
     @property
     def dtype(self) -> DType:
@@ -59,14 +59,14 @@ class ScratchTile:
 
     @property
     def lying(self) -> ScratchTile:
-        """The same memory, its axes as they lie there."""
+        """The tile with its axes in memory order."""
         order = self.order or tuple(range(len(self.type.shape)))
         kind = Tile(tuple(self.type.shape[axis] for axis in order), self.dtype)
         return ScratchTile(kind, self.pointer, (), tuple(self.strides[axis] for axis in order if self.strides))
 
     @property
     def is_turned(self) -> bool:
-        """Whether the last axis but one is the one whose elements stand side by side."""
+        """Whether the last axis but one is the contiguous one."""
         *batch, one, other = range(len(self.type.shape))
         return self.order == (*batch, other, one)
 
@@ -82,7 +82,7 @@ class ScratchTile:
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
 
     def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
-        """An element, or some along the last axis."""
+        """Load an element, or `lanes` of them along the last axis."""
         if lanes == 1 or not self.order or self.order[-1] == len(index) - 1:
             return load(f, self.dtype, self.address(f, index), lanes)
         found, kind = "poison", stored(self.dtype)
@@ -97,11 +97,11 @@ class ScratchTile:
 
 @dataclass(frozen=True)
 class ComputedTile:
-    """A tile that is nowhere: its elements are computed where they are used."""
+    """A tile without memory: its elements are computed where they are used."""
 
     type: Tile
     compute: Callable[[LlvmFunction, Sequence[str], int], str]
-    """Some elements along the last axis: their first index, and how many."""
+    """Computes elements along the last axis, from the first index and their number."""
 
     def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
         return self.compute(f, index, lanes)
@@ -116,11 +116,11 @@ HeldTile = ScratchTile | ComputedTile
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Sums of a product that are computed when it is known what is made of them."""
+    """Sums of a product that are computed when their use is known."""
 
     type: Tile
     each: Callable[[Put], None]
-    """Computes all, and gives some at a time."""
+    """Computes all sums and passes them on, some at a time."""
 
     @property
     def dtype(self) -> DType:
@@ -128,25 +128,25 @@ class ProductTile:
 
 
 class WorkerMemory:
-    """The memory of a worker's own; `bytes` is how much of it was taken."""
+    """The scratch memory of a worker; `bytes` is how much of it is allocated."""
 
     def __init__(self, f: LlvmFunction, base: str) -> None:
         self.f, self.base, self.bytes = f, base, 0
 
     def take(self, shape: Sequence[int], dtype: DType) -> str:
-        """The address of room for so many elements."""
+        """Allocate memory for a shape and return its address."""
         offset = self.bytes
         self.bytes += -(-prod(shape) * dtype.bytes // ALIGNMENT) * ALIGNMENT
         return self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}")
 
     def allocate(self, kind: Memory) -> Place:
-        """A memory that lies row behind row."""
+        """Allocate a row-major memory."""
         strides = [str(prod(kind.shape[axis + 1 :])) for axis in range(kind.rank)]
         return Place(kind, self.take(kind.shape, kind.dtype), tuple(strides), tuple(map(str, kind.shape)))
 
 
 class ScratchTiles:
-    """How each op on tiles is said when tiles are in memory."""
+    """The lowering of ops on tiles in memory."""
 
     def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget, uses: TileUses) -> None:
         self.f, self.memory, self.target, self.uses = f, memory, target, uses
@@ -155,17 +155,17 @@ class ScratchTiles:
         return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
 
     def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> ScratchTile:
-        """A new tile whose elements are computed one by one."""
+        """Return a new tile whose elements are computed one by one."""
         tile = self.new(kind)
         for_each(self.f, kind.shape, lambda index: tile.put(self.f, index, element(index)))
         return tile
 
     def kept(self, x: HeldTile) -> ScratchTile:
-        """The same tile in memory."""
+        """Return x in memory, copied if it is not there."""
         return x if isinstance(x, ScratchTile) else self.copied(x)
 
     def copied(self, x: HeldTile) -> ScratchTile:
-        """A new tile, computed in vectors."""
+        """Return a copy in a new tile, computed in vectors."""
         tile, lanes = self.new(x.type), self.lanes(x.type.shape[-1])
         self.for_each_vector(x.type.shape, lanes, lambda at: tile.put(self.f, at, x.element(self.f, at, lanes), lanes))
         return tile
@@ -188,13 +188,13 @@ class ScratchTiles:
         others = [self.stored(x) if isinstance(x, ProductTile) and x is not product else x for x in operands]
 
         def part(x: HeldTile | ProductTile | str, index: Sequence[str], lanes: int, sums: str) -> str:
-            if isinstance(x, str):  # of numbers, a condition alone stands beside tiles: it chooses for all of them
+            if isinstance(x, str):  # a scalar operand next to tiles can only be a condition; it selects for all lanes
                 return splat(self.f, "i1", x, lanes)
             return sums if isinstance(x, ProductTile) else x.element(self.f, index, lanes)
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
             parts = [part(x, index, lanes, sums) for x in others]
-            with f.at(op.loc):  # not of the op that it is computed for
+            with f.at(op.loc):  # the source line of this op, not of the op that uses it
                 return elementwise(f, op, parts, like.dtype, lanes, known)
 
         if product is not None:
@@ -205,7 +205,7 @@ class ScratchTiles:
         return computed if op.result in self.uses.fused else self.kept(computed)
 
     def stored(self, x: ProductTile, out: ScratchTile | None = None) -> ScratchTile:
-        """Its elements in memory, in a tile of its own unless another is given."""
+        """Store the elements of a product in `out`, or in a new tile."""
         tile = out or self.new(x.type)
         x.each(lambda index, some, lanes: tile.put(self.f, index, some, lanes))
         return tile
@@ -219,7 +219,7 @@ class ScratchTiles:
             at = [index[a] for a in axes]
             if axes and axes[-1] == last:
                 return source.element(f, at, lanes)
-            if last in axes and lanes > 1:  # neighbours here are no neighbours there
+            if last in axes and lanes > 1:  # neighbours along the last axis are not contiguous in the operand
                 return _one_by_one(f, kind, lanes, index, lambda there: source.element(f, [there[a] for a in axes]))
             return splat(f, stored(kind.dtype), source.element(f, at), lanes)
 
@@ -252,7 +252,7 @@ class ScratchTiles:
         return found if found.type.shape else found.element(self.f, ())
 
     def rows_reduced(self, x: ScratchTile, op: Reduce, combine: Combine) -> ScratchTile:
-        """The last axis shorter: stretches of a power of two become one element each, in registers."""
+        """Return x with its last axis shorter: stretches of a power of two become one element each, in registers."""
         f, (*outer, last) = self.f, x.type.shape
         stretch = min(last & -last, LONGEST_STRETCH)
         count, lanes = prod(outer) * last // stretch, self.lanes(stretch)
@@ -275,7 +275,7 @@ class ScratchTiles:
         return tile
 
     def pairs(self, x: ScratchTile, axis: int, combine: Combine) -> ScratchTile:
-        """Neighbours along an axis combined; whoever has none waits."""
+        """Combine neighbours along an axis; an unpaired last element is kept."""
         f, shape = self.f, x.type.shape
         half, behind = shape[axis] // 2, shape[axis + 1 :]
         lanes = self.lanes(behind[-1]) if behind else 1
@@ -314,7 +314,7 @@ class ScratchTiles:
         return self.fill(x.type, element)
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        """As it lies in its memory, in the order of that memory's axes."""
+        """Copy a window to scratch memory, in the order of the source's axes."""
         order = tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
         along = tuple(axes[i] for i in order)
         lying = Tile(tuple(kind.shape[i] for i in order), kind.dtype)
@@ -339,14 +339,14 @@ class ScratchTiles:
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
     def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
-        """Tiles in memory are large: the machine sees by itself what is read next."""
+        """Emit nothing: tiles in memory are large, and the hardware prefetches them."""
 
     def in_memory_rows(self, place: Place, axis: int) -> str:
-        """Whether neighbours along an axis stand side by side in their memory."""
+        """Return whether neighbours along an axis are contiguous in memory."""
         return self.f.value(f"icmp eq i64 {place.strides[axis]}, 1")
 
     def read_edge(self, place: Place, at: Sequence[str], along: tuple[int, ...], tile: ScratchTile) -> None:
-        """Vectors of a memory's rows, with zeros outside."""
+        """Copy vectors of a memory's rows, with zeros outside."""
         f, lanes = self.f, self.lanes(tile.type.shape[-1])
 
         def part(index: list[str]) -> None:
@@ -357,12 +357,12 @@ class ScratchTiles:
         self.for_each_vector(tile.type.shape, lanes, part)
 
     def for_each_vector(self, shape: Sequence[int], lanes: int, part: Callable[[list[str]], None]) -> None:
-        """The first index of so many neighbours along the last axis."""
+        """Call `part` with the first index of every `lanes` neighbours along the last axis."""
         *outer, last = shape
         for_each(self.f, (*outer, last // lanes), lambda index: part([*index[:-1], times(self.f, index[-1], lanes)]))
 
     def operand(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        """What a product takes, where it lies in its memory; a copy where it hangs over the edge or lies in no rows."""
+        """Return an operand of a product in place; a boundary tile, or one without contiguous rows, is copied."""
         f, order = self.f, tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         in_rows = self.in_memory_rows(place, axes[order[-1]])
@@ -383,7 +383,7 @@ class ScratchTiles:
         return ScratchTile(kind, pointer, () if sorted_already else order, tuple(strides[i] for i in range(len(axes))))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile | ProductTile) -> None:
-        """In vectors where the tile's rows are rows of the memory; each element is computed once."""
+        """Write a tile, in vectors where its rows are rows of the memory; each element is computed once."""
         f, kind = self.f, tile.type
         extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
         in_rows = self.in_memory_rows(place, axes[-1])
@@ -424,7 +424,7 @@ class ScratchTiles:
         return self.fill(kind, lambda index: self.guarded(place, kind.dtype, where(index)))
 
     def guarded(self, place: Place, dtype: DType, position: Sequence[str]) -> str:
-        """An element of a memory, or 0 outside it."""
+        """Load an element of a memory, or 0 outside it."""
         f = self.f
         found = f.choose(
             inside(f, position, place.extents),
@@ -460,7 +460,7 @@ class ScratchTiles:
         return self.product(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
 
     def product(self, kind: Tile, multiply: Callable[[Put], None]) -> ProductTile:
-        """The products are written for the line that is written for now, and what is made of them for another."""
+        """Return a product with this source line; what uses its sums keeps its source line."""
         f, loc = self.f, self.f.loc
 
         def each(put: Put) -> None:
@@ -476,7 +476,7 @@ class ScratchTiles:
         return ProductTile(kind, each)
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
-        """Its elements in another dtype, lying as they did."""
+        """Return the elements in another dtype, with the same order of axes."""
         if x.dtype == dtype:
             return x
         f, old = self.f, x.lying
@@ -485,7 +485,7 @@ class ScratchTiles:
         return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
 
     def turned(self, b: ScratchTile) -> ScratchTile:
-        """b with its last two axes the other way round, rows side by side."""
+        """Return b with its last two axes transposed and contiguous rows."""
         *batch, rows, columns = b.type.shape
         kind = Tile((*batch, columns, rows), b.dtype)
         if b.is_turned:
@@ -495,7 +495,7 @@ class ScratchTiles:
         return out
 
     def in_rows(self, x: HeldTile) -> ScratchTile:
-        """The same tile in memory, its last axis side by side."""
+        """Return x in memory with its last axis contiguous, copied if it is not."""
         return x if isinstance(x, ScratchTile) and not x.order else self.copied(x)
 
     def multiply_panels(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
@@ -534,7 +534,7 @@ class ScratchTiles:
 
 
 def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
-    """An element of a product's operand."""
+    """Load an element of a product's operand."""
     if not isinstance(x, Panel):
         return x.element(f, index)
     row, k = index[-2:]
@@ -547,7 +547,7 @@ def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
 def _one_by_one(
     f: LlvmFunction, kind: Tile, lanes: int, index: Sequence[str], element: Callable[[Sequence[str]], str]
 ) -> str:
-    """So many neighbours along the last axis from `index` on, each by itself."""
+    """Return `lanes` neighbours along the last axis from `index` on, computed one by one."""
     one, found = stored(kind.dtype), "poison"
     for lane in range(lanes):
         there = (*index[:-1], f.value(f"add i64 {index[-1]}, {lane}"))

@@ -1,4 +1,4 @@
-"""What the lowering asks of a CPU: how wide its vectors are, and how it multiplies and adds."""
+"""Protocol that a CPU target implements for the lowering: vector width, multiplication, matrix unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Panel:
 
 
 class MatrixUnit(Protocol):
-    """Registers of its own that hold one block of sums."""
+    """Matrix instructions with separate registers that hold one block of sums."""
 
     def begin(self, f: LlvmFunction) -> None: ...
 
@@ -46,7 +46,7 @@ class CpuTarget(Protocol):
 
     @property
     def fuses(self) -> bool:
-        """Whether it has an instruction that multiplies and adds with one rounding."""
+        """Whether it has fused multiply-add."""
         ...
 
     @property
@@ -61,9 +61,9 @@ class CpuTarget(Protocol):
         lanes: int,
         dtype: DType,
     ) -> list[str]:
-        """acc + a · bᵀ for two panels; acc is rows of vectors, and so is the result, in one list."""
+        """Return acc + a · bᵀ for two panels; acc and the result are rows of vectors, in one list."""
         ...
 
     def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
-        """a · b + acc on vectors of type `kind`."""
+        """Return a · b + acc on vectors of type `kind`."""
         ...

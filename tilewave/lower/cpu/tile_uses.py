@@ -1,10 +1,10 @@
-"""What becomes of each tile of a kernel whose tiles are in memory: which need none, and which can do with another's.
+"""Uses of each tile of a kernel whose tiles are in memory: which tiles need no memory, and which reuse another's.
 
-fused        what one op alone uses, element by element, in the block that makes it: computed where it is used
-finished     sums of a product that one op alone uses so, or writes: it takes them from registers
-accumulated  sums that a loop carries and that are used for the next sums alone: these are put in their place
-operands     what is read from a memory that nobody writes for products alone, or in one block to be used element by
-             element: taken where it lies
+fused        used by one op alone, element by element, in the block that makes it: computed where it is used
+finished     sums of a product that one elementwise op or write alone uses: taken from registers
+accumulated  sums that a loop carries and that only the next sums use: added in place
+operands     read from a memory that the kernel does not write, for products alone, or in one block for elementwise
+             use: read in place, without a copy
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TileUses:
     fused: frozenset[Value] = frozenset()
     finished: frozenset[Value] = frozenset()
     accumulated: Mapping[Value, Value] = field(default_factory=dict)
-    """By the sums of a product, what the loop carries instead of them until then."""
+    """By the sums of a product, the loop-carried tile that they replace in place."""
     operands: frozenset[Value] = frozenset()
 
 
@@ -56,7 +56,7 @@ def _used_in_place(block: Block) -> Iterator[Value]:
 
 
 def _taken_from_registers(block: Block) -> Iterator[Value]:
-    """Sums of products, and what is computed from them on the way."""
+    """Yield sums of products, and values computed from them, that an elementwise op or write uses."""
     made: set[Value] = set()
     for op in block.ops:
         if isinstance(op, Mma) or (isinstance(op, Elementwise) and made.intersection(op.operands)):
@@ -78,7 +78,7 @@ def _accumulated(
 
 
 def _behind(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
-    """A tile, and what it is computed from element by element on the spot."""
+    """Yield a tile, and the fused tiles' operands that it is computed from element by element."""
     yield v
     if v in fused:
         for operand in makers[v].operands:

@@ -1,13 +1,13 @@
-"""sin and cos of f32, spelled out: an angle is brought near 0 by quarter turns, exactly, however large it is.
+"""sin and cos of f32: the argument is reduced to |r| ≤ π/4 by quarter turns, exactly, however large it is.
 
     |x| = n · π/2 + r with |r| ≤ π/4        sin x is ± sin r or ± cos r, as the last two bits of n say
 
-Up to `FAR`, n · π/2 is taken from x in three steps: π/2 is the sum of three floats, and n · the first of them is exact.
-Beyond, digits of x that count whole turns must not cost those that do not: x = m · 2ᵉ with a whole m below 2²⁴, and
-of m · 2ᵉ · 2/π only what lies below 4 matters. So m is multiplied by the 96 digits of 2/π that begin where 2ᵉ · 2/π
-is 4; those in front make whole turns, and those behind less than 2⁻⁶⁸ of a quarter turn. Of the product 62 digits
-behind the point are kept. No f32 comes nearer to a whole number of quarter turns than 2⁻³⁰ of one, so more digits of r
-are right than f32 has. A vector takes this way if one of its numbers needs it.
+Up to `FAR`, n · π/2 is subtracted from x in three steps (Cody-Waite): π/2 is the sum of three floats, and n · the first
+of them is exact. Beyond `FAR` (Payne-Hanek), the digits of x that count whole turns must not cost those that do not:
+x = m · 2ᵉ with an integer m below 2²⁴, and only m · 2ᵉ · 2/π modulo 4 matters. So m is multiplied by the 96 digits of
+2/π that begin where 2ᵉ · 2/π is 4; the digits before make whole turns, and those after less than 2⁻⁶⁸ of a quarter
+turn. The product keeps 62 digits after the point. No f32 comes nearer to a whole number of quarter turns than 2⁻³⁰ of
+one, so more digits of r are right than f32 has. A vector is reduced this way if one of its elements needs it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ COS = (
 )
 QUARTER_TURN = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 FAR = 2.0**15
-"""Up to here three floats have digits enough, and the number of quarter turns is right to a thousandth."""
+"""Up to this argument three floats have enough digits, and the number of quarter turns is right to 1/1000."""
 RULER = 1.5 * 2.0**23
-"""A number plus this is rounded to a whole one, which the last bits of the sum spell."""
+"""A float plus this is rounded to an integer, which the last bits of the sum give."""
 SIGN = -(2**31)
 TWO_OVER_PI = 0x00000051_7CC1B727_220A94FE_13ABE8FA_9A6EE06D_B14ACC9E_21C820FF
 """2/π · 2¹⁹⁹, in seven words."""
@@ -45,7 +45,7 @@ WORDS = tuple(TWO_OVER_PI >> 32 * i & 0xFFFFFFFF for i in reversed(range(7)))
 
 
 def turned(m: ExponentArithmetic, x: str, quarters: int) -> str:
-    """sin(x + quarters · 90°)."""
+    """Return sin(x + quarters · 90°)."""
     size = m.call("fabs", x)
     near = _sine(m, x, quarters, *_near(m, size))
 
@@ -53,13 +53,13 @@ def turned(m: ExponentArithmetic, x: str, quarters: int) -> str:
         far = _sine(m, x, quarters, *_far(m, size))
         return [(m.kind, m.choose(m.below(size, FAR), near, far))]
 
-    # The branch chooses between results, one register each, and not between what they are computed from.
+    # The branch selects between results, one register each, and not between the values they are computed from.
     ((_, found),) = m.f.choose(_is_any_far(m, size), of_any_size, lambda: [(m.kind, near)])
     return found
 
 
 def _sine(m: ExponentArithmetic, x: str, quarters: int, count: str, rest: str) -> str:
-    """The same of so many quarter turns, and what is left of |x|."""
+    """Return sin(x + quarters · 90°) from the number of quarter turns in |x| and the rest."""
     square = m.do("fmul", rest, rest)
     sine = m.call("fma", m.do("fmul", rest, square), m.polynomial(square, SIN), rest)
     cosine = m.call("fma", square, m.polynomial(square, COS), m.number(1.0))
@@ -71,14 +71,14 @@ def _sine(m: ExponentArithmetic, x: str, quarters: int, count: str, rest: str) -
 
 
 def _is_any_far(m: ExponentArithmetic, size: str) -> str:
-    """Bits of positive floats are ordered as the floats are."""
+    """Return whether an element is FAR or more; bits of positive floats are ordered as the floats are."""
     bits = m.as_ints(size)
     largest = bits if m.lanes == 1 else m.f.call("i32", f"llvm.vector.reduce.umax.{suffix(m.ints)}", [(m.ints, bits)])
     return m.f.value(f"icmp uge i32 {largest}, bitcast (float {literal(FAR, F32)} to i32)")
 
 
 def _near(m: ExponentArithmetic, size: str) -> tuple[str, str]:
-    """How many quarter turns, in the last two bits, and what is left, of a number below FAR."""
+    """Return the quarter turns, in the last two bits, and the rest of a number below FAR."""
     ruled = m.call("fma", size, m.number(1 / sum(QUARTER_TURN)), m.number(RULER))
     back = m.do("fsub", m.number(RULER), ruled)
     rest = size
@@ -88,7 +88,7 @@ def _near(m: ExponentArithmetic, size: str) -> tuple[str, str]:
 
 
 def _far(m: ExponentArithmetic, size: str) -> tuple[str, str]:
-    """The same of a number of 2 or more; of what is infinite or no number, what is left is no number."""
+    """Return the quarter turns and the rest of a number of 2 or more; the rest is NaN for infinity and NaN."""
     f, longs = m.f, vector(m.lanes, "i64")
     turns = _turns(m, size)
     high = f.value(f"trunc {longs} {_shifted(m, 'lshr', turns, 32)} to {m.ints}")
@@ -101,7 +101,7 @@ def _far(m: ExponentArithmetic, size: str) -> tuple[str, str]:
 
 
 def _turns(m: ExponentArithmetic, size: str) -> str:
-    """size · 2/π · 2⁶² in 64 bits: whole turns fall off above."""
+    """Return size · 2/π · 2⁶² in 64 bits: whole turns overflow."""
     f, longs = m.f, vector(m.lanes, "i64")
     bits = m.as_ints(size)
     whole = m.bits("or", m.bits("and", bits, 0x7FFFFF), 0x800000)
@@ -113,7 +113,7 @@ def _turns(m: ExponentArithmetic, size: str) -> str:
 
 
 def _digits(m: ExponentArithmetic, bits: str) -> list[str]:
-    """The 96 digits of 2/π that count, in three words; the exponent of the number says where they begin."""
+    """Return the 96 digits of 2/π that matter, in three words; the number's exponent selects them."""
     words = [m.whole(word) for word in WORDS]
     for step, bit in ((2, 1 << 29), (1, 1 << 28)):
         truth = m.f.value(f"icmp ne {m.ints} {m.bits('and', bits, bit)}, {m.whole(0)}")

@@ -19,7 +19,7 @@ INDEX_WORDS: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul"}
 
 
 def resized(f: LlvmFunction, x: str, old: str, new: str, lanes: int, is_negative: bool = True) -> str:
-    """An integer in another width."""
+    """Return an integer in another width."""
     if old == new:
         return x
     word = "trunc" if int(new[1:]) < int(old[1:]) else ("sext" if is_negative else "zext")
@@ -27,7 +27,7 @@ def resized(f: LlvmFunction, x: str, old: str, new: str, lanes: int, is_negative
 
 
 UPPER_PRODUCT = "upper_product"
-"""Among a target's functions: the upper half of a product, where LLVM has a word for it that no pass takes apart."""
+"""The target function for the upper half of a product, where LLVM has an intrinsic that no pass expands."""
 
 
 class LaneArithmetic:
@@ -36,12 +36,12 @@ class LaneArithmetic:
     def __init__(
         self, f: LlvmFunction, ranges: LaneRanges, functions: Mapping[str, str], float8: Float8Pairs | None
     ) -> None:
-        """`functions`: those that LLVM has words for; `float8`: what the machine converts itself."""
+        """`functions`: the target's LLVM intrinsics; `float8`: its hardware conversions."""
         self.f, self.ranges, self.functions = f, ranges, functions
         self.floats = FloatConversions(f, float8)
 
     def apply(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
-        """The result, as elements of its own type."""
+        """Return the result of an elementwise op as elements of the result's dtype."""
         old = op.operands[-1].type.dtype
         if isinstance(op, ir.Cast):
             return self._cast(op, operands[0], lanes)
@@ -71,7 +71,7 @@ class LaneArithmetic:
         return self.floats.cast(x, old, new, lanes)
 
     def _divided(self, op: ir.DivideBy, operands: Sequence[Typed]) -> str:
-        """The upper half of 2x · factor, which is x · factor >> 31, and the rest of the shift: all in 32 bits."""
+        """Return the upper half of 2x · factor, which is x · factor >> 31, shifted by the rest: all in 32 bits."""
         f = self.f
         x, _, factor, shift = (resized(f, value, kind, "i32", 1) for kind, value in operands)
         twice, left = f.value(f"shl i32 {x}, 1"), f.value(f"sub i32 {shift}, 31")
@@ -79,7 +79,7 @@ class LaneArithmetic:
         return resized(f, f.value(f"lshr i32 {upper}, {left}"), "i32", f"i{self.ranges.bits(op.result)}", 1, False)
 
     def _upper_product(self, a: str, b: str) -> str:
-        """The upper half of a product of two numbers of 32 bits, neither of which has a sign."""
+        """Return the upper half of a product of two unsigned 32-bit numbers."""
         f = self.f
         if UPPER_PRODUCT in self.functions:
             return f.call("i32", self.functions[UPPER_PRODUCT], [("i32", a), ("i32", b)])
@@ -117,7 +117,7 @@ class LaneArithmetic:
                 return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
 
     def _flags(self, op: ir.Binary) -> str:
-        """Indices never overflow; that none is negative tells LLVM more."""
+        """Return the no-wrap flags: indices never overflow, and non-negative ones allow `nuw` as well."""
         bounds = [self.ranges.of(v) for v in (op.a, op.b, op.result)]
         if bounds[-1] == ANY:
             return ""

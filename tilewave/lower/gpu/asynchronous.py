@@ -1,4 +1,4 @@
-"""Copies, signals, and products from shared memory, for machines that do these beside their waves."""
+"""Lowering of asynchronous ops: TMA copies, mbarriers, and matrix products whose operands are in shared memory."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, as_word, cut, natur
 from tilewave.lower.launch_arguments import MapArgument
 
 CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
+"""The chunks of the swizzle of TMA and wgmma, and the rows after which it repeats."""
 SIGNAL_BYTES = 8
+"""Bytes of an mbarrier."""
 
 
 Allot = Callable[[str, int, int], str]
-"""A name, bytes and their alignment → the address of shared memory."""
+"""Allocates shared memory: a name, bytes and their alignment → its address."""
 
 
 class AsynchronousOps:
-    """The part of a kernel that the machine does by itself."""
+    """Lowers the ops of a kernel that run asynchronously to its waves."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class AsynchronousOps:
         self.barriers = 1
 
     def op(self, op: Op, leader: int) -> None:
-        """`leader` is the first wave of those that come here."""
+        """Lower one op; `leader` is the first of the waves that run it."""
         match op:
             case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
@@ -108,7 +110,7 @@ class AsynchronousOps:
         return self.n.sum(self.n.positions.of(v), 32)
 
     def registers(self, role: ir.Role) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What waves do where a role begins, those that play it and the others, so that products have registers."""
+        """Return what the waves of a role and the others emit where it begins, to give consumers more registers."""
         if role.first or not role.others_keep:
             return (lambda: None), (lambda: None)
         return self.target.share_registers(self.f, role.last, self.waves, role.others_keep, self.resident)
@@ -141,7 +143,7 @@ class AsynchronousOps:
     # -- products
 
     def multiply(self, op: ir.GroupProduct) -> Held:
-        """Batch after batch; each adds to its own sums."""
+        """Lower a product, batch after batch, each with separate sums."""
         *batch, _, _, _, _ = op.acc.type.shape
         rows, columns, depth = op.shape
         acc = regrouped(self.f, self.n.vector(op.acc), 1)
@@ -167,21 +169,21 @@ class AsynchronousOps:
         return regrouped(self.f, whole, natural_width(begun.shape, begun.kind))
 
     def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
-        """The registers of what lanes hold of it themselves, each with two neighbours."""
+        """Return the registers of the first operand, each with two neighbours; () if it is in shared memory."""
         if not isinstance(op, ir.MatrixHeld):
             return ()
         pairs = regrouped(self.f, self.n.vector(op.a), 2)
         return tuple(self.f.value(f"bitcast {pairs.type} {part} to i32") for part in pairs.parts)
 
     def rows(self, op: ir.GroupProduct, side: int, batch: tuple[int, ...]) -> SharedRows:
-        """An operand, as many positions further along its batch axes."""
+        """Return an operand in shared memory at a position along its batch axes."""
         shared, at = op.factor(side)
         place = self.shared(shared)
         memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
         if swizzle == 0:
             raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
         steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
-        # A product reads chunks in the places that they changed to, so its address is that of plain rows.
+        # wgmma applies the swizzle itself, so the address is that of rows without a swizzle.
         where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
         base = self.target_address(place.pointer)
         address = self.f.value(f"add i32 {base}, {where.whole()}")
@@ -195,7 +197,7 @@ class AsynchronousOps:
     def target_address(self, pointer: str) -> str:
         return self.f.value(f"ptrtoint {self.n.target.shared_pointer} {pointer} to i32")
 
-    # -- signals
+    # -- mbarriers
 
     def make_signals(self, op: ir.MakeSignals, arrivals: int, leader: int) -> None:
         signals = op.result.type
@@ -204,7 +206,7 @@ class AsynchronousOps:
         base = self.target_address(self.allot(op.result.name, SIGNAL_BYTES * count, SIGNAL_BYTES))
         self.signals[op.result] = base
         each = [self.f.value(f"add i32 {base}, {SIGNAL_BYTES * i}") for i in range(count)]
-        # Waves that arrive together have all come when each of them has arrived.
+        # Where several waves arrive as one in the IR, each of them arrives at the mbarrier.
         self.target.make_signals(self.f, leader, each, arrivals * self.together.get(op.result, 1))
 
     def signal(self, signals: Value, at: Value) -> str:
@@ -212,7 +214,7 @@ class AsynchronousOps:
         return self.f.value(f"add i32 {self.signals[signals]}, {far}")
 
     def words_of(self, seen: Iterable[Value]) -> list[str]:
-        """A word of each part of these vectors: one load fills a part, so that all of it is there with its first."""
+        """Return a word of each part of these vectors: one load fills a part, so its first word suffices."""
         found: list[str] = []
         for x in map(self.n.vector, seen):
             small = max(1, WORD_BITS // BITS[x.kind])
@@ -223,14 +225,14 @@ class AsynchronousOps:
     # -- copies
 
     def copy(self, op: ir.Copy) -> None:
-        """One at a time, and each with a signal of its own that lives as long as it."""
+        """Copy and wait; every copy op has an mbarrier in shared memory for the whole kernel."""
         signal = self.target_address(self.allot(f"{op.to.name}.arrival", SIGNAL_BYTES, SIGNAL_BYTES))
         place = self.shared(op.to)
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), signal, size)
 
     def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
-        """Its part goes to all who share the box; or to this workgroup alone, as do the other parts."""
+        """Multicast this workgroup's part of the box to the cluster; or load all parts for this workgroup alone."""
         place = self.shared(op.to)
         rows = place.memory.shape[-2] // op.shares
         size = rows * row_elements(place.memory) * place.bytes
@@ -247,7 +249,7 @@ class AsynchronousOps:
             self.target.copy_async_cluster(self.f, SharedCopy(mine, tuple(rest), signal, rank, sharers, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
-        """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
+        """Return a box `which` · rows further down in global and shared memory, where rows take `size` bytes."""
         *before, row, last = box.at
         down = self.f.value(f"mul i32 {which}, {rows}")
         far = self.f.value(f"mul i32 {which}, {size}")
@@ -261,7 +263,7 @@ class AsynchronousOps:
         shared_at: tuple[Value, ...],
         parts: int = 1,
     ) -> list[Box]:
-        """One, or one for each panel; of so many parts, which have fewer rows each, the first."""
+        """Return one box, or one per panel; with `parts`, whose boxes have fewer rows, the first part's."""
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
@@ -283,7 +285,7 @@ class AsynchronousOps:
         return [Box(name, (*front, at), address) for at, address in zip(columns, addresses, strict=True)]
 
     def map(self, wanted: MapArgument) -> str:
-        """The kernel's parameter that holds the map."""
+        """Return the kernel parameter that is the tensor map."""
         if wanted not in self.maps:
             name = f"%.map.{len(self.maps)}"
             self.maps[wanted] = name
@@ -293,7 +295,7 @@ class AsynchronousOps:
 
 
 def swizzle_bytes(op: Op, memory: Memory) -> int:
-    """Within how many bytes the chunks of a row change places; 0 where they do not."""
+    """Return the bytes within which the swizzle permutes the chunks of a row; 0 without a swizzle."""
     match memory.placement:
         case None:
             return 0

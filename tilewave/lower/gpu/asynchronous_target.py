@@ -1,6 +1,6 @@
-"""What the lowering of lanes asks of a machine that copies and multiplies beside its waves.
+"""Protocol of targets with asynchronous copies and products: TMA, mbarriers, wgmma.
 
-Addresses in shared memory are numbers of 32 bits here. Whatever one wave asks for, one of its lanes does.
+Addresses in shared memory are 32-bit integers. An operation of a wave is issued by one of its lanes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class SharedRows:
-    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`.
+    """An operand in shared memory: consecutive rows whose 16-byte chunks are swizzled within `row_bytes`.
 
-    They run along the depth; those of one that `is_turned`, along what a product has rows of, with one for every step
-    of the depth. Where they are longer than `row_bytes`, they go on in the next panel, `panel_bytes` later.
+    Rows run along the depth of the product; with `is_turned` they run along its rows or columns, one row for every step
+    of the depth. A row longer than `row_bytes` continues in the next panel, `panel_bytes` further.
     """
 
     address: str
@@ -29,26 +29,26 @@ class SharedRows:
 
 @dataclass(frozen=True)
 class SharedProduct:
-    """Sums + a · bᵀ; `sums` are one register each, 64 rows of all columns after the other."""
+    """The product sums + a · bᵀ; `sums` has one register each, all columns of 64 rows after the other."""
 
     a: SharedRows | tuple[str, ...]
-    """In shared memory; or held by lanes as they hold sums, 64 rows after the other, two neighbours in a register."""
+    """In shared memory; or in registers with the layout of the sums, 64 rows after the other, two elements in each."""
     b: SharedRows
     rows: int
     columns: int
     depth: int
     sums: tuple[str, ...]
     ignored_bits: int
-    """The last ones of each operand, which count as 0."""
+    """The low bits of each operand's elements that count as 0."""
     adds: str = ""
-    """A number that is 0 where the sums hold nothing yet and count as zeros."""
+    """A number that is 0 where the sums are not initialized and count as zeros."""
     later: bool = False
-    """It is only begun: `await_products` tells when the sums are there."""
+    """Whether the product is only issued: the sums are complete after `await_products`."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A part of an array that has a map, from the slowest axis to the fastest, and where it lies in shared memory."""
+    """A box of a tensor map, its position from the slowest axis to the fastest, and its address in shared memory."""
 
     map: str
     at: tuple[str, ...]
@@ -57,38 +57,38 @@ class Box:
 
 @dataclass(frozen=True)
 class SharedCopy:
-    """A part of a box for some workgroups of a cluster where `together`, else that part and the others for this one."""
+    """A TMA load: multicast of `mine` to some workgroups of a cluster if `together`, else of all boxes for this one."""
 
     mine: Box
     others: tuple[Box, ...]
     signal: str
     rank: str
-    """Which workgroup of the cluster this is."""
+    """The rank of this workgroup in its cluster."""
     sharers: str
-    """A bit for each of those workgroups."""
+    """The multicast mask: a bit for each receiving workgroup."""
     together: str
-    """A truth value, the same in all lanes."""
+    """A condition, the same in all lanes."""
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """Waves that wait for each other: `waves` neighbours; `number` tells barriers apart."""
+    """A barrier of `waves` neighbouring waves; `number` is its hardware barrier."""
 
     number: str
     waves: int
     is_read_later: bool
-    """What they stored in shared memory is read by copies, or by products that the machine makes from there."""
+    """Whether shared memory stored before the barrier is read by TMA or wgmma, so that a proxy fence is needed."""
 
 
 class AsynchronousTarget(Protocol):
     @property
     def map_parameter(self) -> str:
-        """The LLVM type of a map that a launch passes."""
+        """The LLVM type of a tensor map parameter."""
         ...
 
     @property
     def tile_alignment(self) -> int:
-        """Bytes that a shared memory's address is a multiple of, where copies or products reach it."""
+        """The alignment in bytes of shared memory that TMA or wgmma accesses."""
         ...
 
     @property
@@ -97,52 +97,52 @@ class AsynchronousTarget(Protocol):
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
     def agree(self, f: LlvmFunction, gathering: Gathering, mine: str) -> str:
-        """A truth value: whether `mine` is one in every lane of those who meet."""
+        """Wait at a barrier and return whether `mine` is 1 in every lane of its waves."""
         ...
 
     def share_registers(
         self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers;
-        `resident` workgroups share a processor."""
+        """Return what the first `waves` (consumers) and the rest `of` all waves (producers) emit to share registers:
+        producers keep `fewest`; `resident` workgroups run on one SM."""
         ...
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
-        """The sums when all products are added; of one that is only begun, what becomes of them."""
+        """Return the sums after the product is added; for one that is only issued, the registers in flight."""
         ...
 
     def await_older_products(self, f: LlvmFunction, pending: int) -> None:
-        """Go on when at most the last `pending` products are under way."""
+        """Wait until at most the last `pending` products are in flight."""
         ...
 
     def await_products(
         self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
     ) -> list[str]:
-        """Sums that are under way, when at most the last `pending` products are; numbers computed meanwhile are floats
-        that some arithmetic gave."""
+        """Wait until at most the last `pending` products are in flight and return the sums; `meanwhile` has floats that
+        must be computed before the wait."""
         ...
 
     def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_turned: bool) -> None:
-        """A block of 8 x 8 elements of 16 bits for each word, spread as sums are, and transposed on their way if asked
-        for; lane i says where row i of all of them begins."""
+        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are, transposed if `is_turned`;
+        lane i gives the address of row i of all of them."""
         ...
 
     def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
-        """That wave makes them, for all."""
+        """Initialize mbarriers for the workgroup, by one wave."""
         ...
 
     def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
-        """The address of a signal, known only once these words are in registers."""
+        """Return the address of an mbarrier, which depends on `words`: an arrival there waits for these loads."""
         ...
 
     def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None: ...
 
     def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
-        """At this signal and at the same one of each of the cluster's workgroups, of which there are `members`."""
+        """Arrive at this mbarrier in each of the cluster's `members` workgroups."""
         ...
 
     def cluster_rank(self, f: LlvmFunction) -> str:
-        """Which workgroup of its cluster this is."""
+        """Return the rank of this workgroup in its cluster."""
         ...
 
     def cluster_barrier(self, f: LlvmFunction) -> None: ...
@@ -152,39 +152,39 @@ class AsynchronousTarget(Protocol):
     def await_phase(self, f: LlvmFunction, signal: str, parity: str) -> None: ...
 
     def expect_map(self, f: LlvmFunction, map_: str) -> None:
-        """CopyAsync a map near when the kernel begins, so that the first copy does not wait for it."""
+        """Prefetch a tensor map when the kernel begins, so that the first copy does not wait for it."""
         ...
 
     def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None: ...
 
     def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
-        """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
+        """Load boxes by wave 0 and wait for them; the mbarrier is initialized here."""
         ...
 
     def copy_async_out(self, f: LlvmFunction, box: Box, more: bool) -> None:
-        """`more`: the next one is awaited together with it."""
+        """Store a box by TMA; with `more`, in one group with the next store."""
         ...
 
     def await_async_out(self, f: LlvmFunction, pending: int) -> None: ...
 
     def await_earlier(self, f: LlvmFunction) -> None:
-        """Kernels launched before have ended, and what they wrote is seen."""
+        """Wait until kernels launched earlier have ended and their stores are visible (PDL)."""
         ...
 
     def let_next_start(self, f: LlvmFunction) -> None: ...
 
     def fill(self, f: LlvmFunction, flag: str) -> None:
-        """What this wave stored is seen by whoever finds the flag, an address in global memory, raised."""
+        """Release this wave's stores and raise the flag, an address in global memory."""
         ...
 
     def fill_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
-        """The same with a flag for each lane of which `has_one` is 1."""
+        """Release this wave's stores and raise a flag for each lane where `has_one` is 1."""
         ...
 
     def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
-        """This wave waits until all flags are raised, one for each lane; those of which `has_one` is 1 lower theirs."""
+        """Wait until the flags of all lanes are raised; lanes where `has_one` is 1 clear theirs."""
         ...
 
     def empty(self, f: LlvmFunction, flag: str) -> None:
-        """This wave waits until the flag is raised, sees what was stored before, and lowers it."""
+        """Wait until the flag is raised, acquire the stores before it, and clear it."""
         ...

@@ -1,4 +1,4 @@
-"""Registers that change places, within a lane by its number, and between the lanes of a wave.
+"""Lowering of layout conversions: registers permuted within a lane, depending on its number, and shuffles.
 
 Both are matrices over bits (`layouts/conversions.py`). Neighbours that stay together move as words of 32 bits.
 """
@@ -23,7 +23,7 @@ class Conversions:
     target: LaneTarget
 
     def rearranged(self, op: Rearrange, x: Held) -> Held:
-        """Each bit of the lane's number that matters chooses between two registers, for all of them."""
+        """Permute registers: each bit of the lane's number that matters selects between two registers, for all."""
         step = Rearrangement(op.of_register, op.of_lane)
         width = _width(step, x.kind)
         x = regrouped(self.f, x, width)
@@ -60,7 +60,7 @@ class Conversions:
         return replace(x, parts=tuple(self.renewed_part(x, part, turn) for part in x.parts))
 
     def renewed_part(self, x: Held, part: str, turn: int) -> str:
-        """Word by word, as nobody knows that it is the same."""
+        """Return an opaque copy of a part, word by word, so that LLVM cannot merge it with the original."""
         bits = BITS[x.kind] * x.width
         if bits % WORD_BITS:
             return part
@@ -70,7 +70,7 @@ class Conversions:
         return found if x.type == words else self.f.value(f"bitcast {words} {found} to {x.type}")
 
     def giver(self, of_lane: Columns) -> str:
-        """The matrix times this lane's number; bits that stay in their places are taken together."""
+        """Return the matrix times this lane's number; bits that stay in place are masked together."""
         lane = self.target.lane(self.f)
         stay = sum(column for i, column in enumerate(of_lane) if column == 1 << i)
         found = self.f.value(f"and i32 {lane}, {stay}")
@@ -81,26 +81,26 @@ class Conversions:
         return found
 
     def has_bit(self, bit: int) -> str:
-        """Whether this lane's number has it."""
+        """Return whether this lane's number has a bit."""
         alone = self.f.value(f"and i32 {self.target.lane(self.f)}, {1 << bit}")
         return self.f.value(f"icmp ne i32 {alone}, 0")
 
     def across(self, x: Held, part: str, bit: int) -> str:
-        """A part of the lane's whose number differs in one bit."""
+        """Return the part of the lane whose number differs in one bit."""
         return self.part(x, (self.target.across(self.f, word, bit) for word in self.words(x, part)))
 
     def taken(self, x: Held, part: str, lane: str) -> str:
-        """A part of another lane's, word by word."""
+        """Return the part of another lane, word by word."""
         moved = (self.target.shuffle(self.f, word, lane) for word in self.words(x, part))
         return self.part(x, moved)
 
     def both(self, x: Held, part: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
-        """A part of this lane's and of the one's whose number differs in one bit, in any order."""
+        """Return the parts of this lane and of the one whose number differs in one bit, in any order."""
         pairs = [self.target.both(self.f, word, bit, alike) for word in self.words(x, part)]
         return self.part(x, (a for a, _ in pairs)), self.part(x, (b for _, b in pairs))
 
     def words(self, x: Held, part: str) -> Iterator[str]:
-        """A part as words, each as it is asked for."""
+        """Yield the 32-bit words of a part, each extracted on demand."""
         bits = BITS[x.kind] * x.width
         if bits > WORD_BITS:
             words = f"<{bits // WORD_BITS} x i32>"
@@ -113,7 +113,7 @@ class Conversions:
         yield self.f.value(f"zext {narrow} {word} to i32") if bits < WORD_BITS else word
 
     def part(self, x: Held, words: Iterable[str]) -> str:
-        """The part that words are."""
+        """Return the part made of these words."""
         bits = BITS[x.kind] * x.width
         if bits > WORD_BITS:
             kind, found = f"<{bits // WORD_BITS} x i32>", "poison"
@@ -130,5 +130,5 @@ def _width(step: Rearrangement | LaneExchange, kind: str) -> int:
 
 
 def _units(columns: Columns, width: int) -> Columns:
-    """Of registers that are taken `width` at a time."""
+    """Return the columns in units of `width` registers."""
     return tuple(column >> width.bit_length() - 1 for column in columns)

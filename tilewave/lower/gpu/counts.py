@@ -1,7 +1,8 @@
-"""What a loop counts with.
+"""Loop counters.
 
-Windows on arrays move on by some bytes a step. Where LLVM knows how often a loop goes round, it counts in those bytes
-itself; where only a launch does, it would count the steps beside them.
+Windows on arrays advance by a fixed number of bytes per step. Where LLVM knows the trip count, it counts in those bytes
+by itself (induction variable elimination); where only the launch knows it, LLVM would count the steps as well, so the
+lowering counts in bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class StepCount:
-    """0, 1, 2, … below `trips`."""
+    """A counter of steps: 0, 1, 2, … below `trips`."""
 
     f: LlvmFunction
     kind: str
@@ -31,7 +32,7 @@ class StepCount:
 
 @dataclass(frozen=True)
 class ByteCount:
-    """0, `each`, 2 · `each`, … below `end`, in 32 bits without a sign."""
+    """A counter of bytes: 0, `each`, 2 · `each`, … below `end`, in 32 unsigned bits."""
 
     f: LlvmFunction
     each: int

@@ -1,10 +1,10 @@
-"""What lanes bring into shared memory past their registers.
+"""Loads from global into shared memory that bypass registers.
 
-One instruction moves a chunk for each lane of a wave; they stand behind each other from a place that all lanes agree
-on. That place is said once for several instructions: a distance in the instruction moves both where lanes read and
-where they write, so that the window begins as far in front, and lanes that go further in shared memory read nearer.
+One instruction moves a chunk for each lane of a wave to consecutive addresses from a base that is the same in all
+lanes. The base is set once for several instructions: the offset in the instruction advances both the address that lanes
+read and the one they write, so the window begins that much earlier, and lane offsets are reduced by the offset.
 
-An array that lies otherwise than windows allow goes through registers, an element at a time.
+Arrays whose strides windows do not allow are copied through registers, one element at a time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilewave.lower.gpu.values import held, join
 from tilewave.lower.numbers import in_memory
 
 MOST_WINDOWS = 4
-"""Of one tile; each takes four scalar registers."""
+"""The most windows of one tile; each takes four scalar registers."""
 
 
 class DirectLoads:
-    """The chunks of one kernel's waves."""
+    """Emits the direct-to-shared loads of one kernel."""
 
     def __init__(self, memory: GlobalAccess, brings: Brings, lanes: int) -> None:
         self.m, self.n, self.f, self.brings, self.lanes = memory, memory.n, memory.f, brings, lanes
@@ -42,7 +42,7 @@ class DirectLoads:
             first = r - r % through_one
             if r % at_once == 0:
                 where = self._place(op, to, r * stretch)
-            if op.columns or r == first:  # the same for all of its rounds, though LLVM has to find that out
+            if op.columns or r == first:  # with columns, a window per round: equal ones are left to LLVM
                 in_front = (first % at_once + through_one - 1) * stretch
                 window = _WindowInFront(self.m, op.of_round(r), place, in_front, _round(op, first))
             far = r % at_once * stretch
@@ -53,7 +53,7 @@ class DirectLoads:
         self.brings.await_async(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
 
     def _place(self, op: CopyAsyncChunks, to: SharedPlace, behind: int) -> str:
-        """Where a row begins, and so many bytes behind that."""
+        """Return the shared address `behind` bytes after the beginning of a row."""
         row: OffsetNumber | int = 0
         for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
             row = at + row * extent
@@ -78,10 +78,10 @@ class DirectLoads:
 
 
 def rounds_of_a_window(rounds: int, at_once: int) -> int:
-    """How many rounds of loads go through one window.
+    """Return how many of a tile's `rounds` of loads go through one window.
 
-    Each has an offset of its own in a vector register, as long as the loop runs. Where there are many, windows begin at
-    several rows instead, and their rounds share the offsets: beside many sums LLVM would fetch each from elsewhere.
+    Each needs an offset in a vector register throughout the loop. Where there are many, windows begin at several rows
+    instead and share the offsets: next to many accumulators LLVM would spill the offsets.
     """
     return rounds if rounds <= at_once else -(-rounds // MOST_WINDOWS)
 
@@ -91,13 +91,13 @@ def _round(op: CopyAsyncChunks, r: int) -> tuple[int, ...]:
 
 
 def _each(op: CopyAsyncChunks, r: int) -> Chunks:
-    """The elements of a round."""
+    """Return the elements of a round."""
     every = Chunks.of(op.shape, op.steps, 1)
     return replace(every, offsets=every.offsets[r * op.shape[1] : (r + 1) * op.shape[1]])
 
 
 class _WindowInFront(ArrayWindow):
-    """A window that begins `in_front` bytes before what is touched; nobody touches what lies there."""
+    """A window that begins `in_front` bytes before the first element accessed; those bytes are never accessed."""
 
     def __init__(
         self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int, behind: tuple[int, ...]
@@ -106,8 +106,8 @@ class _WindowInFront(ArrayWindow):
         super().__init__(memory, op, place, behind)
 
     def _least(self, axis: int) -> int:
-        """As the position is known as a whole: its terms forget that no more is taken from a workgroup's number than it
-        has. Rows that need not be looked at one by one have offsets that several windows can share."""
+        """Return a lower bound of the position as a whole, tighter than that of its terms, which may subtract from a
+        workgroup's number. Rows without a bounds check have offsets that several windows share."""
         return max(super()._least(axis), self.n.positions.ranges.of(self.op.at[axis])[0])
 
     def _window(self, pointer: str, size_bytes: str) -> str:

@@ -1,11 +1,11 @@
-"""Slots in which workgroups hand tiles to each other: memory of the launch, behind the kernel's arguments.
+"""Slots through which workgroups exchange tiles: memory of the launch, passed after the kernel's arguments.
 
     slot 0: wave 0: registers 0 to 3 of lane 0, of lane 1, …; registers 4 to 7 of lane 0, …     wave 1: …
     slot 1: …
-    behind all slots: a flag for each wave of each slot, 0 where it is empty
+    after all slots: a flag for each wave of each slot, 0 where it is empty
 
-Both sides hold their tiles alike, so that neither changes its layout, and neighbouring lanes touch neighbouring bytes.
-A wave waits for the flag of its number alone, and no waves meet.
+Both sides have the same layout, so neither converts it, and accesses of neighbouring lanes coalesce. A wave waits only
+for the flag of the wave with its number; there is no barrier.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import BITS, Held, regrouped
 
 TOGETHER, FLAG_BYTES = 4, 32
-"""Registers that a lane moves at once; flags lie so far apart that waiting for one does not slow the next."""
+"""Registers that a lane moves at once; the distance of flags, so that polling one does not slow down the next."""
 
 
 def exchange_bytes(kind: Exchange, kernel: Kernel) -> int:
-    """The slots, and their flags."""
+    """Return the bytes of the slots and their flags."""
     return prod(kind.shape) * kind.dtype.bytes + kind.shape[0] * prod(kernel.waves) * FLAG_BYTES
 
 
 class Exchanges:
-    """The part of a kernel that speaks with other workgroups."""
+    """Lowers the ops that exchange tiles between workgroups."""
 
     def __init__(self, target: AsynchronousTarget, numbers: Registers, kernel: Kernel) -> None:
         self.target, self.n, self.f = target, numbers, numbers.f
@@ -69,7 +69,7 @@ class Exchanges:
         return self.added(x, exchange, number)
 
     def take_over_all(self, tile: Value, exchange: Value, slot: Value, apart: Value, count: int) -> Held:
-        """Each lane waits for a flag of its own, so that all are awaited at once; then all parts are loaded."""
+        """Return the tile plus those of `count` slots: each lane polls one flag, then all slots are loaded."""
         x = regrouped(self.f, self.n.vector(tile), TOGETHER)
         first, far = self.number(slot), self.number(apart)
         for done in range(0, count, self.lanes):
@@ -81,7 +81,7 @@ class Exchanges:
         return x
 
     def added(self, x: Held, exchange: Value, slot: str) -> Held:
-        """With what lies in a slot."""
+        """Return x plus the tile in a slot."""
         add = "fadd" if x.kind == "float" else "add"
         parts = []
         for part, where in zip(x.parts, self.places(len(x.parts), x, exchange, slot), strict=True):
@@ -90,7 +90,7 @@ class Exchanges:
         return Held(x.shape, x.kind, TOGETHER, tuple(parts))
 
     def one_of(self, first: str, apart: str, count: int) -> tuple[str, str]:
-        """A slot for each lane, and whether it has it alone: of `count`, the last is for all the rest, too."""
+        """Return a slot for each lane, and 1 where it is that lane's alone: lanes beyond `count` repeat the last."""
         lane = self.n.target.lane(self.f)
         inside = self.f.value(f"icmp ult i32 {lane}, {count}")
         which = self.f.value(f"select i1 {inside}, i32 {lane}, i32 {count - 1}")
@@ -103,7 +103,7 @@ class Exchanges:
         return self.f.value(f"add i32 {slot}, {count}") if count else slot
 
     def places(self, count: int, x: Held, exchange: Value, slot: str) -> list[str]:
-        """Of each of `count` parts of this lane's registers, which a slot holds."""
+        """Return the addresses in a slot of the `count` parts of this lane's registers."""
         kind = exchange.type
         assert isinstance(kind, Exchange)
         far = self.scaled(slot, prod(kind.shape[1:]) * kind.dtype.bytes)
@@ -132,5 +132,5 @@ class Exchanges:
         return self.n.sum(self.n.positions.of(v), 32)
 
     def bytes(self, x: Held) -> int:
-        """That a lane moves at once."""
+        """Return the bytes that a lane moves at once."""
         return TOGETHER * BITS[x.kind] // 8

@@ -1,7 +1,7 @@
-"""Arithmetic on f32, and exp, exp2, log, log2, log10 spelled out in it where LLVM has no words for them.
+"""f32 arithmetic, and exp, exp2, log, log2, log10 in it where LLVM has no intrinsics for them.
 
 x = n · ln 2 + r makes exp(x) a polynomial of a small r times 2ⁿ; x = 2ⁿ · m with m near 1 makes log(x) = n · ln 2 +
-2 · atanh((m - 1) / (m + 1)), which keeps every digit near 1. The coefficients are Chebyshev fits; each function stays
+2 · atanh((m - 1) / (m + 1)), which keeps every digit near 1. The coefficients are Chebyshev fits; each function is
 within 4 units in the last place.
 """
 
@@ -35,27 +35,28 @@ LOG = (2.000000000009302, 0.6666666512214726, 0.40000409781290575, 0.28533482912
 """log((1 + s) / (1 - s)) / s in s², for |s| < 0.172."""
 LOG2_E = 1.4426950408889634
 LOG2_E_PARTS = (1.44269502162933349609375, 1.92596303e-08)
-"""The nearest f32, and what is left."""
+"""log₂ e: the nearest f32, and the rest."""
 LN_2 = (0.693145751953125, 1.42860677e-06)
-"""Their sum is ln 2, and the first times a whole number up to 2¹⁰ is exact."""
+"""Two floats whose sum is ln 2; the first times an integer up to 2¹⁰ is exact."""
 LOG10_2 = (0.301025390625, 4.6050389811952113e-06)
-"""Their sum is log₁₀ 2, and the first times a whole number up to 2¹⁰ is exact."""
+"""Two floats whose sum is log₁₀ 2; the first times an integer up to 2¹⁰ is exact."""
 LOG10_E = 0.4342944819032518
 ROOT_HALF = 0.7071067811865476
 SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
+"""Subnormal arguments of a logarithm are scaled to normal ones, whose exponent bits are n."""
 FAR = 300.0
-"""Beyond ± this, powers are 0 or infinite."""
+"""Beyond ± this argument, powers are 0 or infinity."""
 
 
 class ExponentArithmetic:
-    """Arithmetic on a vector of f32; `known` says how LLVM calls exp and its kind, as far as it can."""
+    """Arithmetic on a vector of f32; `known` has the LLVM intrinsics of exp and similar functions."""
 
     def __init__(self, f: LlvmFunction, lanes: int, known: Mapping[str, str]) -> None:
         self.f, self.lanes, self.known = f, lanes, known
         self.kind, self.ints = vector(lanes, "float"), vector(lanes, "i32")
 
     def exponential(self, name: str, x: str) -> str:
-        """exp, exp2, log, log2 or log10."""
+        """Return exp, exp2, log, log2 or log10 of x."""
         word = self.known.get(name, "")
         if not word:
             return spelled(self, name, x)
@@ -104,7 +105,7 @@ class ExponentArithmetic:
 
 
 def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
-    """One of the functions, of f32."""
+    """Return one of the functions of f32, by arithmetic."""
     match name:
         case "exp" if "exp2" in m.known:
             return _exponential(m, x)
@@ -124,7 +125,7 @@ def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
 
 
 def _exponential(m: ExponentArithmetic, x: str) -> str:
-    """By powers of two: a whole one, and one between 0 and 1, whose sum is x · log₂ e with all its digits."""
+    """Return exp by powers of two: an integer one and a fractional one, whose sum is x · log₂ e with all its digits."""
     near = _near(m, x)
     whole = m.call("floor", m.do("fmul", near, LOG2_E_PARTS[0]))
     back = m.f.value(f"fneg {m.kind} {whole}")
@@ -133,7 +134,7 @@ def _exponential(m: ExponentArithmetic, x: str) -> str:
 
 
 def _near(m: ExponentArithmetic, x: str) -> str:
-    """x, but for what is so far from 0 that its power is 0 or infinite; comparisons, not minima, let NaN through."""
+    """Clip x to where its power is neither 0 nor infinity; comparisons, unlike minima, pass NaN."""
     low = m.choose(m.below(x, -FAR), m.number(-FAR), x)
     return m.choose(m.compare("ogt", low, FAR), m.number(FAR), low)
 
@@ -147,7 +148,7 @@ def _power(m: ExponentArithmetic, x: str, natural: bool) -> str:
     else:
         rest = m.do("fsub", near, n)
     small = m.polynomial(rest, EXP if natural else EXP2)
-    # In three steps, since the power itself may lie beyond the largest number, or below the smallest normal one.
+    # In three steps, since the power itself may be beyond the largest float, or below the smallest normal one.
     count = m.to_ints(n)
     third = m.bits("sdiv", count, 3)
     powers = (third, third, m.bits("sub", count, m.bits("mul", third, 2)))
@@ -157,14 +158,14 @@ def _power(m: ExponentArithmetic, x: str, natural: bool) -> str:
 
 
 def _clipped(m: ExponentArithmetic, n: str) -> str:
-    """A power of two that a float can hold."""
+    """Return a power of two in the range of a float."""
     kinds = [(m.ints, n), (m.ints, m.whole(126))]
     low = m.f.call(m.ints, f"llvm.smin.{suffix(m.ints)}", kinds)
     return m.f.call(m.ints, f"llvm.smax.{suffix(m.ints)}", [(m.ints, low), (m.ints, m.whole(-126))])
 
 
 def _logarithm(m: ExponentArithmetic, x: str) -> tuple[str, str]:
-    """n and log(m) of x = 2ⁿ · m, with m between √½ and √2."""
+    """Return n and log(m) of x = 2ⁿ · m, with m between √½ and √2."""
     tiny = m.below(x, SMALLEST_NORMAL)
     scaled = m.choose(tiny, m.do("fmul", x, SCALE), x)
     moved = m.choose(tiny, m.number(-24.0), m.number(0.0))
@@ -177,7 +178,7 @@ def _logarithm(m: ExponentArithmetic, x: str) -> tuple[str, str]:
 
 
 def _special(m: ExponentArithmetic, x: str, log: str) -> str:
-    """Logarithms of what is not positive, or infinite."""
+    """Replace the logarithms of 0, negative numbers and infinity."""
     found = m.choose(m.compare("ogt", x, 3.4028234663852886e38), x, log)
     found = m.choose(m.compare("oeq", x, 0.0), m.number(float("-inf")), found)
     return m.choose(m.compare("uge", x, 0.0), m.choose(m.compare("uno", x, x), x, found), m.number(float("nan")))

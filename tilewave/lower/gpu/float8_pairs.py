@@ -1,4 +1,4 @@
-"""8-bit floats that a machine converts itself: two at a time, in the lower or upper half of a word of four.
+"""Hardware conversions of 8-bit floats: two at a time, in the lower or upper half of a word of four.
 
 6 bytes b0 … b5  →  words (b0 b1 b2 b3) (b4 b5 0 0)  →  pairs (b0 b1) (b2 b3) (b4 b5) of f32  →  6 numbers
 """
@@ -9,11 +9,11 @@ from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import LlvmFunction, vector
 
 BYTES = 4
-"""Of a word."""
+"""Bytes of a word."""
 
 
 def widen_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
-    """The numbers that `lanes` bytes stand for, as f32."""
+    """Return the f32 values of `lanes` 8-bit floats."""
     words = _words(f, x, lanes)
     pairs = [by.from_float8(f, dtype, words[at // 2], at % 2) for at in range(-(-lanes // 2))]
     whole = pairs[0] if len(pairs) == 1 else _joined(f, pairs)
@@ -21,7 +21,7 @@ def widen_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs
 
 
 def narrow_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
-    """The bytes of `lanes` numbers, rounded to nearest even."""
+    """Return the bytes of `lanes` numbers, rounded to nearest even."""
     wide = vector(lanes, "float")
     numbers = [f.value(f"extractelement {wide} {x}, i32 {i}") for i in range(lanes)] if lanes > 1 else [x]
     numbers += numbers[-1:] * (lanes % 2)
@@ -37,7 +37,7 @@ def narrow_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pair
 
 
 def _words(f: LlvmFunction, x: str, lanes: int) -> list[str]:
-    """The bytes in words; zeros behind the last."""
+    """Return the bytes as words, padded with zeros after the last."""
     if lanes == 1:
         return [f.value(f"zext i8 {x} to i32")]
     count = -(-lanes // BYTES)
@@ -52,7 +52,7 @@ def _words(f: LlvmFunction, x: str, lanes: int) -> list[str]:
 
 
 def _joined(f: LlvmFunction, pairs: list[str]) -> str:
-    """Pairs of f32 behind each other."""
+    """Concatenate pairs of f32."""
     whole = "poison"
     kind = vector(2 * len(pairs), "float")
     for at, pair in enumerate(pairs):
@@ -70,7 +70,7 @@ def _inserted(f: LlvmFunction, words: list[str]) -> str:
 
 
 def _cut(f: LlvmFunction, whole: str, kind: str, count: int, lanes: int) -> str:
-    """The first `lanes` of `count` elements; of one there is no vector."""
+    """Return the first `lanes` of `count` elements; a scalar for one lane."""
     if count == lanes:
         return whole
     if lanes == 1:

@@ -1,6 +1,6 @@
-"""Narrow floats on GPUs: to f32 and back, for one number or a vector of them.
+"""Narrow floats on GPUs: to f32 and back, on scalars or vectors.
 
-8-bit floats go through arithmetic that every chip has, unless the machine has instructions for them.
+8-bit floats are converted by integer and float arithmetic, unless the target has instructions for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewave.lower.numbers import cast as plain_cast
 
 @dataclass(frozen=True)
 class Float8:
-    """1 sign bit, then exponent and mantissa; `largest` is the code of the largest number, `beyond` what follows it."""
+    """An 8-bit format: sign bit, exponent, mantissa; `largest` is the code of the largest number, `beyond` the next."""
 
     mantissa: int
     bias: int
@@ -45,13 +45,13 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class FloatConversions:
-    """Conversions in one function; `float8` are those that the machine does itself."""
+    """Conversions in one function; `float8` are those of the hardware."""
 
     f: LlvmFunction
     float8: Float8Pairs | None
 
     def cast(self, x: str, old: DType, new: DType, lanes: int) -> str:
-        """x in another dtype."""
+        """Return x in another dtype."""
         if old == new:
             return x
         if is_narrow(old):
@@ -61,7 +61,7 @@ class FloatConversions:
         return plain_cast(self.f, x, old, new, lanes)
 
     def widen(self, x: str, dtype: DType, lanes: int) -> str:
-        """A narrow float as f32."""
+        """Return a narrow float as f32."""
         if dtype in (F16, BF16):
             return widened(self.f, x, dtype, lanes)
         if self.float8 and dtype.name in self.float8.converts:
@@ -69,7 +69,7 @@ class FloatConversions:
         return _from_float8(self.f, x, FORMATS[dtype.name], lanes)
 
     def narrow(self, x: str, dtype: DType, lanes: int) -> str:
-        """An f32 rounded to a narrow float, to nearest even."""
+        """Return an f32 rounded to a narrow float, to nearest even."""
         f, wide = self.f, vector(lanes, "float")
         if dtype == F16:
             return f.value(f"fptrunc {wide} {x} to {vector(lanes, 'half')}")
@@ -82,7 +82,7 @@ class FloatConversions:
 
 
 class _Words:
-    """Arithmetic on words of 32 bits, and on the floats that they spell."""
+    """Arithmetic on 32-bit words, and on the floats with these bits."""
 
     def __init__(self, f: LlvmFunction, lanes: int) -> None:
         self.f, self.lanes = f, lanes
@@ -108,7 +108,7 @@ class _Words:
 
 
 def _from_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
-    """The bits in the place of an f32's are the number, but for the difference of the two biases."""
+    """Return an 8-bit float as f32: its bits shifted into those of an f32, scaled by the difference of the biases."""
     w = _Words(f, lanes)
     bits = f.value(f"zext {vector(lanes, 'i8')} {x} to {w.ints}")
     size = w.do("and", bits, 0x7F)
@@ -123,7 +123,7 @@ def _from_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     sign = w.do("shl", w.do("and", bits, 0x80), 24)
     signed = w.do("or", scaled, sign)
     if not fmt.signed_zero:
-        # Added to the bits of -0 this is NaN.
+        # Added to the bits of -0 this gives NaN.
         is_nan = f.value(f"icmp eq {w.ints} {bits}, {w.word(fmt.nan)}")
         signed = w.do("or", signed, w.choose(is_nan, w.word(0x7FC00000), w.word(0)))
     return w.as_float(signed)
@@ -136,7 +136,7 @@ def _to_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     odd = w.do("and", w.do("lshr", size, fmt.shift), 1)
     rounded = w.do("add", w.do("add", size, (1 << (fmt.shift - 1)) - 1), odd)
     normal = w.do("sub", w.do("lshr", rounded, fmt.shift), (127 - fmt.bias) << fmt.mantissa)
-    # Adding a number whose last digit is the smallest of the format rounds to it, and leaves the code in the low bits.
+    # Adding a float whose last digit is the format's smallest rounds to the format and leaves the code in the low bits.
     ruler = 2.0 ** (1 - fmt.bias - fmt.mantissa + 23)
     sum_ = f.value(f"fadd {w.floats} {w.as_float(size)}, {w.number(ruler)}")
     tiny = w.do("sub", w.as_int(sum_), w.as_int(w.number(ruler)))

@@ -1,10 +1,10 @@
-"""Sums of 16 bits on their way to shared memory: four blocks of 8 x 8 at a time, where the machine has an instruction.
+"""Stores of 16-bit sums to shared memory by stmatrix: four blocks of 8 x 8 at a time.
 
 A lane holds two neighbours of row lane // 4 of each block; the instruction takes the address of one row from each lane:
 row lane % 16 of the blocks on the left for lanes below 16, and of those 8 columns to the right for the others.
 
-Where rows of the memory are columns of the blocks, the instruction transposes each, and these rows' addresses are asked
-for: lane % 8 of the blocks above for lanes below 16, and of those 8 rows below for the others.
+Where rows of the memory are columns of the blocks, the instruction transposes each block, and lanes give the addresses
+of these rows: lane % 8 of the blocks above for lanes below 16, and of those 8 rows below for the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, regrouped
 
 BLOCK, PAIR = 8, 2
+"""Rows and columns of a block, and the 16-bit elements of a register."""
 
 
 @dataclass(frozen=True)
 class FragmentStore:
-    """A store of sums whose address, but for the lane's own part, is `at`."""
+    """A store of sums at `at`, without the lane's term of the address."""
 
     registers: Registers
     target: AsynchronousTarget
@@ -37,11 +38,11 @@ class FragmentStore:
     memory: Memory
     at: tuple[Affine, ...]
     is_turned: bool
-    """Whether blocks are transposed on their way."""
+    """Whether the store transposes blocks."""
 
     @staticmethod
     def of(registers: Registers, op: Store, memory: Memory) -> FragmentStore | None:
-        """None where lanes do not hold fragments, or rows of blocks are not whole in shared memory."""
+        """Return the store; None where lanes do not hold fragments, or rows of blocks are split in shared memory."""
         target, held = registers.target.asynchronous, op.x.type
         if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
             return None
@@ -56,7 +57,7 @@ class FragmentStore:
         return FragmentStore(registers, target, op, memory, rest, is_turned)
 
     def write(self, x: Held, pointer: str) -> None:
-        """Blocks side by side, two and two; each of them is 8 rows above another."""
+        """Store blocks in pairs along the columns; each has another 8 rows below it."""
         f = self.registers.f
         words = regrouped(f, x, PAIR).parts
         *lead, across, _, _ = x.shape
@@ -70,7 +71,7 @@ class FragmentStore:
                 self.target.store_fragments(f, spot, list(words[first : first + count]), self.is_turned)
 
     def address(self, register: Sequence[int]) -> OffsetNumber:
-        """Of this lane's row, in bytes."""
+        """Return the offset in bytes of the row whose address this lane gives."""
         row, column = self.turned_row() if self.is_turned else self.row()
         here = []
         for axis, s in enumerate(self.at):
@@ -82,7 +83,7 @@ class FragmentStore:
         return found
 
     def row(self) -> tuple[OffsetNumber, OffsetNumber]:
-        """Of the memory, whose address this lane gives, and the column where the block begins."""
+        """Return the row whose address this lane gives, and the first column of its block."""
         return self.of_lane("and i32 {}, 15", 15), self.of_lane("lshr i32 {}, 4", 1) * BLOCK
 
     def turned_row(self) -> tuple[OffsetNumber, OffsetNumber]:
@@ -97,7 +98,7 @@ class FragmentStore:
 
 
 def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], is_turned: bool) -> bool:
-    """Blocks beside each other, two rows of blocks, two neighbours; or the same, transposed."""
+    """Return whether registers are blocks next to each other, two rows of blocks and two neighbours, or transposed."""
     nothing = (0,) * (len(steps[0]) - 2)
     sides = ((0, BLOCK), (BLOCK, 0), (0, 1))
     wanted = tuple((*nothing, *(side[::-1] if is_turned else side)) for side in sides)
@@ -105,8 +106,8 @@ def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], i
 
 
 def _without_lane(registers: Registers, op: Store, is_turned: bool) -> tuple[Affine, ...] | None:
-    """The positions without lane // 4 in the row and lane % 4 · 2 in the column, if that is what lanes add; or, where
-    blocks are transposed, the other way round."""
+    """Return the positions without lane // 4 in the row and lane % 4 · 2 in the column (swapped for transposed blocks);
+    None where lanes add anything else."""
     found, row = [], 1 if is_turned else 2
     for axis, v in enumerate(op.at):
         s = registers.positions.of(v)
@@ -125,7 +126,7 @@ def _without_lane(registers: Registers, op: Store, is_turned: bool) -> tuple[Aff
 
 
 def _is_lane_by_four(registers: Registers, terms: dict[Value, int], kind: type[Op], wanted: int) -> bool:
-    """Whether the only term is `wanted` times the lane's number by 4."""
+    """Return whether the only term is `wanted` times lane // 4 or lane % 4, as `kind` says."""
     if len(terms) != 1:
         return False
     ((v, factor),) = terms.items()

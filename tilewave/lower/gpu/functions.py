@@ -1,7 +1,7 @@
-"""exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
+"""exp, tanh, erf and similar functions on GPUs: LLVM intrinsics where there are any, else f32 arithmetic.
 
-tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp.
-Angles stand in `lane_angles`. The coefficients are Chebyshev fits; docs/language.md says how far each function is off.
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp. sin
+and cos are in `angles`. The coefficients are Chebyshev fits; docs/language.md gives the error of each function.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TANH = (
     0.002079985650165747,
 )
 TANH_NEAR = 0.64
+"""Below this, tanh is a polynomial of the square times x; from there on it comes from exp."""
 ERF = (
     0.1283791670623615,
     -0.3761263847599041,
@@ -49,11 +50,11 @@ ERF_REST = (
 """log2(1 - erf(x)) for 1 < x < 4.1; beyond, erf is 1."""
 ERF_FAR = 4.1
 ABOUT_DIVIDED = "fdiv afn"
-"""To a unit in the last place or so, which is enough for what is then taken from 1, and a fifth of the instructions."""
+"""A division to about one unit in the last place, enough for a term subtracted from 1; a fifth of the instructions."""
 
 
 def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
-    """A function of f32, or of an f64 what the chip has for it: its root, and whole numbers next to it."""
+    """Return a function of f32; of f64 only those that the chip has: square root and roundings."""
     if isinstance(op, (ir.Sqrt, ir.Rsqrt, ir.Rounding)):
         return elementwise(f, op, [x], dtype, lanes)
     if dtype != F32:
@@ -92,5 +93,6 @@ class _Math(ExponentArithmetic):
         within = self.choose(self.below(size, ERF_FAR), size, self.number(ERF_FAR))
         rest = self.exponential("exp2", self.polynomial(within, ERF_REST))
         far = self.do("fsub", self.number(1.0), rest)
-        is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")  # what is no number stays none
+        # Unordered, so that NaN takes the polynomial.
+        is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")
         return self.choose(is_near, near, self.call("copysign", far, x))

@@ -1,4 +1,4 @@
-"""A lane-level kernel in LLVM IR: one function that every lane of every workgroup runs."""
+"""Lowering of a lane-level kernel to LLVM IR: one function that every lane of every workgroup runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHARED_ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class LoweredLanes:
-    """A kernel in LLVM IR, and what its launch must provide."""
+    """A kernel in LLVM IR, and the needs of its launch."""
 
     llvm_ir: str
     name: str
@@ -48,13 +48,13 @@ class LoweredLanes:
     shared_bytes: int
     workgroup_size: int
     workgroups: int | str
-    """Or the name of the number among the arguments that is theirs."""
+    """The number of workgroups, or the name of the argument that gives it."""
     reaches: tuple[Reach, ...]
-    """How far windows reach into the arrays; one that lies otherwise than they allow needs a build of its own."""
+    """How far windows reach into each array; a layout that a reach does not allow needs a separate build."""
     maps: tuple[MapArgument, ...] = ()
-    """What the copy engine is told of arrays; these parameters follow the arguments."""
+    """The TMA tensor maps; these parameters follow the arguments."""
     launch: str = ""
-    """The text of what is computed at each launch, where sizes are open."""
+    """The text of the ops computed at each launch, for dynamic shapes."""
 
 
 def lower_lanes(
@@ -64,10 +64,10 @@ def lower_lanes(
     alignments: Mapping[str, int] | None = None,
     whole_rows: bool = False,
 ) -> LoweredLanes:
-    """The LLVM IR of a kernel; arrays named in `any_strides` may have any strides, the others lie in rows of stride 1.
+    """Return the LLVM IR of a kernel; arrays in `any_strides` may have any strides, others have a last stride of 1.
 
-    `alignments`: bytes that an array's address, and the distance of its rows, are multiples of; with `whole_rows` the
-    length of its rows is, too.
+    `alignments`: bytes that an array's address and row strides are multiples of; with `whole_rows` so is the length of
+    its rows.
     """
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
@@ -97,7 +97,7 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
 
 
 def _launched(kernel: Kernel) -> tuple[Value, ...]:
-    """What a launch computes for all workgroups: it is passed like the numbers of the call."""
+    """Return the values computed once per launch, which are passed after the scalar arguments."""
     launch = launch_of(kernel)
     return launch.results if launch else ()
 
@@ -107,7 +107,7 @@ def _exchanges(kernel: Kernel) -> list[Value]:
 
 
 class _Body:
-    """The function of one lane; it keeps a value for each of the kernel's."""
+    """The function of one lane; it has an LLVM value for each value of the kernel."""
 
     def __init__(
         self,
@@ -131,9 +131,10 @@ class _Body:
         self.written = _stored(kernel)
         self.shared_bytes = 0
         self.leader = 0
-        """The first wave of those that run the block that is being written."""
+        """The first of the waves that run the current block."""
         reach = ArrayWindow if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
+        # After shared_memory, because direct loads decide the metadata of its loads.
         self.brought = self.bringing()
         self.async_ops = (
             AsynchronousOps(target.asynchronous, self.registers, kernel, self.places, self.allot)
@@ -143,7 +144,7 @@ class _Body:
         self.exchanges = Exchanges(target.asynchronous, self.registers, kernel) if target.asynchronous else None
 
     def bringing(self) -> DirectLoads | None:
-        """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
+        """Return the direct-to-shared loads, if any; the kernel waits for them, so LLVM must not insert waits."""
         brings = self.target.brings
         if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
@@ -194,7 +195,7 @@ class _Body:
     # -- blocks and ops
 
     def block(self, block: Block) -> list[Value]:
-        """Write a block's ops; what it yields."""
+        """Emit a block's ops and return what it yields."""
         for run in _runs(block.ops):
             self.at(run[0])
             if isinstance(run[0], ir.Yield):
@@ -214,7 +215,7 @@ class _Body:
     # -- numbers and vectors
 
     def elementwise(self, op: ir.Elementwise) -> None:
-        """One of numbers; those of vectors are written in runs."""
+        """Emit a scalar elementwise op; those on vectors are emitted in runs."""
         taken = [self.registers.scalars[v] for v in op.operands]
         self.registers.put(op.result, self.registers.arithmetic.apply(op, taken, 1))
 
@@ -228,7 +229,7 @@ class _Body:
         self.registers.vectors[op.result] = self.registers.make(op)
 
     def all_of(self, op: ir.AllOf) -> None:
-        """Every lane has it; the first one's is known to be the same in all."""
+        """Bind a scalar to the first register, which is the same in all lanes."""
         x = self.registers.vector(op.x)
         (one,) = cut(self.f, x.parts[0], x.kind, x.width, 1)
         self.registers.put(op.result, one)
@@ -248,7 +249,7 @@ class _Body:
         self.exchanges.op(op)
 
     def order(self, op: Op) -> None:
-        """What decides when instructions run, not what they compute."""
+        """Emit ops that affect scheduling and ordering, not values."""
         match op:
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
@@ -301,7 +302,7 @@ class _Body:
         self.places[op.result] = SharedPlace(op.result.type, under.pointer)
 
     def allot(self, name: str, size: int, alignment: int) -> str:
-        """Shared memory behind what others have."""
+        """Return the address of `size` bytes of shared memory after those allocated so far."""
         begin = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = begin + -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         return self.target.shared_memory(self.module, f"{self.kernel.name}.{name}", begin, size)
@@ -335,11 +336,11 @@ class _Body:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def in_rows(self, place: GlobalPlace | SharedPlace) -> TypeGuard[GlobalPlace]:
-        """Windows find out by themselves what is inside; they move chunks that lie anywhere element by element."""
+        """Return whether `place` is global memory without windows; windows move unaligned chunks by elements."""
         return isinstance(place, GlobalPlace) and self.target.windows is None
 
     def loads_blocks(self, op: ir.Load, place: GlobalPlace | SharedPlace) -> bool:
-        """Whether of chunks that lie anywhere aligned blocks are loaded, and shifted."""
+        """Return whether unaligned chunks are loaded as aligned blocks and shifted."""
         if not self.in_rows(place):
             return False
         if isinstance(op, ir.LoadUnaligned):
@@ -356,7 +357,7 @@ class _Body:
         self.brought.bring(op, place, to)
 
     def from_memory(self, x: Held, v: Value) -> Held:
-        """Truth values are bytes in memory, and bits in registers."""
+        """Return x as held in registers: booleans are bytes in memory and bits in registers."""
         if v.type.dtype != BOOL:
             return x
         x = regrouped(self.f, x, 1)
@@ -396,7 +397,7 @@ class _Body:
         self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
 
     def count(self, op: ir.Loop, kind: str, trips: str) -> StepCount | ByteCount:
-        """How a loop counts: in steps, or, where a launch tells how many, in the bytes that they move windows on."""
+        """Return a loop's counter: steps, or, for a dynamic trip count, the bytes by which they advance windows."""
         moved = self.global_memory.moved_bytes(op, self.places) if is_open(self.kernel) and kind == "i32" else 0
         least, most = self.registers.positions.ranges.of(op.trips)
         if moved > 1 and least != most and most * moved < 1 << 32:
@@ -404,7 +405,7 @@ class _Body:
         return StepCount(self.f, kind, trips)
 
     def once(self, op: ir.Loop, holds: str, kind: str) -> None:
-        """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""
+        """Emit a loop of at most one step as a branch: LLVM would hoist loop-invariant code out of a loop."""
         args = op.body.args[1:]
         before = self.registers.carried(op.init, args)
 
@@ -485,7 +486,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.While: _Body.repeat_while,
     ir.Role: _Body.role,
 }
-"""What a lane does for each op."""
+"""The lowering of each lane-level op."""
 
 
 def _is_elementwise(op: Op) -> bool:
@@ -493,16 +494,16 @@ def _is_elementwise(op: Op) -> bool:
 
 
 def _reduces_rows(op: Op, run: Sequence[Op]) -> bool:
-    """Whether it takes rows of what a run of elementwise ops makes."""
+    """Return whether an op reduces rows of a result of a run of elementwise ops."""
     made = {other.result for other in run}
     return isinstance(op, ir.ReduceRegisters) and op.x in made and len(op.x.type.shape) - 1 in op.axes
 
 
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:
-    """Ops one by one, but for elementwise ones of one shape; what else these need stands in front of them."""
+    """Return the ops in runs: elementwise ops of one shape together, pure ops between them moved before the run."""
     found: list[list[Op]] = []
     run: list[Op] = []
-    """The last of `found`, if it can go on."""
+    """The last of `found`, if it can be extended."""
     for op in ops:
         if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
             run.append(op)
@@ -526,13 +527,13 @@ def _parameter_kind(v: Value) -> str:
 
 
 def _stored(kernel: Kernel) -> set[Value]:
-    """The memories that some lane, or the copy engine, writes."""
+    """Return the memories that lanes or TMA write."""
     return {v for op in walk(kernel.body) for v in op.written}
 
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
-    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on, and keeps
-    # what it loaded over every barrier.
+    # LLVM assumes that no other pointer writes the memory of a `noalias` one, from the function's entry on, and keeps
+    # loaded values across barriers; so arrays that are also stored, or written by an earlier kernel (PDL), have none.
     starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
     loaded = {v for op in walk(kernel.body) for v in op.read}
     shared_with_others = loaded & _stored(kernel)

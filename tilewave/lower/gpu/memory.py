@@ -1,10 +1,10 @@
 """Loads and stores of lanes.
 
-Global memory is reached through windows: what no lane sees differently and no loop changes moves the window's first
-byte, in 64 bits; what the loop changes is an offset that all lanes share; the rest is each lane's own offset. A lane
-that must not touch its element gets an offset outside every window.
+Global memory is accessed through windows: uniform, loop-invariant terms move the window's first byte, in 64 bits; terms
+that the loop changes are an offset shared by all lanes; the rest is an offset per lane. A lane that is out of bounds
+gets an offset outside every window.
 
-Arrays of any strides (other than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are reached by
+Arrays of any strides (other than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are accessed by
 64-bit addresses instead, element by element.
 """
 
@@ -30,9 +30,9 @@ from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import in_memory
 
 OUTSIDE = str(-(1 << 31))
-"""A lane's offset that no window reaches: windows are smaller than 2³¹ bytes."""
+"""A lane offset outside every window: windows are smaller than 2³¹ bytes."""
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
-"""What loads and stores move, by bytes."""
+"""The LLVM types of loads and stores, by bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class GlobalPlace:
     alignment: int = 1
     """Bytes that its address, and each of its strides but the last, are multiples of."""
     is_written: bool = False
-    """By this kernel too, so that nobody may look at an element that is not its own."""
+    """Whether this kernel also writes the array, so that a lane may access only its own elements."""
     whole_rows: bool = False
-    """Whether rows are as long as multiples of the alignment, also where only a launch tells their length."""
+    """Whether the length of rows is a multiple of the alignment, also for a dynamic length."""
 
     @property
     def bytes(self) -> int:
@@ -57,28 +57,28 @@ class GlobalPlace:
 
     @property
     def extents(self) -> tuple[str, ...]:
-        """As LLVM has them, in 64 bits: numbers, or what the launch passes."""
+        """The extents as 64-bit LLVM values: constants, or launch values."""
         return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
 
     def is_open(self, axis: int) -> bool:
-        """Whether only a launch tells how long it is."""
+        """Return whether an extent is dynamic."""
         return isinstance(self.memory.extents[axis], str)
 
     @property
     def whole(self) -> int:
-        """A number of elements that rows are multiples of, as far as it is known."""
+        """The number of elements that the length of rows is known to be a multiple of."""
         length = self.memory.extents[-1]
         return length if isinstance(length, int) else max(1, self.alignment // self.bytes) if self.whole_rows else 1
 
     @property
     def is_large(self) -> bool:
-        """Whether it has more bytes than a window, even if it lies densely."""
+        """Whether the array has more bytes than a window, even if it is dense."""
         return not self.memory.is_open and prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Registers in groups of `width` neighbours along a memory's last axis, and where each group lies."""
+    """Registers in groups of `width` neighbours along a memory's last axis, and the offset of each group."""
 
     width: int
     offsets: tuple[tuple[int, ...], ...]
@@ -97,27 +97,27 @@ class Chunks:
         return Chunks(width, tuple(every[::width]))
 
     def finer(self, width: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-        """Each chunk in parts of `width`."""
+        """Yield each chunk's offset and the offsets of its slices of `width`."""
         for offset in self.offsets:
             yield offset, [(*offset[:-1], offset[-1] + i) for i in range(0, self.width, width)]
 
 
 class Reached(Protocol):
-    """What one load or store touches of an array that lies in rows."""
+    """The accesses of one load or store to an array with contiguous rows."""
 
     def unbroken(self, chunks: Chunks) -> int:
-        """The largest part of a chunk that one access can move: it is inside the array as a whole, or not at all."""
+        """Return the largest slice of a chunk that one access can move: inside the array as a whole or not at all."""
         ...
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
-        """What lies `at` from the first register's place."""
+        """Load from `at`, relative to the first register's position."""
         ...
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None: ...
 
 
 class GlobalAccess:
-    """Loads from and stores to arrays; `reach` says how one that lies in rows is reached."""
+    """Loads from and stores to arrays; `reach` makes the accesses of an array with contiguous rows."""
 
     def __init__(self, numbers: Registers, reach: Callable[[GlobalAccess, Load | Store, GlobalPlace], Reached]) -> None:
         self.n, self.f, self.target, self.reach = numbers, numbers.f, numbers.target, reach
@@ -171,7 +171,7 @@ class GlobalAccess:
             self._store_any_strides(place, x.kind, part, offset, condition)
 
     def note(self, reach: Reach) -> None:
-        """Windows reach so far, too."""
+        """Record the reach of a window."""
         known = self.reaches.get(reach.name, reach)
         self.reaches[reach.name] = replace(
             reach,
@@ -182,7 +182,7 @@ class GlobalAccess:
         )
 
     def moved_bytes(self, loop: Loop, places: Mapping[Value, object]) -> int:
-        """What divides the bytes by which a loop moves its windows along rows, step by step; 0 where it moves none."""
+        """Return a divisor of the bytes by which each step of a loop advances its windows along rows; 0 for none."""
         found = 0
         for op in loop.body.ops:
             place = places.get(op.memory) if isinstance(op, (Load, CopyAsyncChunks)) else None
@@ -193,7 +193,7 @@ class GlobalAccess:
     # -- whole arrays
 
     def span_bytes(self, place: GlobalPlace) -> str:
-        """From an array's first byte to behind its last one."""
+        """Return the bytes from an array's first to its last, inclusive."""
         f, last = self.f, "1"
         for extent, stride in zip(place.extents, place.strides, strict=True):
             steps = f.value(f"sub i64 {extent}, 1") if extent.startswith("%") else str(int(extent) - 1)
@@ -202,12 +202,12 @@ class GlobalAccess:
         return f.value(f"mul i64 {last}, {place.bytes}")
 
     def extent(self, place: GlobalPlace, axis: int, bits: int) -> str:
-        """In so many bits, for positions that fit them."""
+        """Return an extent in `bits`, for positions that fit them."""
         found = place.extents[axis]
         return self.f.value(f"trunc i64 {found} to i32") if found.startswith("%") and bits == 32 else found
 
     def stride_bytes(self, place: GlobalPlace, axis: int) -> str:
-        """In 32 bits, for what moves within a window."""
+        """Return a stride in bytes, in 32 bits, for offsets within a window."""
         short = self.f.value(f"trunc i64 {place.strides[axis]} to i32")
         return self.f.value(f"mul i32 {short}, {place.bytes}")
 
@@ -216,7 +216,7 @@ class GlobalAccess:
     def each_of(
         self, op: Load | Store | CopyAsyncChunks, place: GlobalPlace, chunks: Chunks
     ) -> Iterator[tuple[str, str]]:
-        """The offset in elements of each register, and whether it may be touched."""
+        """Yield the offset in elements of each register, and the condition under which it may be accessed."""
         f = self.f
         sums = [self.n.positions.of(v) for v in op.at]
         for offsets in chunks.offsets:
@@ -226,7 +226,7 @@ class GlobalAccess:
             yield self._flat(place, here), self.all_of([*inside, *filter(None, there), *map(self.n.truth, op.mask)])
 
     def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
-        """The position of each register along each axis, in 64 bits."""
+        """Yield the position of each register along each axis, in 64 bits."""
         f = self.f
         axes = []
         for v in op.at:
@@ -248,7 +248,7 @@ class GlobalAccess:
         return found
 
     def is_there(self, op: Load | Store | CopyAsyncChunks, axis: int, step: int) -> str:
-        """Whether a register so far from a lane's first one lies in the part of a tile that is there; "": surely."""
+        """Return whether the register at `step` is in the valid part of a padded tile; "" if it always is."""
         if isinstance(op, CopyAsyncChunks) or not op.own:
             return ""
         whole = self.n.positions.of(op.own[axis]).plus(step)
@@ -257,14 +257,14 @@ class GlobalAccess:
         return self.f.value(f"icmp ult i32 {self.n.sum(whole, 32)}, {op.within[axis]}")
 
     def is_never_there(self, op: Load | Store, axis: int, step: int) -> bool:
-        """Whether a register so far from a lane's first one lies beyond that part in every lane."""
+        """Return whether the register at `step` is outside the valid part in every lane."""
         return (
             bool(op.own)
             and bounds(self.n.positions.of(op.own[axis]).plus(step), self.n.positions)[0] >= op.within[axis]
         )
 
     def whole_there(self, op: Load | Store | CopyAsyncChunks, axis: int) -> int:
-        """Elements of which, along an axis, all are there or none; 0: any number."""
+        """Return a number of elements along an axis that are valid all or none; 0: any number."""
         if isinstance(op, CopyAsyncChunks) or not op.own:
             return 0
         return gcd(self.n.positions.of(op.own[axis]).divisor(), op.within[axis])
@@ -277,16 +277,16 @@ class GlobalAccess:
 
     def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
-        if condition and (place.is_written or place.memory.is_open):  # which may have no elements at all
+        if condition and (place.is_written or place.memory.is_open):  # a dynamic array may have no elements at all
             return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
-        if condition:  # the array's first element is always there to be loaded, and thrown away
+        if condition:  # the array's first element can always be loaded, and discarded
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
         x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
         return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
 
     def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
-        """What is loaded where the condition holds; else 0, and nothing is looked at."""
+        """Return what `load` loads where the condition holds; else 0, without an access."""
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
@@ -304,19 +304,19 @@ class GlobalAccess:
 
 
 def from_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
-    """What a load moved, as lanes hold it."""
+    """Return a loaded value in the type that lanes hold."""
     to = held(kind, width)
     return x if raw == to else f.value(f"bitcast {raw} {x} to {to}")
 
 
 def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
-    """What lanes hold, as a store moves it."""
+    """Return a held value in the type that a store moves."""
     of = held(kind, width)
     return x if raw == of else f.value(f"bitcast {of} {x} to {raw}")
 
 
 class ArrayWindow:
-    """The part of an array that one load or store of a wave touches, or what lies so many steps `behind` that."""
+    """The window on an array that one load or store of a wave accesses, moved by `behind` elements along each axis."""
 
     def __init__(
         self,
@@ -339,13 +339,14 @@ class ArrayWindow:
         self.offset = self._shared_offset()
 
     def _lane_part(self, s: Affine) -> Affine:
-        """What differs between lanes, and never negative: the window begins at the smallest."""
+        """Return the terms that differ between lanes, never negative: the window begins at the smallest."""
         part = s.where(self.n.positions.varies)
         low = bounds(part, self.n.positions)[0]
         return part.plus(-low) if low < 0 else part
 
     def _loop_part(self, axis: int) -> Affine:
-        """What the innermost loop changes, if an offset of 32 bits can say it; a launch sees to it that it does."""
+        """Return the terms that the innermost loop changes, if they fit a 32-bit offset; for dynamic sizes the launch
+        checks that they do."""
         if self.n.loop is None or (axis != self.inner and self.place.is_large):
             return Affine()
         part = self.sums[axis].where(self._steps)
@@ -382,7 +383,7 @@ class ArrayWindow:
         )
 
     def _beyond(self, axis: int) -> int:
-        """How far behind the array's end it reaches: a tile begins inside, and the rest of its position moves it on."""
+        """Return how far past the array's end the window reaches: a tile begins inside, the other terms move it on."""
         own = bounds(self.lane[axis], self.n.positions)[1]
         if not self.stepping[axis].terms:
             return own
@@ -420,7 +421,7 @@ class ArrayWindow:
         return found
 
     def _scaled(self, x: str, axis: int) -> str:
-        """Steps along an axis in bytes."""
+        """Return steps along an axis in bytes."""
         if axis == self.inner:
             return self.f.value(f"mul nuw i32 {x}, {self.place.bytes}") if self.place.bytes > 1 else x
         return self.f.value(f"mul i32 {x}, {self.m.stride_bytes(self.place, axis)}")
@@ -433,7 +434,7 @@ class ArrayWindow:
         self.windows.store(self.f, raw, x, self.token, self.lane_offset(at), self.offset)
 
     def lane_offset(self, at: tuple[int, ...]) -> str:
-        """Of a chunk that lies `at` from the first register's."""
+        """Return the lane's byte offset of the chunk at `at`, relative to the first register's position."""
         f = self.f
         row = at[:-1]
         if row not in self.rows:
@@ -460,14 +461,14 @@ class ArrayWindow:
         return found
 
     def _is_asked(self, axis: int) -> bool:
-        """Whether a row must be looked at: what lies behind the last row lies behind the window, too."""
+        """Return whether rows need a bounds check: rows after the last are outside the window as well."""
         return axis != self.inner and not self._ends_window(axis)
 
     def _ends_window(self, axis: int) -> bool:
         return axis == 0 and self.place.is_open(axis) and self._least(axis) >= 0
 
     def _least(self, axis: int) -> int:
-        """No position along an axis is smaller."""
+        """Return a lower bound of the positions along an axis."""
         return bounds(self.sums[axis], self.n.positions)[0]
 
     def _is_inside(self, axis: int, step: int) -> str:
@@ -477,7 +478,7 @@ class ArrayWindow:
         return self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {extent}")
 
     def unbroken(self, chunks: Chunks) -> int:
-        """The largest part of a chunk that lies in the array as a whole, or not at all."""
+        """Return the largest slice of a chunk that is inside the array as a whole or not at all."""
         there = self.m.whole_there(self.op, self.inner)
         if not there and self.inner not in self.op.guard:
             return chunks.width
@@ -494,7 +495,7 @@ class ArrayWindow:
 
 
 def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:
-    """Of what a lane moves."""
+    """Return the shape of the registers that a lane moves."""
     match op:
         case CopyAsyncChunks(shape=shape):
             return shape
@@ -507,7 +508,7 @@ def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:
 
 
 def bounds(s: Affine, positions: Positions) -> tuple[int, int]:
-    """Between which numbers a sum lies."""
+    """Return the smallest and the largest value of a sum."""
     low = high = s.constant
     for v, factor in s.terms.items():
         ends = [factor * end for end in positions.ranges.of(v)]

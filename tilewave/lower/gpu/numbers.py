@@ -1,4 +1,4 @@
-"""Positions in shared memory as numbers that keep their constant apart, so that others share what they do not."""
+"""Positions in shared memory as numbers with a separate constant, so that addresses share the variable part."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class OffsetNumber:
-    """value + constant, neither negative; `value` is an LLVM i32 or nothing.
+    """value + constant, neither negative; `value` is an LLVM i32, or "" for none.
 
-    `high` bounds the value and `multiple` divides it: where two values have no bit in common their sum is spelled as
-    `or`, which LLVM, unlike an addition, leaves in front of the loop.
+    `high` bounds the value and `multiple` divides it: where two values have no bit in common their sum is emitted as
+    `or`, which LLVM, unlike an addition, keeps outside the loop.
     """
 
     f: LlvmFunction
@@ -85,12 +85,12 @@ class OffsetNumber:
 
 
 def _power_of_two(n: int) -> int:
-    """The largest that divides n."""
+    """Return the largest power of two that divides n."""
     return n & -n
 
 
 def number_of(registers: Registers, s: Affine) -> OffsetNumber:
-    """A position in 32 bits."""
+    """Return a position in 32 bits."""
     varying = s.plus(-s.constant)
     value = registers.sum(varying, 32) if s.terms else ""
     high = bounds(varying, registers.positions)[1]
@@ -98,5 +98,5 @@ def number_of(registers: Registers, s: Affine) -> OffsetNumber:
 
 
 def numbers_of(registers: Registers, at: Sequence[Value], steps: Sequence[int]) -> list[Any]:
-    """Positions, each so many steps further."""
+    """Return positions, each moved by its steps."""
     return [number_of(registers, registers.positions.of(v).plus(step)) for v, step in zip(at, steps, strict=True)]

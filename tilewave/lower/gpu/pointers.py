@@ -1,7 +1,8 @@
-"""Arrays reached by 64-bit addresses: nobody checks them, so a lane that must not touch its element looks elsewhere.
+"""Array accesses by 64-bit addresses, which the hardware does not check: an out-of-bounds lane loads the array's first
+element instead, or nothing.
 
-What the innermost loop changes is added last, so that everything else is computed in front of it. Of what is stored,
-rows are reached one from the other: a loop over tiles would have the places of all of them in registers.
+Terms that the innermost loop changes are added last, so that LLVM hoists all others out of the loop. Rows of a store
+are addressed one from the other: a loop over tiles would keep the addresses of all rows in registers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilewave.lower.gpu.ranges import INT32, within
 
 
 class Pointers:
-    """What one load or store of a lane touches."""
+    """The accesses of one load or store of a lane by pointers."""
 
     def __init__(self, memory: GlobalAccess, op: Load | Store, place: GlobalPlace) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
@@ -26,11 +27,11 @@ class Pointers:
         self.inner = len(self.sums) - 1
         self.rows: dict[tuple[int, ...], str] = {}
         self.constants = tuple(s.constant if isinstance(op, Store) else 0 for s in self.sums)
-        """Of positions, what the rows of a store add themselves."""
+        """The constant terms of the positions of a store, which its rows add."""
         self.inside: dict[tuple[int, int], str] = {}
 
     def unbroken(self, chunks: Chunks) -> int:
-        """What is inside the array as a whole or not at all, and at an address that is a multiple of its bytes."""
+        """Return the largest aligned slice of a chunk that is inside the array as a whole or not at all."""
         begins = (offset[-1] for offset in chunks.offsets)
         whole = self.place.whole if self.inner in self.op.guard else 0
         most = max(1, self.place.alignment // self.place.bytes)
@@ -45,7 +46,7 @@ class Pointers:
             return load(f, condition, raw, where)
         if condition and self.place.is_written:
             return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
-        if condition:  # the array's first element is always there to be loaded, and thrown away
+        if condition:  # the array's first element can always be loaded, and discarded
             where = f.value(f"select i1 {condition}, {self.kind} {where}, {self.kind} {self.place.pointer}")
         x = self._loaded(raw, where)
         return f.value(f"select i1 {condition}, {raw} {x}, {raw} zeroinitializer") if condition else x
@@ -72,7 +73,7 @@ class Pointers:
         return self.f.value(f"getelementptr i8, {self.kind} {self.rows[row]}, i64 {far}") if far else self.rows[row]
 
     def _row_from_last(self, row: Sequence[int]) -> str:
-        """Where a row begins: so far behind the one that was asked for last."""
+        """Return the address of a row, relative to the row addressed last."""
         f, origin = self.f, tuple(-n for n in self.constants)
         last, found = next(reversed(self.rows.items()), (origin[:-1], ""))
         found = found or self._row(origin)
@@ -83,7 +84,7 @@ class Pointers:
         return found
 
     def _row(self, steps: Sequence[int]) -> str:
-        """The place so many steps from a lane's first register: what stays in the loop first, then what it changes."""
+        """Return the address `steps` from a lane's first register: loop-invariant terms first, then the others."""
         found = self.place.pointer
         still = [s.where(lambda v: not self._steps(v)).plus(s.constant) for s in self.sums]
         stepping = [s.where(self._steps) for s in self.sums]
@@ -111,7 +112,7 @@ class Pointers:
         return 32 if within(bounds(part, self.n.positions), INT32) else 64
 
     def condition(self, at: tuple[int, ...]) -> str:
-        """Whether this lane's elements `at` from the first are inside; nothing where they surely are."""
+        """Return whether this lane's elements at `at` are inside; "" if they always are."""
         truths = [self.is_inside(axis, at[axis]) for axis in self.op.guard]
         truths += filter(None, (self.m.is_there(self.op, axis, step) for axis, step in enumerate(at)))
         return self.m.all_of([*map(self.n.truth, self.op.mask), *truths])
@@ -126,6 +127,6 @@ class Pointers:
 
 
 def _bytes(raw: str) -> int:
-    """Of what one access moves."""
+    """Return the bytes of one access."""
     lanes, _, word = raw.strip("<>").rpartition(" x ")
     return int(word[1:]) // 8 * int(lanes or 1)

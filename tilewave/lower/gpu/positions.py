@@ -1,6 +1,6 @@
-"""Positions taken apart: what is the same for all lanes of a wave, what the loop changes, and what each lane adds.
+"""Positions as affine sums: terms that are uniform in a wave, terms that the loop changes, and terms of each lane.
 
-%row = add(mul(%tile, 128), floor_div(%lane, 8))      128 · %tile, the same for all lanes + %lane // 8, each lane's own
+%row = add(mul(%tile, 128), floor_div(%lane, 8))      128 · %tile, uniform, + %lane // 8, which differs by lane
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Positions:
         return self._sums.get(v) or Affine(0, {v: 1})
 
     def varies(self, v: Value) -> bool:
-        """Whether lanes of one wave may see different numbers."""
+        """Return whether a value may differ between lanes of one wave."""
         return v in self._varies
 
     def maker(self, v: Value) -> Op | None:
-        """The op that computes v; None where a block or the kernel is given it."""
+        """Return the op that computes v; None for an argument of a block or of the kernel."""
         return self._makers.get(v)
 
     def loop_of(self, v: Value) -> Value | None:
-        """The innermost loop that computes v anew in every step, by its first argument."""
+        """Return the first argument of the innermost loop that computes v in every step."""
         return self._inside.get(v)
 
     def _visit(self, block: Block, loop: Value | None) -> None:
@@ -57,7 +57,7 @@ class Positions:
                 self._visit(inner, inner.args[0] if isinstance(op, (Loop, While)) and inner.args else loop)
 
     def _spread(self, body: Block) -> bool:
-        """Mark what is computed from what lanes see differently; whether anything new was marked."""
+        """Mark values computed from lane-dependent ones; return whether any was new."""
         before = len(self._varies)
         for v, sources in _computed(body):
             if any(s is None or s in self._varies for s in sources):
@@ -66,7 +66,7 @@ class Positions:
 
 
 def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
-    """Each value and what it is computed from; None stands for the number of the lane."""
+    """Yield each value and what it is computed from; None is the lane number."""
     for op in block.ops:
         match op:
             case Loop(_, init, body):
@@ -76,7 +76,7 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
                 yield from zip(condition.args, ((v,) for v in body.args), strict=True)
             case Const() | Workgroup() | Wave() | Ramp() | Launch():
                 yield from ((v, ()) for v in op.results)
-            case _:  # what is not computed from its operands alone may differ from lane to lane
+            case _:  # the results of other ops may differ by lane, as they do not depend on operands alone
                 for v in op.results:
                     yield v, op.operands if op.is_pure and op.operands else (None,)
         for inner in op.blocks:

@@ -1,4 +1,4 @@
-"""Products of fragments: which matrix instructions a block takes, and in which order."""
+"""Products of fragments: the matrix instructions of a block and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewave.lower.llvm import LlvmFunction
 
 
 def multiply(f: LlvmFunction, target: LaneTarget, op: Matrix, a: Held, b: Held, acc: Held) -> Held:
-    """acc + a · bᵀ. Each sum is added to again as late as possible: an instruction waits for the one it continues."""
+    """Return acc + a · bᵀ; instructions on the same sum are as far apart as possible, since each waits for the last."""
     *batch, row_blocks, depth_blocks, chunk = a.shape
     col_blocks = b.shape[-3]
     several = op.shape[2] // target.instruction_depth(op.instruction)
@@ -34,5 +34,5 @@ def multiply(f: LlvmFunction, target: LaneTarget, op: Matrix, a: Held, b: Held, 
 
 
 def _rows(x: Held) -> int:
-    """Row blocks of all batches."""
+    """Return the row blocks of all batches."""
     return prod(x.shape[:-2])

@@ -1,4 +1,4 @@
-"""Between which bounds the integers of a lane-level kernel lie, so that most of its arithmetic takes 32 bits."""
+"""Bounds of the integers of a lane-level kernel, so that most of its arithmetic takes 32 bits."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def union(a: Range, b: Range) -> Range:
 
 
 def _is_constant(op: Op) -> bool:
-    """Of integers that are no index, only these are followed: divisors are asked for, and are constants mostly."""
+    """Return whether an op makes a constant integer; of non-index integers only these have bounds (for divisors)."""
     return isinstance(op, (Const, Broadcast, Permute)) and op.results[0].type.dtype.is_int
 
 
 class LaneRanges:
-    """The bounds of every integer, scalars and vectors alike."""
+    """The bounds of every integer, scalar or vector."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = at_launch(kernel)
@@ -84,7 +84,7 @@ class LaneRanges:
         return bounds(v.type.dtype) if v.type.dtype.is_int else ANY
 
     def bits(self, v: Value) -> int:
-        """How wide the integer is that holds an index."""
+        """Return the bits of the integer that holds an index."""
         return 32 if within(self.of(v), INT32) else 64
 
     def _learn(self, block: Block) -> None:
@@ -141,7 +141,7 @@ class LaneRanges:
             self._known[result] = self.of(arg)
 
     def _carry(self, init: tuple[Value, ...], args: tuple[Value, ...], body: Block) -> None:
-        """First nothing is known of what is carried; what the body then yields bounds it."""
+        """Bound carried values: unknown at first, then by what the body yields."""
         self._learn(body)
         ends = body.ops[-1]
         assert isinstance(ends, Yield)
@@ -151,7 +151,7 @@ class LaneRanges:
         self._learn(body)
 
     def _round(self, arg: Value, later: Value) -> Range | None:
-        """Of a number that goes from 0 to a last one, and on from 0."""
+        """Return the bounds of a number that counts from 0 to a last one and wraps to 0."""
         chosen = self._makers.get(later)
         if not isinstance(chosen, Select) or self.of(chosen.a) != (0, 0):
             return None
@@ -162,7 +162,7 @@ class LaneRanges:
                 return None
 
     def _while(self, op: While) -> None:
-        """A number that grows by steps stays between where it begins and the bound that ends the loop."""
+        """Bound an increasing number of a while loop by its initial value and the bound that ends the loop."""
         self._learn(op.condition)
         self._learn(op.body)
         ends = op.body.ops[-1]
@@ -191,7 +191,7 @@ class LaneRanges:
                 return None
 
     def _bound(self, condition: Block, i: int) -> int | None:
-        """What argument i is below wherever the condition holds."""
+        """Return a number that argument i is below wherever the condition holds."""
         ends = condition.ops[-1]
         assert isinstance(ends, Yield)
         return self._below(ends.values[0], condition.args[i])

@@ -1,4 +1,4 @@
-"""Reductions of what lanes hold: register by register, and between lanes of a wave."""
+"""Reductions of registers within a lane, and across the lanes of a wave."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reductions:
     def along(
         self, op: ReduceRegisters, parts: list[str], shape: tuple[int, ...], axes: tuple[int, ...], kind: str
     ) -> Held:
-        """Neighbours first along each axis, the last of them first; `parts` are registers in their order."""
+        """Reduce neighbours first along each axis, from the last axis to the first; `parts` are registers in order."""
         left = list(shape)
         for axis in sorted(axes, reverse=True):
             rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
@@ -60,7 +60,7 @@ class Reductions:
         return Held(made, kind, width, tuple(joined))
 
     def row(self, op: ReduceRegisters, parts: Sequence[str], kind: str, width: int) -> str:
-        """One row of registers, in parts of so many."""
+        """Reduce one row of registers; each part has `width` of them."""
         return self.tree(op, [one for part in parts for one in cut(self.f, part, kind, width, 1)], kind)
 
     def singles(self, x: Held) -> list[str]:
@@ -78,7 +78,7 @@ class Reductions:
         return self.voted(op, x) or self.exchanged(op, x)
 
     def voted(self, op: ReduceLanes, x: Held) -> Held | None:
-        """Of truth values of all lanes, where the machine asks them at once."""
+        """Reduce conditions across lanes by votes; None for other dtypes, or where the target has no such vote."""
         if op.x.type.dtype != BOOL:
             return None
         votes = [self.target.vote(self.f, op.how, one, 1 << len(op.bits)) for one in self.singles(x)]
@@ -89,7 +89,7 @@ class Reductions:
 
     def exchanged(self, op: ReduceLanes, x: Held) -> Held:
         conversions = Conversions(self.f, self.target)
-        in_a_word = max(1, WORD_BITS // BITS[x.kind])  # what moves between lanes, and can be part of an instruction
+        in_a_word = max(1, WORD_BITS // BITS[x.kind])  # elements of a 32-bit word, which moves between lanes
         x = regrouped(self.f, x, min(in_a_word, natural_width(op.result.type.shape, x.kind)))
         parts = list(x.parts)
         for i, bit in enumerate(op.bits):
@@ -101,7 +101,7 @@ class Reductions:
         return Held(op.result.type.shape, x.kind, x.width, tuple(parts))
 
     def halves(self, op: ReduceHalves, x: Held) -> Held:
-        """Each lane gives away the half that it does not keep."""
+        """Reduce a pair of lanes: each gives away the half of its registers that it does not keep."""
         conversions, singles, one = Conversions(self.f, self.target), self.singles(x), Held((1,), x.kind, 1, ())
         places = np.arange(prod(x.shape)).reshape(x.shape)
         first, second = (half.reshape(-1) for half in np.split(places, 2, op.axis))

@@ -1,4 +1,4 @@
-"""Where the lowering of lanes keeps its values: numbers, the vectors that each lane holds, and what loops carry."""
+"""The LLVM values of the lane-level lowering: scalars, the vectors of each lane, and loop-carried values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tilewave.lower.numbers import literal
 
 
 class Registers:
-    """A value for each of the kernel's."""
+    """The LLVM value of each value of the kernel."""
 
     def __init__(self, f: LlvmFunction, kernel: Kernel, target: LaneTarget) -> None:
         self.f, self.target = f, target
@@ -45,11 +45,11 @@ class Registers:
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
         self.constants: dict[Value, int | float | bool] = {}
-        """Vectors that hold one known number everywhere."""
+        """Vectors whose elements are all one known constant."""
         self.multiples: dict[str, int] = {}
-        """Numbers of the launch by name, and what divides them."""
+        """Launch values by name, and a number that divides each."""
         self.loop: Value | None = None
-        """The innermost loop that is being written, by its first argument."""
+        """The first argument of the innermost loop that is being emitted."""
 
     def scalar(self, v: Value) -> str:
         return self.scalars[v][1]
@@ -61,7 +61,7 @@ class Registers:
         return self.vectors[v]
 
     def sum(self, affine: Affine, bits: int) -> str:
-        """A position in so many bits."""
+        """Return a position in so many bits."""
         found = ""
         for v, factor in affine.terms.items():
             kind, name = self.scalars[v]
@@ -129,7 +129,7 @@ class Registers:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def below(self, op: ir.Below) -> Held:
-        """One comparison for each run of registers that lie below the bound together, or not at all."""
+        """Emit one comparison for each run of registers that are all below the bound or all not."""
         shape, first, bound = op.result.type.shape, self.positions.of(op.first), self.positions.of(op.bound)
         run = self.compared_together(op, first, bound)
         bits = 32 if self.positions.ranges.bits(op.first) == self.positions.ranges.bits(op.bound) == 32 else 64
@@ -141,17 +141,17 @@ class Registers:
         return Held(shape, "i1", 1, tuple(parts))
 
     def compared_together(self, op: ir.Below, first: Affine, bound: Affine) -> int:
-        """How many neighbouring registers step by one from a multiple of their number, which divides the bound too."""
+        """Return how many neighbours share a comparison: a number that divides their first position and the bound."""
         *others, last = op.steps
         ends = gcd(bound.constant, *(f * self.multiples.get(v.name, 1) for v, f in bound.terms.items()))
         near = op.result.type.shape[-1] if last == 1 else 1
         return gcd(near, first.divisor(), ends, *others)
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
-        """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
+        """Emit ops on vectors of one shape: all of them on the first part, then on the next, to keep few values live.
 
-        A single number stands for a vector that holds it everywhere; `begin` is told of each op before it is written.
-        Where the last one reduces rows of what was made, it takes each as soon as it is there.
+        A scalar operand is broadcast; `begin` is called with each op before it is emitted. Where the last op reduces
+        rows of what was made, it reduces each as soon as it is complete.
         """
         ends = ops[-1] if isinstance(ops[-1], ir.ReduceRegisters) else None
         ops = ops[:-1] if ends else ops
@@ -181,7 +181,7 @@ class Registers:
             self.vectors[ends.result] = rows.reduced(self.vectors[ends.x])
 
     def masked_rows(self, op: Op, ends: ir.ReduceRegisters) -> _MaskedRows | None:
-        """Whether rows are reduced of which each is there as a whole, or replaced by what does not change the rest."""
+        """Return rows that a select masks as a whole, whose reduction is then its constant; None if not so."""
         if not isinstance(op, ir.Select) or op.result != ends.x or op.b not in self.constants:
             return None
         mask, nothing = self.vectors.get(op.condition), self.constants[op.b]
@@ -202,7 +202,7 @@ class Registers:
     # -- what loops carry
 
     def carried(self, values: Sequence[Value], like: Sequence[Value]) -> list[Typed]:
-        """What a loop carries, one LLVM value after the other, held as those in `like` are."""
+        """Return loop-carried values as LLVM values, one after the other, in the types of `like`."""
         found: list[Typed] = []
         for v, other in zip(values, like, strict=True):
             if isinstance(v.type, Vector):
@@ -223,7 +223,7 @@ class Registers:
         return Held(x.shape, kind, x.width, parts)
 
     def bind(self, values: Sequence[Value], parts: Sequence[Typed]) -> None:
-        """The opposite of `carried`."""
+        """Bind values to LLVM values, the inverse of `carried`."""
         rest = list(parts)
         for v in values:
             if isinstance(v.type, Vector):
@@ -237,7 +237,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class _MaskedRows:
-    """Rows of x, those under a mask of their own, and what is left of the others."""
+    """Rows of x under a mask each, and the value of masked-out rows."""
 
     x: Value
     masks: tuple[str, ...]
@@ -245,7 +245,7 @@ class _MaskedRows:
 
 
 class _Rows:
-    """Rows of registers that are reduced one by one, while they are made; a mask is asked once for each."""
+    """Rows of registers that are reduced one by one as they are computed, with one mask each."""
 
     def __init__(
         self, registers: Registers, op: ir.ReduceRegisters, width: int, masked: _MaskedRows | None = None
@@ -272,7 +272,7 @@ class _Rows:
         return self.reductions.f.value(f"select i1 {mask}, {self.kind} {row}, {self.kind} {otherwise}")
 
     def reduced(self, x: Held) -> Held:
-        """All of them, along the other axes too."""
+        """Return all rows, reduced along the other axes as well."""
         if self.is_cut:
             return self.reductions.registers(self.op, x)
         others = tuple(axis for axis in self.op.axes if axis != len(self.shape) - 1)

@@ -1,7 +1,7 @@
 """Loads from and stores to shared memory.
 
-An address is the formula of `ir/placements.py` on numbers that keep their constant apart, so that registers which
-differ by a constant share one address and say the rest in the instruction.
+An address is the formula of `ir/placements.py` on numbers with a separate constant, so that registers that differ by a
+constant share one address and have the rest in the instruction's immediate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SharedAccess:
     def __init__(self, numbers: Registers) -> None:
         self.n, self.f, self.target = numbers, numbers.f, numbers.target
         self.note = ""
-        """What every load carries."""
+        """The metadata of every load."""
 
     def load(self, op: Load, place: SharedPlace) -> Held:
         kind = in_memory(place.memory.dtype)
@@ -50,13 +50,13 @@ class SharedAccess:
         parts = []
         for at in chunks.offsets:
             where = self._address(op, place, at)
-            if condition:  # the first element is always there to be loaded, and thrown away
+            if condition:  # the first element can always be loaded, and discarded
                 where = self.f.value(f"select i1 {condition}, {self._pointer} {where}, {self._pointer} {place.pointer}")
             parts.append(self._load(place, kind, chunks.width, where, self._alignment(op, place), condition))
         return Held(op.result.type.shape, kind, chunks.width, tuple(parts))
 
     def load_transposed(self, op: LoadTransposed, place: SharedPlace) -> Held:
-        """Each lane says where it reads; what it gets is what another one's neighbours are."""
+        """Load transposed: each lane gives the address it reads, and gets elements that neighbouring lanes read."""
         kind, reads = in_memory(place.memory.dtype), self.target.transposing_reads
         assert reads is not None, f"{op.loc}: each lane reads for itself"
         chunks = Chunks.of(op.read_shape, op.read_steps, op.rows)
@@ -86,7 +86,7 @@ class SharedAccess:
             write()
 
     def _along_rows(self, x: Held, op: Store) -> tuple[Held, Store]:
-        """The registers with those behind each other that lie so in memory."""
+        """Return the registers, and the op, with neighbours in memory last."""
         order = neighbours_last(op.steps, len(op.at) - 1)
         if order == tuple(range(len(order))):
             return x, op
@@ -108,7 +108,7 @@ class SharedAccess:
             self.f.when(condition, partial(self.f.do, text), lambda: None)
 
     def _elements(self, op: LoadEach | StoreEach, place: SharedPlace) -> Iterator[tuple[str, str]]:
-        """The address of each register's element, and whether there is one."""
+        """Yield the address of each register's element, and whether it is inside."""
         f, memory = self.f, place.memory
         assert memory.placement is None, f"{op.loc}: no formula reaches {memory}"
         axes = [regrouped(f, self.n.vector(v), 1) for v in op.at]
@@ -123,7 +123,7 @@ class SharedAccess:
             yield f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {bytes_ahead}"), condition
 
     def _in_32_bits(self, kind: str, x: str) -> tuple[str, str]:
-        """A position, and whether it is one where that is open: shared memory has few."""
+        """Return a position in 32 bits, and the condition that it fits, for wider ones: shared memory is small."""
         if kind == "i32":
             return x, ""
         short = self.f.value(f"trunc {kind} {x} to i32")
@@ -134,7 +134,7 @@ class SharedAccess:
         return self.target.shared_pointer
 
     def _chunks(self, op: Load | Store, shape: tuple[int, ...], place: SharedPlace) -> Chunks:
-        """As wide as an access can be: it must not reach into a chunk that changes places, nor lie across words."""
+        """Return the widest chunks: an access must not cross a swizzled chunk, nor be unaligned to its words."""
         most = gcd(self.target.widest_bytes // place.bytes, self._alignment(op, place) // place.bytes)
         return Chunks.of(shape, op.steps, most)
 
@@ -148,16 +148,16 @@ class SharedAccess:
             return self._address_in_slot(place, position)
         number = offset(place.memory, *position) * place.bytes
         assert isinstance(number, OffsetNumber)
-        # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
+        # The constant goes first: what is added to several addresses LLVM computes once, before the loop.
         found = place.pointer
         if number.constant:
             found = f"getelementptr (i8, {self._pointer} {found}, i32 {number.constant})"
         return self.f.value(f"getelementptr i8, {self._pointer} {found}, i32 {number.value or 0}")
 
     def _address_in_slot(self, place: SharedPlace, position: list[OffsetNumber]) -> str:
-        """Slots lie far apart: beside its base an address must be small enough for an instruction.
+        """Return the address of a position whose slot is added to the base, to keep the offset in an immediate.
 
-        Which slot it is, is added last: what lanes see differently is then computed in front of the loop.
+        The slot is added last, so that LLVM hoists the lane-dependent terms out of the loop.
         """
         memory, none = place.memory, OffsetNumber(self.f, "")
         slot = position[0] if len(position) > 2 else none
@@ -170,7 +170,7 @@ class SharedAccess:
         return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {constant}")
 
     def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
-        """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
+        """Return the known alignment of each chunk's address in bytes, up to the widest access."""
         placement = place.memory.placement
         chunk = placement.chunk if isinstance(placement, Swizzle | Panels) else 0
         column = self.n.positions.of(op.at[-1]).divisor()
@@ -187,7 +187,7 @@ class SharedAccess:
 def _neighbours_first(
     memory: Memory, chunks: Iterable[tuple[tuple[int, ...], str]]
 ) -> Iterable[tuple[tuple[int, ...], str]]:
-    """Chunks that stand alike in their rows follow each other: LLVM then makes one store of two."""
+    """Order chunks with the same place in their rows one after the other, so that LLVM merges two stores into one."""
     if not isinstance(memory.placement, SwizzledByBits):
         return chunks
     return sorted(chunks, key=lambda chunk: in_its_place(memory, *chunk[0][-2:]))

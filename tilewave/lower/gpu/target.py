@@ -1,4 +1,4 @@
-"""What the lowering of lanes asks of a GPU."""
+"""Protocol that a GPU target implements for the lane-level lowering."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewave.lower.llvm import LlvmFunction, Module
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix instruction: a and b as words, the sums as they are; `transposed` swaps the operands."""
+    """One matrix instruction: a and b as words, acc as elements; `transposed` swaps the operands."""
 
     instruction: str
     transposed: bool
@@ -22,78 +22,78 @@ class Product:
 
 
 class Windows(Protocol):
-    """Global memory through windows, whose bounds the machine checks."""
+    """Access to global memory through windows, whose bounds the hardware checks."""
 
     def window(self, f: LlvmFunction, pointer: str, size_bytes: str) -> str:
-        """A part of global memory, fewer than 2³¹ bytes of it; outside nothing is loaded (0) and nothing stored."""
+        """Return a window of less than 2³¹ bytes; out-of-bounds loads give 0 and out-of-bounds stores do nothing."""
         ...
 
     def load(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
-        """From `lane_offset`, each lane's own, + `offset`, the same for all lanes, in bytes; kind is words or less."""
+        """Load from `lane_offset`, which differs by lane, + `offset`, uniform, in bytes; kind is words or narrower."""
         ...
 
     def load_in_order(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
-        """The same where the kernel writes that memory too: it keeps its place among stores and barriers."""
+        """Load as `load` does from memory that the kernel also writes, in order with stores and barriers."""
         ...
 
     def store(self, f: LlvmFunction, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
 
 
 class Float8Pairs(Protocol):
-    """8-bit floats that the machine converts itself, to nearest even, two at a time: half 0 or 1 of a word of four."""
+    """Hardware conversions of 8-bit floats, to nearest even, two at a time: half 0 or 1 of a word of four."""
 
     @property
     def converts(self) -> tuple[str, ...]:
-        """The dtypes; beyond their largest number is what casts give there, infinity or NaN."""
+        """The dtypes converted; overflow gives what casts give, infinity or NaN."""
         ...
 
     def from_float8(self, f: LlvmFunction, dtype: str, word: str, half: int) -> str:
-        """Two numbers, as <2 x float>."""
+        """Return two numbers as <2 x float>."""
         ...
 
     def to_float8(self, f: LlvmFunction, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
-        """The word with two of its bytes replaced."""
+        """Return the word with two of its bytes replaced."""
         ...
 
 
 class Brings(Protocol):
-    """How a machine loads into shared memory, and what LLVM must be told of it."""
+    """Loads from global directly into shared memory, and the metadata that LLVM needs for them."""
 
     @property
     def farthest(self) -> int:
-        """The largest distance, in bytes, that an instruction can say."""
+        """The largest immediate offset of an instruction, in bytes."""
         ...
 
     @property
     def read_note(self) -> str:
-        """What a load from shared memory carries, so that LLVM does not make it wait for what is on its way."""
+        """The metadata of a load from shared memory, so that LLVM does not make it wait for direct loads in flight."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The metadata that notes refer to."""
+        """The metadata definitions that `read_note` refers to."""
         ...
 
     def bring(
         self, f: LlvmFunction, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
     ) -> None:
-        """A chunk per lane, `far` bytes further in the window and behind `place`."""
+        """Load a chunk per lane, with `far` added to the offset in the window and to `place`."""
         ...
 
     def await_async(self, f: LlvmFunction, pending: int) -> None:
-        """At most so many instructions are still on their way."""
+        """Wait until at most `pending` instructions are in flight."""
         ...
 
     def meet(self, f: LlvmFunction) -> None:
-        """A barrier that waits for nothing that this wave has under way."""
+        """Emit a barrier that does not wait for this wave's loads in flight."""
         ...
 
 
 class TransposingReads(Protocol):
-    """How neighbouring lanes read rows of shared memory for each other, so that each gets a column."""
+    """Loads from shared memory in which neighbouring lanes exchange rows, so that each gets a column."""
 
     def load_transposed(self, f: LlvmFunction, element_bytes: int, pointer: str, note: str) -> str:
-        """8 bytes of each lane, as words."""
+        """Load 8 bytes per lane, as words."""
         ...
 
 
@@ -108,11 +108,11 @@ class LaneTarget(Protocol):
 
     @property
     def widest_bytes(self) -> int:
-        """The most that one load or store of a lane moves."""
+        """The most bytes that one load or store of a lane moves."""
         ...
 
     def workgroup(self, f: LlvmFunction) -> str:
-        """Numbers of 32 bits: this workgroup's, this lane's in its wave, and the wave's, the same for its lanes."""
+        """Return the workgroup's number, 32 bits and uniform in a wave; `lane` is the lane's number in its wave."""
         ...
 
     def lane(self, f: LlvmFunction) -> str: ...
@@ -120,119 +120,119 @@ class LaneTarget(Protocol):
     def wave(self, f: LlvmFunction) -> str: ...
 
     def load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
-        """What one access moves, from an address that is a multiple of its bytes; zeros where the condition does not
-        hold, and nothing is looked at. The kernel writes nothing there, so it may be loaded later."""
+        """Load one access from an aligned address; zeros, without an access, where the condition is false. The kernel
+        does not write this memory, so the load may be delayed."""
         ...
 
     def load_if_in_order(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
-        """The same of what the kernel may write."""
+        """Load as `load_if` does from memory that the kernel may write."""
         ...
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
-        """The 32 bits that a lane of this wave has for `word`."""
+        """Return the 32 bits of `word` in another lane of this wave."""
         ...
 
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
-        """The same words, but no compiler knows it, nor that those of another turn are the same."""
+        """Return an opaque copy of words: LLVM cannot merge it with the original or with copies of another `turn`."""
         ...
 
     def across(self, f: LlvmFunction, word: str, bit: int) -> str:
-        """The 32 bits of the lane whose number differs in one bit."""
+        """Return the 32 bits of the lane whose number differs in one bit."""
         ...
 
     def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
-        """The 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose numbers
-        differ in the bits `alike` have the same."""
+        """Return the 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose
+        numbers differ in the bits `alike` have equal words."""
         ...
 
     def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
-        """Whether it holds in `all` of so many lanes, or in `any`; None where the machine cannot ask them at once."""
+        """Return whether `truth` holds in `all` or `any` of so many lanes; None where the target has no such vote."""
         ...
 
     def barrier(self, f: LlvmFunction) -> None: ...
 
     def order_lanes(self, f: LlvmFunction) -> None:
-        """What lanes of a wave stored to shared memory, its other lanes see behind this."""
+        """Order shared memory within a wave: stores before are visible to its lanes after."""
         ...
 
     def await_stores(self, f: LlvmFunction) -> None:
-        """What this wave stores to shared memory has arrived there."""
+        """Wait until this wave's stores to shared memory are complete."""
         ...
 
     def await_memory(self, f: LlvmFunction) -> None:
-        """What this wave loads and stores, to shared and to global memory, has arrived."""
+        """Wait until this wave's loads and stores, to shared and to global memory, are complete."""
         ...
 
     def priority(self, f: LlvmFunction, level: int) -> None:
-        """How urgent this wave is from here on."""
+        """Set the scheduling priority of this wave."""
         ...
 
     def keep_order(self, f: LlvmFunction) -> None:
-        """No instruction moves across."""
+        """Emit a scheduling barrier that no instruction moves across."""
         ...
 
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
-        """The next instructions of a kind stand here."""
+        """Make LLVM's scheduler place the next `count` instructions of a kind here."""
         ...
 
     def await_loads(self, f: LlvmFunction) -> None:
-        """Everything that this wave loads from global memory has come."""
+        """Wait until this wave's loads from global memory are complete."""
         ...
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
-        """The address of a shared memory of the workgroup, `offset` bytes behind the first one's."""
+        """Return the address of shared memory at `offset` bytes from the workgroup's first."""
         ...
 
     @property
     def windows(self) -> Windows | None:
-        """How parts of global memory are reached; None: by 64-bit addresses, which nobody checks."""
+        """The windows on global memory; None: 64-bit addresses without bounds checks."""
         ...
 
     @property
     def asynchronous(self) -> AsynchronousTarget | None:
-        """What the machine does by itself, beside its waves; None where it does nothing so."""
+        """The asynchronous copies and products of the target; None where it has none."""
         ...
 
     @property
     def brings(self) -> Brings | None:
-        """How lanes load into shared memory past their registers; None where they cannot."""
+        """The loads directly into shared memory; None where the target has none."""
         ...
 
     @property
     def transposing_reads(self) -> TransposingReads | None:
-        """None where each lane reads for itself."""
+        """The transposing loads from shared memory; None where the target has none."""
         ...
 
     @property
     def float8(self) -> Float8Pairs | None:
-        """How 8-bit floats are converted; None where arithmetic has to do it."""
+        """The hardware conversions of 8-bit floats; None where arithmetic emulates them."""
         ...
 
     def instruction_depth(self, instruction: str) -> int: ...
 
     def multiply(self, f: LlvmFunction, product: Product) -> str:
-        """acc + a · b."""
+        """Return acc + a · b."""
         ...
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:
-        """What LLVM is told of a kernel whose workgroups have so many waves, and of which so many are to be there."""
+        """Return the LLVM attributes of a kernel: lanes of a wave, waves of a workgroup, resident workgroups."""
         ...
 
     @property
     def convention(self) -> str:
-        """The calling convention of a function that is launched."""
+        """The calling convention of a kernel."""
         ...
 
     @property
     def functions(self) -> Mapping[str, str]:
-        """Which of exp, exp2, log, log2 and upper_product LLVM has words for: of vectors (llvm.…), or of one number."""
+        """LLVM intrinsics of exp, exp2, log, log2 and upper_product: on vectors (llvm.…), or on scalars."""
         ...
 
     @property
     def line_detail(self) -> str:
-        """How much LLVM is to emit of the author's lines, in its own word."""
+        """The emission kind of LLVM debug metadata for source lines."""
         ...
 
     def flags(self) -> list[str]:
-        """What is said of the module as a whole."""
+        """Return the module flags."""
         ...

@@ -1,6 +1,6 @@
-"""Neighbours that begin anywhere, moved in whole accesses.
+"""Unaligned neighbours, moved in aligned 16-byte accesses.
 
-A chunk of 16 bytes at address a lies in the aligned blocks of its first and of its last byte, which are one block where
+A chunk of 16 bytes at address a is in the aligned blocks of its first and of its last byte, which are one block where
 a is a multiple of 16. Both are loaded, and the bytes from a on are shifted down:
 
     block:    x0 x1 x2 x3 | y0 y1 y2 y3          words of 32 bits; here a begins in the middle of x2
@@ -8,9 +8,9 @@ a is a multiple of 16. Both are loaded, and the bytes from a on are shifted down
     by 4:     the same                           where bit 2 of a is set, one further
     by bytes: x2⋯x3 x3⋯y0 y0⋯y1 y1⋯y2            a funnel shift by the last two bits
 
-Each block that is looked at holds an element of the array: an array's own aligned blocks are all that is touched. Where
-a chunk hangs over the end of its row, or begins in front of it, the blocks are those of its first and last element
-inside, and what is outside becomes 0.
+Each block that is loaded has an element of the array: only aligned blocks of the array are accessed. Where a chunk
+crosses the end of its row, or begins before it, the blocks are those of its first and last element inside, and the
+elements outside are 0.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BLOCKS_OF_A_CHUNK = 2
 
 
 def takes_blocks(memory: GlobalAccess, op: Load | Store, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
-    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows; each of them is there
-    as a whole or not at all, but for the ends of rows."""
+    """Return whether a lane's chunks are as long as blocks, of an array with contiguous rows, and each is valid as a
+    whole or not at all, except at the ends of rows."""
     if place.any_strides or BLOCK_BYTES % place.bytes:
         return False
     per_block = BLOCK_BYTES // place.bytes
@@ -43,9 +43,9 @@ def takes_blocks(memory: GlobalAccess, op: Load | Store, place: GlobalPlace, sha
 
 
 def is_quicker_in_blocks(memory: GlobalAccess, op: Load, place: GlobalPlace) -> bool:
-    """Whether a load whose op does not ask for it is: where a chunk would take more accesses than its two blocks.
+    """Return whether blocks are faster for a load that may be aligned: a chunk would take more than two accesses.
 
-    Blocks hold what other lanes may write, so of what the kernel writes each element is looked at by itself.
+    Blocks include elements that other lanes may write, so arrays that the kernel writes are loaded by elements.
     """
     shape = op.result.type.shape
     if place.is_written or not takes_blocks(memory, op, place, shape):
@@ -73,7 +73,7 @@ def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: Gl
 
 @dataclass(frozen=True)
 class _Chunk:
-    """`width` neighbours, which lie `at` from a lane's first register."""
+    """A chunk of `width` neighbours at `at`, relative to a lane's first register."""
 
     p: Pointers
     at: tuple[int, ...]
@@ -96,8 +96,8 @@ class _Chunk:
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
         condition = self._some_inside(first, behind)
         if condition and isinstance(p.op, LoadUnaligned):
-            # Almost all lanes of a copy want something, and have few registers. The array's first element is always
-            # there to be loaded, and thrown away.
+            # Almost all lanes of a copy load something, and have few registers. The array's first element can always
+            # be loaded, and discarded.
             low, high = (
                 f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
             )
@@ -109,7 +109,7 @@ class _Chunk:
         return self._joined(self._within(self._shifted(words, begin), first, behind))
 
     def _inside(self) -> tuple[str, str]:
-        """The first element inside its row, and what is behind the last one, counted from the chunk's begin."""
+        """Return the first element inside its row and the end of those inside, relative to the chunk."""
         f, p = self.f, self.p
         if p.inner not in p.op.guard:
             return "0", str(self.width)
@@ -123,7 +123,7 @@ class _Chunk:
         return f.call("i32", "llvm.smax.i32", [("i32", before), ("i32", "0")]), behind
 
     def _some_inside(self, first: str, behind: str) -> str:
-        """Whether an element of the chunk is to be looked at; nothing where one surely is."""
+        """Return whether an element of the chunk is inside; "" if one always is."""
         f, p = self.f, self.p
         truths = [p.is_inside(axis, self.at[axis]) for axis in p.op.guard if axis != p.inner]
         if p.inner in p.op.guard:
@@ -139,8 +139,8 @@ class _Chunk:
         return self.f.value(f"mul i32 {x}, {size}")
 
     def _block(self, pointer: str, condition: str) -> list[str]:
-        """The words of the aligned block that an address lies in; zeros, and nothing is looked at, where a condition
-        does not hold."""
+        """Load the words of the aligned block of an address; zeros, without an access, where the condition is
+        false."""
         f, kind = self.f, self.p.kind
         where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
         if condition:
@@ -150,7 +150,7 @@ class _Chunk:
         return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
 
     def _shifted(self, words: list[str], begin: str) -> list[str]:
-        """Those of two blocks from the chunk's first byte on."""
+        """Return the words of two blocks from the chunk's first byte on."""
         f, size = self.f, self.p.place.bytes
         for step in (2, 1):
             if step * WORD_BYTES >= size:
@@ -167,7 +167,7 @@ class _Chunk:
         ]
 
     def _within(self, words: list[str], first: str, behind: str) -> list[str]:
-        """With 0 where the chunk is outside."""
+        """Return the words with 0 where the chunk is outside."""
         f, size = self.f, self.p.place.bytes
         found = words
         if behind.startswith("%"):
@@ -179,7 +179,7 @@ class _Chunk:
         return found
 
     def _masks(self, elements: str, size: int) -> list[str]:
-        """All bits of the first so many elements, word by word."""
+        """Return masks of the first `elements` elements, word by word."""
         f, found = self.f, []
         bits = f.value(f"mul i32 {elements}, {8 * size}")
         for i in range(WORDS):

@@ -1,7 +1,7 @@
-"""What a lane holds, as LLVM values: a vector of the IR is several short LLVM vectors, one for each group of registers.
+"""The values of a lane in LLVM: a vector of the IR is several short LLVM vectors, one for each group of registers.
 
-Giant vectors would have to lie in neighbouring registers as a whole. 8- and 16-bit elements are held as words of 32
-bits, since that is what loads, stores and matrix instructions move; arithmetic unpacks them.
+Long LLVM vectors would need consecutive registers as a whole. 8- and 16-bit elements are held as words of 32 bits,
+since loads, stores and matrix instructions move words; arithmetic unpacks them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BITS = {"half": 16, "float": 32, "double": 64, "i1": 1, "i8": 8, "i16": 16, "i32
 
 
 def element(dtype: DType, index_bits: int = 64) -> str:
-    """The LLVM type of one element; an index is as wide as its bounds want."""
+    """Return the LLVM type of one element; the width of an index follows from its bounds."""
     return f"i{index_bits}" if dtype == INDEX else stored(dtype)
 
 
 def words(kind: str, width: int) -> int:
-    """How many words hold `width` elements, 0 where they are held as they are."""
+    """Return how many words hold `width` elements; 0 where they are not packed."""
     bits = BITS[kind]
     return bits * width // WORD_BITS if bits in (8, 16) and bits * width % WORD_BITS == 0 else 0
 
 
 def held(kind: str, width: int) -> str:
-    """The LLVM type of one part."""
+    """Return the LLVM type of one part."""
     count = words(kind, width)
     return vector(count, "i32") if count else vector(width, kind)
 
@@ -54,8 +54,8 @@ class Held:
 
 
 def natural_width(shape: tuple[int, ...], kind: str) -> int:
-    """How many elements a part has where nothing else decides: 16 bytes at most, or a matrix instruction's sums; truth
-    values are apart, so that it shows which of them are one."""
+    """Return the default number of elements per part: 16 bytes at most, or a matrix instruction's sums; booleans are
+    separate, so that equal ones can be recognized."""
     bits = BITS[kind]
     if bits == 32 and shape[-2:] == (4, 4):
         return 16
@@ -63,21 +63,21 @@ def natural_width(shape: tuple[int, ...], kind: str) -> int:
 
 
 def plain(f: LlvmFunction, x: str, kind: str, width: int) -> str:
-    """A part as elements."""
+    """Return a part as elements."""
     if not words(kind, width):
         return x
     return f.value(f"bitcast {held(kind, width)} {x} to {vector(width, kind)}")
 
 
 def packed(f: LlvmFunction, x: str, kind: str, width: int) -> str:
-    """Elements as a part."""
+    """Return elements as a part."""
     if not words(kind, width):
         return x
     return f.value(f"bitcast {vector(width, kind)} {x} to {held(kind, width)}")
 
 
 def as_word(f: LlvmFunction, x: str, kind: str, width: int) -> str:
-    """The first 32 bits of a part, or all of a smaller one."""
+    """Return the first 32 bits of a part, or all of a smaller one."""
     bits = BITS[kind] * width
     whole = x if held(kind, width) == f"i{bits}" else f.value(f"bitcast {held(kind, width)} {x} to i{bits}")
     if bits == WORD_BITS:
@@ -86,18 +86,18 @@ def as_word(f: LlvmFunction, x: str, kind: str, width: int) -> str:
 
 
 def splatted(f: LlvmFunction, x: str, kind: str, width: int) -> str:
-    """A part that holds one number everywhere."""
+    """Return a part with one number in every element."""
     return packed(f, splat(f, kind, x, width), kind, width)
 
 
 def constant(f: LlvmFunction, text: str, kind: str, width: int) -> str:
-    """A part that holds one constant everywhere."""
+    """Return a part with one constant in every element."""
     whole = text if width == 1 else f"<{', '.join([f'{kind} {text}'] * width)}>"
     return packed(f, whole, kind, width)
 
 
 def regrouped(f: LlvmFunction, x: Held, width: int) -> Held:
-    """The same vector in parts of another width."""
+    """Return x in parts of another width."""
     if width == x.width:
         return x
     small = gcd(width, x.width)
@@ -108,7 +108,7 @@ def regrouped(f: LlvmFunction, x: Held, width: int) -> Held:
 
 
 def cut(f: LlvmFunction, x: str, kind: str, width: int, small: int) -> list[str]:
-    """A part in pieces of `small` elements."""
+    """Return a part in pieces of `small` elements."""
     if small == width:
         return [x]
     unit, whole, count = _units(kind, width, small)
@@ -130,7 +130,7 @@ def _slice(f: LlvmFunction, x: str, kind: str, width: int, first: int, count: in
 
 
 def join(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
-    """Pieces of `width` elements as one part."""
+    """Return pieces of `width` elements as one part."""
     if len(pieces) == 1:
         return pieces[0]
     if words(kind, width):
@@ -139,7 +139,7 @@ def join(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
 
 
 def concatenate(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
-    """LLVM vectors of `width` elements behind each other, or scalars where the width is 1."""
+    """Concatenate LLVM vectors of `width` elements, or scalars where the width is 1."""
     if width == 1:
         whole, result = f"<{len(pieces)} x {kind}>", "poison"
         for i, piece in enumerate(pieces):
@@ -153,7 +153,7 @@ def concatenate(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -
 
 
 def _two(f: LlvmFunction, a: str, b: str, kind: str, first: int, second: int) -> str:
-    if first > second:  # shufflevector wants two of one length
+    if first > second:  # shufflevector needs two vectors of one length
         places = ", ".join(f"i32 {i}" if i < second else "i32 poison" for i in range(first))
         b = f.value(f"shufflevector <{second} x {kind}> {b}, <{second} x {kind}> poison, <{first} x i32> <{places}>")
     places = ", ".join(f"i32 {i}" for i in range(first + second))
@@ -161,7 +161,7 @@ def _two(f: LlvmFunction, a: str, b: str, kind: str, first: int, second: int) ->
 
 
 def rearranged(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
-    """Register i of the result is register `sources.flat[i]` of x."""
+    """Return a vector whose register i is register `sources.flat[i]` of x."""
     width = natural_width(shape, x.kind)
     singles = [one for part in x.parts for one in cut(f, part, x.kind, x.width, 1)] if x.width > 1 else list(x.parts)
     flat = [singles[i] for i in sources.reshape(-1)]
@@ -171,7 +171,7 @@ def rearranged(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array)
 
 
 def concatenated(f: LlvmFunction, parts: Sequence[Held], shape: tuple[int, ...], axis: int) -> Held:
-    """One behind the other along an axis."""
+    """Concatenate vectors along an axis."""
     counts = [prod(part.shape) for part in parts]
     begins = [sum(counts[:i]) for i in range(len(parts))]
     places = [np.arange(n).reshape(part.shape) + b for part, n, b in zip(parts, counts, begins, strict=True)]
@@ -180,7 +180,7 @@ def concatenated(f: LlvmFunction, parts: Sequence[Held], shape: tuple[int, ...],
 
 
 def picked(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
-    """The same where whole parts are taken as they are."""
+    """Return `rearranged(f, x, shape, sources)`, reusing whole parts without a shuffle where possible."""
     runs = sources.reshape(-1, x.width) if sources.size % x.width == 0 else sources.reshape(-1, 1)
     whole = runs.shape[1] == x.width and (runs == runs[:, :1] + np.arange(x.width)).all()
     if not whole or (runs[:, 0] % x.width).any():
