@@ -2,7 +2,7 @@
 
 What follows from the chip that a card carries (`chips.py`) is read there: processors, shared memory, the f8 formats.
 
-To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+To add one of your own, write a TOML file (`docs/targets/machines.md`) and read it with `tilewave.machine.load`.
 """
 
 from __future__ import annotations
