@@ -1,6 +1,6 @@
-"""Print what the simulator's predictions are worth beside every measured row.
+"""Print the errors of the simulator's predictions for every measured row.
 
---write puts the summary into docs/sim.md and every row into docs/data/sim_validation.csv.
+--write puts the summary into docs/ref/simulator-validation.md and every row into docs/data/sim_validation.csv.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tilewave.sim.validation import (
     unseen_rows,
 )
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "sim.md"
-DATA = DOCUMENT.parent / "data" / "sim_validation.csv"
+DOCS = Path(__file__).parents[1] / "docs"
+DOCUMENT = DOCS / "ref" / "simulator-validation.md"
+DATA = DOCS / "data" / "sim_validation.csv"
 BEGIN, END = "<!-- validation: made by benchmarks/validate_sim.py --write -->\n", "<!-- end of validation -->\n"
 
 
@@ -136,7 +137,7 @@ def everything() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put all into docs/sim.md and docs/data")
+    parser.add_argument("--write", action="store_true", help="write docs/ref/simulator-validation.md and docs/data")
     if parser.parse_args().write:
         head, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
         _, tail = rest.split(END)

@@ -20,7 +20,7 @@ from .reference import F32_UNIT, Held, expected
 
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
 HOPPER_F8_UNIT = 2.0**-13
-"""Hopper adds products of 8-bit floats with 13 bits behind the leading one of the largest: docs/nvidia.md, f8."""
+"""Hopper adds products of 8-bit floats with 13 bits after the leading one of the largest: docs/targets/nvidia.md."""
 
 RUNS_ON_CARD = 3
 """What depends on who comes first does not show every time."""

@@ -145,7 +145,7 @@ def test_the_document_and_its_data_show_the_model_as_it_is(request):
     made = importlib.util.module_from_spec(spec)
     sys.modules["validate_sim"] = made
     spec.loader.exec_module(made)
-    text = (root / "docs" / "sim.md").read_text(encoding="utf-8")
+    text = made.DOCUMENT.read_text(encoding="utf-8")
     shown = text.split(made.BEGIN)[1].split(made.END)[0]
     assert shown.strip() == made.everything().strip(), AGAIN
     assert made.DATA.read_text(encoding="utf-8") == made.every_row(), AGAIN

@@ -2,7 +2,7 @@
 
 Facts of a card's chip (`chips.py`) are read there: CUs or SMs, shared memory, the f8 formats.
 
-Another card is added by a TOML file (`docs/machines.md`), read with `tilewave.machine.load`.
+Another card is added by a TOML file (`docs/targets/machines.md`), read with `tilewave.machine.load`.
 """
 
 from __future__ import annotations
