@@ -59,7 +59,7 @@ def attention(
     """y = softmax(q · kᵀ · scale) · v, for every query of every head.
 
     q is [batch, head, query, element], k and v are [batch, head, key, element], and several heads of q may share one of
-    theirs. docs/kernels.md says what the rest means.
+    theirs. docs/ref/library.md describes the other arguments.
     """
     kernel = attention_for(q, k, v, y, causal, window, scale, soft_cap, bias, lse)
     kernel(*(array for array in (q, k, v, bias, y, lse) if array is not None))
