@@ -103,7 +103,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
     """Return the passes from whole tiles to lane code; `pipelining` overlaps loads and products, or is empty."""
     return (
         add_up_parts,  # first, because later passes expect K loops that are not split
-        dissolve_loops,  # before pipelining, because a single step needs no pipeline, and no barrier for a next step
+        dissolve_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         hoist_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         widen_rows,  # before choose_wave_count, because waves share the padded rows
         ChooseWaves(machine),
@@ -161,7 +161,7 @@ def hopper_plain(
     Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
     """
     return (
-        LimitVectors(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on the vector width
+        LimitVectors(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
         TurnNarrowProducts(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         ShareParts(machine.processors),
         add_up_parts,  # after split_k, because it serializes the splits that workgroups cannot share
