@@ -1,4 +1,4 @@
-"""Strength-reduce a division by one of a few known numbers to a product: no target has an integer divide instruction.
+"""Strength-reduce a division by one of a few known numbers to a product: GPUs have no integer divide instruction.
 
     %height = min(%left, %c12)                  %height = min(%left, %c12)
     %q = floor_div(%x, %height)             →   %is = equal(%height, %c12)

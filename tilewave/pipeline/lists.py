@@ -106,12 +106,12 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         dissolve_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         hoist_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         widen_rows,  # before choose_wave_count, because waves share the padded rows
-        ChooseWaves(machine),
+        ChooseWaves(machine),  # before reduce_across_waves, because layouts depend on the number of waves
         ChooseInstructions(machine, places),  # before stage_shared, because the instruction decides what is staged
         pad_products,  # after select_mma, because tiles are padded to blocks of the selected instruction
         chain_products,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
         shift_through_shared,  # after pad_rows, because padded rows are shifted; before passes that need layouts
-        StageShared(machine),
+        StageShared(machine),  # before coalesce_loads, which spreads the loads of staged tiles over all lanes
         # Before pipelining, because software_pipeline copies the loads.
         MinimizeGlobalLoads(machine.widest_load_bytes, machine.shared.widest_bytes),
         LoadIntoShared(machine, _slots(pipelining)),  # after coalesce_loads, because it takes the widest loads
@@ -119,17 +119,17 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         reduce_across_waves,  # before convert_layouts, because partial results can be read in any layout
         ConvertLayouts(machine),  # before place_barriers, because waves exchange tiles through shared memory
         WidenWrites(machine),  # after pipelining and before place_barriers, because it reuses the bytes of staged tiles
-        place_barriers,
+        place_barriers,  # after widen_stores, the last pass that adds accesses to shared memory
         FitShared(machine, places),  # after widen_stores, the last pass that allocates
         guard_edges,  # last on tiles, because the passes above move reads, and each access has its own predicates
         separate_edges,  # after predicate_edges, because it removes predicates
         compute_at_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch
-        distribute_lanes,
+        distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
         take_parts_first,  # after distribute_lanes, which slices the writes
         simplify,  # after distribute_lanes, because it folds the positions of lanes
         compare_places,  # after simplify, because it matches sums in their simplest form
         MeetOnce(),  # before rematerialize, because what it moves after a barrier is rematerialized there
-        RecomputeRows(),
+        RecomputeRows(),  # after distribute_lanes, because it counts the registers of lanes
         StoreInParts(),  # after rematerialize, because rematerialized values need not be live all at once
         LoadEarly(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
         # After hoist_loads, because it orders the final loads and products.
@@ -159,6 +159,7 @@ def hopper_plain(
     """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
     Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
+    `lanes` gives the reasons for passes without a comment.
     """
     return (
         LimitVectors(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
@@ -210,7 +211,7 @@ def hopper(
     Where shared memory holds fewer stages, the pipeline has fewer, but not below `fewest`; None: the pass chooses.
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
     `open_on_lines`: whether arrays with rows of dynamic length begin them on cache lines.
-    `streamed`: the arrays that L2 does not keep.
+    `streamed`: the arrays that L2 does not keep. `lanes` gives the reasons for passes without a comment.
     """
     return (
         RepackRows(machine),  # first, because later passes need the alignment of the packed copies
@@ -246,7 +247,7 @@ def hopper(
         take_parts_first,  # after distribute_lanes, which slices the writes
         LoadInParts(),  # after slice_elementwise, because loads are used in slices then
         skip_whole_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
-        compare_with_steps,  # after drop_true_masks, because it looks for the loops around masks
+        compare_with_steps,  # after drop_true_masks, because it looks for the loops that this puts around masks
         keep_maximum,  # before skip_unit_rescaling, because deferred rescaling leaves no factors
         skip_unit_factors,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
@@ -255,7 +256,7 @@ def hopper(
         ShareCopies(machine, open_on_lines=open_on_lines),
         OrderCopies(streamed),  # after multicast_loads, because multicast tiles are loaded first
         lag_products,  # after specialize_waves, because it takes the steps of pipelines apart
-        simplify,
+        simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
         dissolve_loops,  # after delay_dependent_mma, because much is known of the step that it peels
         skip_zeros,  # after fold_trivial_loops, because the initial values of loops are final then
         overlap_steps,  # after peel_accumulator_init, because the step number marks the first product of a loop
@@ -264,6 +265,6 @@ def hopper(
         FitShared(machine, places),  # after specialize_waves, because it allocates the pipeline stages
         ShareProcessors(machine),  # after specialize_waves, because occupancy depends on the pipeline stages
         carry_slots,  # after overlap_mma, because that derives stage indices from step numbers
-        MultiplyByReciprocals(),  # last, because all positions are computed by then
-        simplify,
+        MultiplyByReciprocals(),  # after all passes that compute positions, because it takes all divisions
+        simplify,  # last, because strength_reduce_division leaves arithmetic to fold
     )
