@@ -139,7 +139,7 @@ def _with_slots(memory: Value, slots: int) -> Value:
 
 @dataclass(frozen=True)
 class Staging:
-    """The body of a loop in parts; ops that several parts need are in each."""
+    """The loads, the writes and the computation of a loop body; shared ops are in each."""
 
     loop: Loop
     memories: tuple[Value, ...]
