@@ -357,7 +357,7 @@ class _Plan:
         return (self.whole + (self.at_once - 1) - own) // self.at_once
 
     def grid(self, sharers: Number) -> str:
-        """Return the name of the number of workgroups: those of a wave of whole tiles, or all that share tiles if more."""
+        """Return the name of the grid size: a wave of whole tiles, or the workgroups that share tiles if more."""
         most: Number = self.whole.smaller(self.at_once).larger(sharers)
         return most.value.name
 

@@ -64,7 +64,7 @@ class _Staging:
         self.turned: set[Value] = set()
         """Operands that are transposed in shared memory: contiguous along their rows, as they are in global memory."""
         self.transposed: dict[Value, TransposingRead] = {}
-        """Transposing loads of operands that lanes read transposed."""
+        """The transposing load of each operand that lanes read transposed."""
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
         """Replacements of reads, by their results."""
