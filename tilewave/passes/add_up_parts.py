@@ -1,4 +1,4 @@
-"""A loop whose rounds are cut into parts becomes one over parts, around that over the rounds of a part.
+"""Serialize split-K: a split loop becomes a loop over its splits, around a loop over the steps of one split.
 
     %sum = loop(%steps, [%zero]) {split = 4} {      %sum = loop(%c4, [%zero]) do (%part, %so_far) {
       … %i …                                          %own = loop(‹steps of this part›, [%zeros]) {
@@ -7,8 +7,8 @@
                                                       yield([add(%so_far, %own)])
                                                     }
 
-Parts add up to what they come to wherever they are computed. Where workgroups cannot hand sums to each other, each has
-all parts of its tile, one after the other.
+Used where workgroups cannot exchange partial sums: each workgroup computes all splits of its tile in sequence. The
+partial sums are those that `split_k` distributes among workgroups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_up_parts(kernel: Kernel) -> Kernel:
 
 
 def _over_parts(op: Loop, b: Builder) -> None:
-    """Writes the loop over parts."""
+    """Emit the loop over splits."""
     zeros = [b.const(0.0 if v.type.dtype.is_float else 0, v.type, name="zeros") for v in op.init]
     count = Number(b, b.const(op.split))
     steps = Number(b, op.trips)
@@ -66,7 +66,7 @@ def _over_parts(op: Loop, b: Builder) -> None:
 
 
 def _one_part(op: Loop, trips: Value, first: Number, zeros: list[Value], b: Builder) -> list[Value]:
-    """The sums of one part, from zeros on."""
+    """Emit the loop over the steps of one split, which starts from zeros, and return its partial sums."""
     index, *_ = op.body.args
     with b.region():
         step = (Number(b, index) + first).value

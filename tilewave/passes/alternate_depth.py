@@ -1,4 +1,4 @@
-"""A workgroup that computes tile after tile walks the depth to and fro: each second tile begins where the last ended.
+"""Reverse the K loop of every second tile of a persistent workgroup, so that it starts where the previous one ended.
 
     loop(%tiles) do (%turn) {               loop(%tiles) do (%turn) {
       loop(%c64, [%zero]) do (%i, …) {   →    loop(%c64, [%zero]) do (%i, …) {
@@ -6,7 +6,7 @@
         …                                       %there = select(‹%turn is odd›, %back, %i)
                                                 %k = mul(%there, %c32)
 
-Neighbouring tiles share rows or columns, and what was read last is still in a cache.
+Neighbouring tiles share rows or columns of the operands, and the operands that were read last are still in a cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Alternation:
         self.declined: list[Declined] = []
 
     def outside(self, block: Block) -> Block:
-        """Looks for loops around loops over the depth."""
+        """Return the block with K loops alternated inside loops over tiles."""
         ops: list[Op] = []
         for op in block.ops:
             inside = op.body.ops if isinstance(op, (Loop, While)) else ()
@@ -56,7 +56,7 @@ class _Alternation:
         return replace(block, ops=tuple(ops))
 
     def turning(self, op: Loop | While) -> list[Op]:
-        """The loop over tiles, which counts them."""
+        """Return the loop over tiles with a counter of its iterations and alternating K loops."""
         self.builder.locate = lambda: op.loc
         if isinstance(op, Loop):
             return [replace(op, body=self.there_and_back(op.body, op.body.args[0]))]
@@ -94,5 +94,5 @@ class _Alternation:
 
 
 def _multiplies(op: Op) -> bool:
-    """Whether it is a loop with products of its own."""
+    """Whether `op` is a loop with an `Mma` directly in its body."""
     return isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)

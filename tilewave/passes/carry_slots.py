@@ -1,4 +1,4 @@
-"""A ring's slot, and the phase of its signals, go on from step to step.
+"""Carry the stage index and the mbarrier parity of a software pipeline from step to step instead of dividing.
 
     loop(%steps, [%sums, %step]) {             loop(%steps, [%sums, %slot, %phase]) {
       %slot = mod(%step, %c6)                    …
@@ -8,8 +8,9 @@
       yield([%z, ‹%step + 1›])                   yield([%z, %next_slot, %next_phase])
     }                                          }
 
-To divide by six takes five instructions that wait for each other, in every step, before a wave can look whether its
-stage is there. Where a ring has 2, 4 or 8 slots, their numbers are bits of the step's, and stay so.
+Dividing the step number by six takes five dependent instructions in every step, before a wave can test whether its
+stage has arrived. Where `num_stages` is a power of two, stage index and parity are bits of the step number, and the
+loop is unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilewave.ir.types import INDEX_SCALAR
 
 
 def carry_slots(kernel: Kernel) -> Kernel:
-    """In loops that wait for stages."""
+    """Rewrite the loops that wait on mbarriers."""
     ranges, builder = Ranges(kernel), Builder(names(kernel))
 
     def carry(op: Op) -> Sequence[Op] | None:
@@ -40,10 +41,10 @@ def carry_slots(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class _Ring:
-    """Slots that the steps of a loop take in turn."""
+    """Pipeline stages that the steps of a loop use in turn."""
 
     first: Value
-    """Which step's the first one is, but for `ahead`."""
+    """The initial value of the loop's step counter; the first stage index derives from `first + ahead`."""
     ahead: int
     count: int
     slots: list[Value] = field(default_factory=list)
@@ -51,7 +52,7 @@ class _Ring:
 
 
 class _Counters:
-    """The numbers of a loop that grow by one from step to step, and what is computed of them."""
+    """The counters of a loop that grow by one per step, and the stage indices and parities derived from them."""
 
     def __init__(self, loop: Loop, ranges: Ranges) -> None:
         self.loop, self.ranges = loop, ranges
@@ -96,7 +97,7 @@ class _Counters:
         return found.setdefault((arg, ahead, slots), _Ring(self.first[arg], ahead, slots))
 
     def place(self, number: Value) -> tuple[Value, int] | None:
-        """By how much it is ahead of a number that grows by one."""
+        """Return the step counter that `number` derives from, and the constant difference between them."""
         if number in self.first:
             return number, 0
         match self.makers.get(number):
@@ -109,7 +110,7 @@ class _Counters:
 
 
 def _carrying(loop: Loop, rings: Sequence[_Ring], builder: Builder) -> list[Op]:
-    """The loop, with the slot and the phase of each ring among what it carries."""
+    """Return the loop with the stage index and the parity of each software pipeline among its carried values."""
     builder.locate = lambda: loop.loc
     init: list[Value] = []
     args: list[Value] = []

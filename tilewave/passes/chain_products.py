@@ -1,12 +1,12 @@
-"""Sums of a product that are an operand of another are held as that one takes them, so that lanes exchange nothing.
+"""Compute an accumulator in the layout that the next product needs for its operand, so that lanes exchange nothing.
 
     %s = mma(%k, %q, %zero)         →  %s = mma(%k, %q, %zero) {neighbours = rows, in_order = true}
     %p = cast(…(%s))                   …
     %o = mma(%v, %p, %acc)             %o = mma(%v, %p, %acc) {depth = 64, neighbours = rows}
 
-The rows of %s are the depth of %o. Which of them a lane holds follows from the instruction, but nobody minds in which
-order rows are multiplied: %k is read so that each lane has neighbours in its sums, %v so that it has the same ones.
-%o holds along lanes what %s does, the columns: a factor for each of them, such as a softmax's, meets both as it is.
+The rows of %s are the depth (K) of %o. The instruction decides which of them a lane holds, but the order in which K is
+summed is free: %k is read so that each lane has neighbouring rows in its accumulator, and %v is read in the same order.
+%o has the columns along lanes, as %s has: a factor per column, such as a softmax's, applies to both without conversion.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def chain_products(kernel: Kernel) -> Kernel:
 
 
 def _fits(link: Link, waves: tuple[int, ...]) -> bool:
-    """Whether a wave has all of the depth, and a lane holds as many neighbours as the other instruction takes."""
+    """Whether one wave has the whole depth, and a lane holds as many neighbours as the other instruction needs."""
     one, other = instruction_of(link.source), instruction_of(link.taker)
     if isinstance(one, GroupInstruction) or isinstance(other, GroupInstruction) or one.block != other.block:
         return False

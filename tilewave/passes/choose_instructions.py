@@ -1,6 +1,6 @@
-"""Every product gets a matrix instruction of the machine, and every wave its part of the tile.
+"""Select a matrix instruction of the machine for every product, and assign each wave its part of the tile.
 
-Where tiles, waves and instructions do not divide each other, pad_products makes the tiles larger.
+Where tiles, waves and instructions do not divide each other, `pad_mma` pads the tiles afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIDES = ("rows", "columns")
 
 @dataclass(frozen=True)
 class ChooseInstructions:
-    """`each_way`: waves, or groups of them, among which rows and columns are cut where the author does not say."""
+    """`each_way`: waves, or warpgroups, along rows and along columns where the author does not give their number."""
 
     machine: Chip
     places: Places
@@ -63,9 +63,10 @@ class ChooseInstructions:
         return replace(rewrite(kernel, choose), waves=waves or wished or (1, 1), lanes=self.machine.lanes)
 
     def below_each_other(self, kernel: Kernel) -> Waves | None:
-        """Waves that share rows alone, where sums are the left operand of another product: each holds whole rows of it.
+        """Return waves that split rows only, where an accumulator is the left operand of another product.
 
-        None where no product is, and rows and columns are cut alike.
+        Each wave then has whole rows of that operand. Return None where there is no such product; rows and columns are
+        then split by `each_way`.
         """
         own = own_leaves(kernel)
         axes, products = Axes(own.body.ops), [op for op in walk(own.body) if isinstance(op, Mma)]
@@ -81,7 +82,7 @@ class ChooseInstructions:
     # -- the instruction
 
     def instruction(self, op: Mma, wish: str, waves: Waves | None) -> MatrixInstruction:
-        """The author's, or the first among those for which the tile grows least: that is not at all where one fits."""
+        """Return the author's instruction, or the first among those that pad the tile least."""
 
         def padded(i: MatrixInstruction) -> int:
             return prod(i.padded(_box(op), self.waves(op, i, waves)))
@@ -111,9 +112,9 @@ class ChooseInstructions:
         return sorted(found, key=lambda i: i.rows != wished.rows)
 
     def block_depth(self, op: Mma, instruction: MatrixInstruction) -> int:
-        """As many instructions behind each other as give a lane the widest read of an operand, where the depth allows.
+        """Return the K depth that a lane reads at once: the widest read of an operand, where the depth allows it.
 
-        All of them where no lane holds an operand.
+        Return the whole depth for a `GroupInstruction`, which reads shared memory itself.
         """
         depth = up_to_multiple(op.a.type.shape[-1], instruction.depth)
         if isinstance(instruction, GroupInstruction):
@@ -137,7 +138,7 @@ class ChooseInstructions:
         )
 
     def less_exact(self, op: Mma) -> str:
-        """What the author may ask for instead."""
+        """Return the part of a remedy that offers instructions which ignore low bits."""
         chip = self.machine.matrix
         offered = [i for i in WISHES.values() if i.ignored_bits and chip in i.chips and i.dtypes(chip) == _dtypes(op)]
         return "".join(
@@ -156,13 +157,13 @@ class ChooseInstructions:
         )
 
     def wished_at(self, op: Mma) -> Loc:
-        """Where the instruction of a product is named."""
+        """Return the source location that names the instruction of a product."""
         return op.loc if op.wish else self.places.hardware
 
     # -- what a machine can hold
 
     def check_holds(self, op: Mma, instruction: MatrixInstruction, waves: Waves) -> None:
-        """Whether the lanes have registers for the sums, where the instruction says how many they may hold."""
+        """Raise where the accumulator exceeds the columns or registers that a `GroupInstruction` allows."""
         if not isinstance(instruction, GroupInstruction):
             return
         rows, cols, _ = instruction.padded(_box(op), waves)
@@ -206,7 +207,7 @@ class ChooseInstructions:
 
 
 def _two(waves: tuple[int, ...]) -> Waves | None:
-    """Waves along rows and columns; None where the author leaves them open."""
+    """Return waves along rows and columns; None where the author leaves them open."""
     if not waves:
         return None
     rows, cols = (*waves, 1)[:2]
@@ -214,13 +215,13 @@ def _two(waves: tuple[int, ...]) -> Waves | None:
 
 
 def _tile(op: Mma) -> tuple[int, int]:
-    """Rows and columns of the sums."""
+    """Return rows and columns of the accumulator."""
     rows, cols = op.acc.type.shape[-2:]
     return rows, cols
 
 
 def _box(op: Mma) -> tuple[int, int, int]:
-    """Rows, columns and depth."""
+    """Return rows, columns and depth of a product."""
     return *_tile(op), op.a.type.shape[-1]
 
 
@@ -235,7 +236,7 @@ def _products(dtypes: tuple[str, str, str]) -> str:
 
 
 def _inputs(products: Sequence[tuple[str, str, str]]) -> str:
-    """What is multiplied, by what it adds up to: `f16, bf16 into f32; i8 into i32`."""
+    """Format operand dtypes by accumulator dtype: `f16, bf16 into f32; i8 into i32`."""
     by_acc: dict[str, dict[str, None]] = {}
     for a, b, acc in products:
         by_acc.setdefault(acc, {}).update(dict.fromkeys((a, b)))
@@ -243,7 +244,7 @@ def _inputs(products: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _are_near(ours: tuple[str, str, str], theirs: tuple[str, str, str]) -> bool:
-    """Whether they are of the same kinds and widths: `f8e4m3fnuz` and `f8e4m3fn`."""
+    """Whether two products have dtypes of the same kinds and widths: `f8e4m3fnuz` and `f8e4m3fn`."""
     return all(a[:6] == b[:6] for a, b in zip(ours, theirs, strict=True))
 
 

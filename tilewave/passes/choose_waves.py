@@ -1,10 +1,10 @@
-"""How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
+"""Choose the number of waves per workgroup for row kernels: enough to keep memory busy, with few registers each.
 
-Each lane takes four chunks of 16 bytes; but up to four waves have a row each, if a chunk is left for every lane, and a
-single row of more than two chunks a lane has two waves, since a wave is done sooner with less. Where that makes more
-than 512 lanes, each takes twice as much, and only beyond that there are more lanes; where waves meet more than once,
-256 are many, since it is other workgroups that work while one waits. Measured on an H200 for rows of 256 to 65,536
-columns.
+Used where the author gives no number. Each lane loads four chunks of 16 bytes. Up to four waves have a row each if
+every lane still has a chunk, and a single row of more than two chunks per lane is split between two waves, since a wave
+finishes sooner with less. Above 512 lanes each lane loads twice as much, and only beyond that the number of lanes
+grows; with more than one reduction the limit is 256, since other workgroups run while one waits at a barrier. Measured
+on an H200 for rows of 256 to 65,536 columns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import Chip
 
 CHUNK_BYTES, CHUNKS_BYTES = 16, 64
-"""What a lane takes at once, and in all."""
+"""Bytes that a lane loads at once, and in all."""
 ROWS_APART = 4
-"""That waves of one workgroup take by themselves, however short they are."""
+"""The largest number of waves that get whole rows, however short the rows are."""
 LANES_AT_ONCE = 1024
-"""That a processor is to hold, so that enough is under way from memory; they have 64 registers each on an H200."""
+"""Lanes that should be resident per SM, so that enough loads are in flight; they have 64 registers each on an H200."""
 MANY_LANES, MANY_THAT_MEET_OFTEN = 512, 256
-"""With more, each lane takes twice as much."""
+"""Above this many lanes each lane loads twice as much; the second limit is for kernels with several reductions."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class ChooseWaves:
         return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
 
     def fewest(self, op: Read) -> int:
-        """As many waves as have rows to themselves, up to four, and a chunk for each of their lanes; or two of one row,
-        where a wave would take more than two chunks a lane."""
+        """Return one wave per row, up to four and with a chunk per lane; for a single row two waves, where one wave
+        would load more than two chunks per lane."""
         shape, chunks = op.result.type.shape, _bytes(op) // (CHUNK_BYTES * self.machine.lanes)
         rows = prod(shape) // shape[memory_order(op)[-1]]
         return min(rows, ROWS_APART, chunks) if rows > 1 else min(2, -(-chunks // 2))
 
     def sharing(self, op: Read, wanted: int) -> int:
-        """About so many waves, which share a row's chunks evenly: it may be an odd number of powers of two long."""
+        """Return about `wanted` waves that split a row's chunks evenly, also where their number is no power of two."""
         power = 1 << wanted.bit_length() - 1
         shape = op.result.type.shape
         row = shape[memory_order(op)[-1]]
@@ -78,7 +78,7 @@ class ChooseWaves:
 
 
 def _is_of_rows(op: Op) -> bool:
-    """Whether it reduces rows, if it reduces anything."""
+    """Whether `op`, if it is a reduction, reduces rows."""
     return not isinstance(op, Reduce) or op.axes == (len(op.x.type.shape) - 1,)
 
 

@@ -1,4 +1,4 @@
-"""Which registers lie past the end of a row is said by where the first one lies, so that neighbours are asked together.
+"""Vectorize bounds checks: compare a lane's first position with the bound, and cover the other registers by steps.
 
 %places = add(broadcast(%first), ramp() {steps = [256, 1]})     →   %inside = below(%first, %n) {steps = [256, 1]}
 %inside = less(%places, broadcast(%n))
@@ -18,7 +18,7 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 @dataclass(frozen=True)
 class _Places:
-    """A sum of numbers that are the same for all registers, and of how far each register is from the first."""
+    """A sum of scalars that all registers share, and the offset of each register from the first."""
 
     numbers: tuple[Value, ...]
     steps: tuple[int, ...]
@@ -46,7 +46,7 @@ def compare_places(kernel: Kernel) -> Kernel:
 
 
 def _number(v: Value, makers: dict[Value, Op]) -> Value | int | None:
-    """What all registers hold, if it is one number."""
+    """Return the scalar that all registers hold, if there is one."""
     match makers.get(v):
         case Broadcast(x) if x.type == INDEX_SCALAR:
             return x

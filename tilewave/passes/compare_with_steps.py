@@ -1,13 +1,13 @@
-"""Where workgroups go from tile to tile, a mask compares what its registers have known, and not a place of each.
+"""In loops over tiles, masks compare constant column offsets with a per-tile bound, not one position per register.
 
     loop(%tiles) {                                            loop(%tiles) {
       …                                                         …
       %places = add(broadcast(%first), ramp() {[8, 1]})     →   %far = sub(%rows, broadcast(%first))
       %seen = less_equal(%places, %rows)                        %seen = less_equal(ramp() {[8, 1]}, %far)
 
-The places of a lane's columns are the same for all tiles. Written so, they would be computed in front of all of them:
-32 registers that are held while products are made. How far columns lie apart stands in the comparison itself. Places
-do not wrap, so both say the same. Where a workgroup computes one tile, comparisons stay as they are.
+The positions of a lane's columns are the same for all tiles. As values they are hoisted out of the loop over tiles and
+occupy 32 registers during the products; as `ramp` steps they are constants of the comparison. Positions do not
+overflow, so both comparisons are equal. Where a workgroup computes one tile, comparisons are unchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def compare_with_steps(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class _Places:
-    """Numbers that are the same for all registers, and how far each register is from the first."""
+    """Scalars that all registers share, and the offset of each register from the first."""
 
     numbers: tuple[Value, ...]
     steps: tuple[int, ...]
     shape: tuple[int, ...]
     axes: tuple[int, ...] | None = None
-    """Of what they are repeated along; None: they are not."""
+    """The axes along which the positions are broadcast; None where they are not."""
 
 
 class _Comparing:
@@ -44,7 +44,7 @@ class _Comparing:
         self.builder = Builder(names(kernel))
 
     def block(self, block: Block) -> Block:
-        """With comparisons changed in loops over tiles, each of which takes loops of their own."""
+        """Return the block with comparisons rewritten in loops over tiles that decide the trips of inner loops."""
         return replace(block, ops=tuple(map(self.op, block.ops)))
 
     def op(self, op: Op) -> Op:
@@ -68,7 +68,7 @@ class _Comparing:
             return [*b.ops, replace(op, a=steps, b=far)]
 
     def less(self, v: Value, numbers: Sequence[Value]) -> Value:
-        """What is left of it when these are taken away; before it is repeated, where it is."""
+        """Return `v` minus `numbers`, subtracted before the broadcast where `v` is one."""
         maker, b = self.makers.get(v), self.builder
         if isinstance(maker, Broadcast):
             return b.emit(Broadcast, self.less(maker.x, numbers), maker.axes, type=v.type)
@@ -98,6 +98,6 @@ class _Comparing:
 
 
 def _steps_differ(inner: Op, tiles: Loop) -> bool:
-    """Whether it goes round as often as the tile says."""
+    """Whether `inner` is a loop that contains loops and whose trip count is computed per tile."""
     made = {*tiles.body.args, *(v for op in tiles.body.ops for v in op.results)}
     return isinstance(inner, Loop) and inner.trips in made and any(isinstance(op, Loop) for op in walk(inner.body))

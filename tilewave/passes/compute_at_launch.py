@@ -1,4 +1,4 @@
-"""What depends on the sizes of a call alone is computed once, by whoever launches the kernel.
+"""Hoist scalars that depend only on the sizes of a call out of the kernel: the launch computes them once.
 
     %across = mul(%c4, %cols)                     %across = launch() : index do () {
     …                                                 %c = const() {value = 4} : index
@@ -7,7 +7,7 @@
                                                   }
                                                   %band = floor_div(%w, %across)
 
-A kernel whose sizes are all known has nothing of that kind left: `simplify` has computed it.
+A kernel whose sizes are all static has no such scalars: `simplify` has folded them.
 """
 
 from __future__ import annotations

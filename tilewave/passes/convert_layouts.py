@@ -1,4 +1,4 @@
-"""A tile that lanes hold in one layout and need in another is converted, in the cheapest way.
+"""Convert a tile from the layout in which lanes hold it to the layout in which they need it, in the cheapest way.
 
     %y = add(%p, %q)      →  %q_there = convert(%q)                   within lanes, or between lanes of a wave, or
                              %y = add(%p, %q_there)
@@ -7,7 +7,7 @@
                              %q_there = read(%q_moved, [%c0, %c0])    what is read can be had in any layout
                              %y = add(%p, %q_there)
 
-A tile is converted right behind where it is made, so that a loop which needs it does not convert it in every round.
+A tile is converted directly after its definition, so that a loop which needs it does not convert it in every iteration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewave.machine.banks import Ports, ports
 from tilewave.machine.chips import Chip
 
 MOST_ROUNDS = 100
-"""Many more than any kernel has needed."""
+"""Far more rounds of conversion than any kernel needs."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class ConvertLayouts:
         return f"ConvertLayouts({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        """One conversion may settle where another is needed, so they are found anew until none is missing.
+        """Insert conversions until no layout mismatch is left, because one conversion decides where others are needed.
 
-        That ends: what is converted is tied to nothing, and unties what is made of it alone; so in each round fewer ops
-        take a tile that is tied.
+        The rounds end: a converted tile has no tied layout, and neither have values that are computed from it alone, so
+        each round leaves fewer ops with an operand whose layout is tied.
         """
         for _ in range(MOST_ROUNDS):
             spreads = LayoutsNeeded(kernel)
@@ -58,7 +58,7 @@ class ConvertLayouts:
 
 
 class _Inserting:
-    """Converts tiles behind where they are made, for the ops that take them otherwise."""
+    """Inserts conversions after the definitions of tiles, for the ops that need another layout."""
 
     def __init__(self, kernel: Kernel, misfits: dict[Value, list[Op]]) -> None:
         self.old = kernel
@@ -84,14 +84,14 @@ class _Inserting:
 
 
 def _taking(op: Op, new: dict[Value, Value]) -> Op:
-    """The op with other operands; what a loop does inside stays."""
+    """Return the op with other operands; the body of a loop is unchanged."""
     if isinstance(op, (Loop, While)):
         return replace(op, init=tuple(new.get(v, v) for v in op.init))
     return substitute(op, new)
 
 
 def _without_needless(kernel: Kernel) -> Kernel:
-    """What is made of nothing but conversions can be had in any layout itself."""
+    """Remove conversions of values that can be computed in any layout."""
     spreads = LayoutsNeeded(kernel)
     needless = {op.result: op.x for op in walk(kernel.body) if isinstance(op, Convert) and not spreads.is_tied(op.x)}
     return replace_values(
@@ -103,12 +103,12 @@ def _without_needless(kernel: Kernel) -> Kernel:
 
 
 def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Kernel:
-    """With what waves must exchange as a write to shared memory and a read."""
+    """Return the kernel with each exchange between waves as a store to shared memory and a load."""
     builder = Builder(names(kernel))
     zero = builder.fresh("c0", INDEX_SCALAR)
     allocations: list[Op] = []
     parted: dict[Value, Value] = {}
-    """Memories of tiles that several parts are taken of."""
+    """Memories of tiles from which several slices are extracted."""
 
     def move(op: Op) -> list[Op] | None:
         match op:

@@ -1,7 +1,7 @@
-"""A loop that goes round once is replaced by its body, and one that never does by what it starts from.
+"""Replace a loop of one iteration by its body, and a loop of none by its initial values.
 
-Not a part of simplify: the passes that look for loops around products find one there for any depth, one step included.
-What a round computes for the next alone goes too, before somebody brings operands for it.
+Separate from `simplify`, because passes that look for loops around products find one for any depth, one step included.
+Values that an iteration computes for the next alone are removed by DCE, before a later pass loads operands for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what a workgroup does to what each lane of each wave does.
+"""Rewrite what a workgroup does on tiles into what each lane of each wave does on vectors.
 
 %xs = read(%sa, [%c0, %c0])           →  %row = add(%wave_row, %lane_row); …
                                          %xs = load(%sa, [%row, %column]) {steps = …} : vector<2x2x8xf16>
@@ -101,10 +101,10 @@ class _Lanes:
         self.holders: dict[Copies, Value] = {}
         self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
-        """What stands at the kernel's end."""
+        """Ops appended at the end of the kernel."""
 
     def block(self, block: Block, gives: Sequence[Value] = ()) -> Block:
-        """The block for one lane; what it takes and yields in tiles becomes vectors, held as the loop's results are."""
+        """Return the block for one lane; tile arguments and yields become vectors, laid out as the loop's results."""
         args = [v for arg in block.args for v in self.renamed(arg)]
         with self.out.region():
             for op in block.ops:
@@ -116,7 +116,7 @@ class _Lanes:
             return self.out.block(args)
 
     def renamed(self, v: Value) -> tuple[Value, ...]:
-        """An argument or result: itself, or the vectors that stand for a tile."""
+        """Return the lane values of an argument or result: itself, or the vectors that replace a tile."""
         if not isinstance(v.type, Tile):
             return (v,)
         (spread,) = self.spreads.needed.get(v) or [self.spreads.held(v)]
@@ -164,7 +164,7 @@ class _Lanes:
         self.out.ops.append(replace(made(carried), results=results))
 
     def carried(self, values: Sequence[Value], like: Sequence[Value]) -> tuple[Value, ...]:
-        """What stands for these values, each tile in the spread that the one in `like` is held in."""
+        """Return the lane values of `values`, each tile in the layouts of its counterpart in `like`."""
         found: list[Value] = []
         for v, other in zip(values, like, strict=True):
             found += self.pieces[v, self.spreads.held(other)] if isinstance(v.type, Tile) else (v,)
@@ -173,7 +173,7 @@ class _Lanes:
     # -- tiles
 
     def tile(self, op: Op, spread: TileLayouts, i: int) -> Value:
-        """The part of a tile that one layout covers."""
+        """Return the vector for the part of a tile that one layout covers."""
         layout = spread[i]
         held = Vector(layout.registers, op.result.type.dtype)
 
@@ -230,7 +230,7 @@ class _Lanes:
                 raise NotImplementedError(f"{op.loc}: {op.name} is not cut among lanes")
 
     def converted(self, op: Convert, spread: TileLayouts, held: Vector) -> Value:
-        """What lanes hold otherwise, step by step; between steps registers are numbered and have no axes."""
+        """Emit a layout conversion step by step; between steps, registers are numbered and have no axes."""
         (x,), found = self.pieces[op.x, self.spreads.held(op.x)], conversion_of(self.spreads, op, spread)
         assert found is not None, f"{op.loc}: a wave cannot convert {op.x.type} by itself"
         count = prod(held.shape)
@@ -243,7 +243,7 @@ class _Lanes:
         return x
 
     def reduced(self, op: Reduce, i: int) -> Value:
-        """What each lane has of a part of the result: lanes that took part have the same."""
+        """Return a part of a reduction's result in each lane; lanes that took part in it have the same values."""
         (x, layout), (axis,), waves = self.held(op.x)[i], op.axes, prod(self.spreads.waves)
         extent = op.x.type.shape[axis]
         found = movers(layout, axis, waves, self.lanes)
@@ -267,7 +267,7 @@ class _Lanes:
         return self.out.emit(ReduceHalves, x, axis, bit, op.how, type=kind, name=op.result.name)
 
     def first_register(self, x: Value) -> Value:
-        """One of those that hold the same."""
+        """Return one of the registers that hold the same value."""
         for axis, n in enumerate(x.type.shape):
             if n > 1:
                 shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])
@@ -280,7 +280,7 @@ class _Lanes:
         return self.out.emit(ReduceRegisters, x, tuple(gone), op.how, type=kind, name=op.result.name)
 
     def in_registers(self, op: Reduce, x: Value, held: Vector) -> Value:
-        """What lanes have, in as many registers as are wanted: the others were along axes that are gone, or copies."""
+        """Return `x` in the registers of `held`: the others were along reduced axes, or are copies."""
         if x.type == held:
             return x
         if ones := [axis for axis, n in enumerate(x.type.shape) if n == 1]:
@@ -295,7 +295,7 @@ class _Lanes:
         return self.out.emit(Broadcast, x, tuple(more), type=held, name=op.result.name)
 
     def group_product(self, op: Mma, acc: Value) -> Value:
-        """A product of what lies in shared memory; lanes hold nothing but its sums."""
+        """Emit a wgmma: lanes hold the accumulator and maybe the left operand, shared memory holds the rest."""
         waves = self.spreads.waves
         fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
@@ -314,12 +314,12 @@ class _Lanes:
         return self.out.emit(MatrixShared, read.memory, tuple(at), *rest, turned, type=acc.type, name=op.result.name)
 
     def staged(self, op: Mma, operand: Value) -> Read:
-        """How an operand is read from shared memory."""
+        """Return the read of an operand that is staged in shared memory."""
         read = self.spreads.maker(operand)
         if not isinstance(read, Read) or not lies_in(read.memory, "shared"):
             raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
         *batch, _, _ = read.axes
-        rows = read.memory.type.rank - 2  # behind the batches, and behind the slot of a step that shared memory holds
+        rows = read.memory.type.rank - 2  # after the batch axes and the stage axis of software_pipeline
         assert batch == list(range(rows - len(batch), rows)), f"{op.loc}: batches of {operand} do not come first"
         return read
 
@@ -334,7 +334,7 @@ class _Lanes:
             self.out.effect(Store, x, op.memory, where, mask, steps, op.guard, *self.within(op, layout))
 
     def once(self, tile: Value) -> Iterator[tuple[Value, Layout]]:
-        """What lanes hold of a tile, up to where all of it is: layouts behind that hold copies."""
+        """Yield the vectors of a tile until all elements are covered; later layouts hold copies."""
         waves = prod(self.spreads.waves)
         for held, whole in self.held(tile):
             x, layout = self.without_copies(held, whole)
@@ -343,7 +343,7 @@ class _Lanes:
                 return
 
     def without_copies(self, x: Value, layout: Layout) -> tuple[Value, Layout]:
-        """One register of those that hold the same."""
+        """Return the vector and its layout without registers that are copies of others."""
         counts = list(layout.registers)
         for axis, step in enumerate(layout.steps):
             if not any(step) and counts[axis] > 1:
@@ -351,7 +351,7 @@ class _Lanes:
         return x, replace(layout, registers=tuple(counts))
 
     def mask_of_holders(self, layout: Layout) -> tuple[Value, ...]:
-        """Of lanes that hold the same, one stores it."""
+        """Return the mask with which one lane stores, of those that hold the same elements."""
         waves = prod(self.spreads.waves)
         same = None if layout.limit else copies(layout, waves, self.lanes)
         if same is None and (count := holding(layout, waves, self.lanes)):
@@ -374,7 +374,10 @@ class _Lanes:
         return found
 
     def bring(self, op: CopyAsync) -> None:
-        """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
+        """Emit asynchronous copies to shared memory, the same number of rows per wave.
+
+        In one round the lanes of a wave fill a contiguous range of shared memory, in lane order.
+        """
         to = op.to.type
         assert isinstance(to, Memory)
         width = WIDEST_BYTES // to.dtype.bytes
@@ -385,7 +388,7 @@ class _Lanes:
             self.bring_rounds(op, to, width, first * high, (together, high))
 
     def bring_rounds(self, op: CopyAsync, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
-        """So many rounds of so many rows each, from a row of a wave's part on."""
+        """Emit `rounds[0]` rounds of `rounds[1]` rows each, from row `first` of a wave's part on."""
         row, column = self.chunk(to, width, first)
         columns: list[Value] = []
         if any(in_its_place(to, r * rounds[1], 0) for r in range(rounds[0])):
@@ -413,11 +416,11 @@ class _Lanes:
         )
 
     def row_of_wave(self, to: Memory) -> Value:
-        """Where the rows begin that this wave brings."""
+        """Return the first row that this wave copies."""
         return self.place((Term("wave", to.shape[-2] // prod(self.spreads.waves)),))
 
     def chunk(self, to: Memory, width: int, first: int) -> tuple[Value, Value]:
-        """Row and column of what belongs into this lane's place, in the stretch that begins so many rows behind."""
+        """Return row and column of the chunk that this lane copies, in the range that begins `first` rows later."""
         key = (to.shape[-2:], to.placement, width, first)
         if key not in self.chunks:
             per_row = to.shape[-1] // width
@@ -431,17 +434,17 @@ class _Lanes:
         return self.chunks[key]
 
     def write_by_waves(self, op: WriteThrough) -> None:
-        """Each wave brings chunk after chunk into rows.
+        """Emit stores in which each wave first transposes its tile into rows through shared memory, chunk by chunk.
 
-        One goes out when the next is read, so that nobody waits; but not where lanes store less than they can at once:
-        two chunks take too many registers then.
+        A chunk is stored after the next one is loaded, which hides the latency of the load; but not where lanes store
+        less than the widest access, because two chunks would need too many registers there.
         """
         ((x, layout),) = self.held(op.tile)
         _, rows, columns = op.shared.type.shape
         chunks = WaveChunks(layout, rows, columns, stored_width(op.memory.type), self.lanes)
         behind = int(chunks.width * x.type.dtype.bytes == WIDEST_BYTES)
         lines: list[tuple[Value, tuple[int, ...]]] = []
-        self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
+        self.out.effect(KeepOrder)  # registers of the products before and of the stores after need not fit together
         for first, far in chunks.starts():
             chunk = x
             for axis, (start, count) in enumerate(zip(first, chunks.counts, strict=True)):
@@ -459,7 +462,7 @@ class _Lanes:
             self.store_lines(op, *line, chunks.stored())
 
     def in_own(self, op: WriteThrough, layout: Layout) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
-        """Where a lane's registers lie in the part that is its wave's own."""
+        """Return the positions of a lane's registers in the shared memory of its wave."""
         wave = self.number("wave") if op.shared.type.shape[0] > 1 else self.out.const(0)
         own = (self.place(terms) if terms else self.out.const(0) for terms in layout.axes)
         return (wave, *own), tuple((0, *step) for step in layout.steps)
@@ -472,11 +475,11 @@ class _Lanes:
         self.out.effect(Store, x, op.memory, where, (), steps_of, op.guard)
 
     def write_by_groups(self, op: WriteThrough) -> None:
-        """Fill a group's buffers, let them go together, and wait for that before they are filled again."""
+        """Fill a warpgroup's buffers, issue their TMA stores together, and wait for them before filling them again."""
         ((x, layout),) = self.held(op.tile)
         *batch, blocks, eights, _, _ = x.type.shape
         groups, buffers, rows, columns = op.shared.type.shape
-        is_turned = layout.steps[-1][-2] == 1  # neighbours lie below each other
+        is_turned = layout.steps[-1][-2] == 1  # neighbouring registers are one row apart
         each = (rows if is_turned else columns) // 8
         chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, each)]
         for first in range(0, len(chunks), buffers):
@@ -500,7 +503,7 @@ class _Lanes:
         return self.out.emit(Part, x, axis, first, type=kind)
 
     def fill(self, op: WriteThrough, x: Value, layout: Layout, buffer: int) -> None:
-        """Each lane stores its registers of a chunk, which is its group's own: where the group is does not count."""
+        """Store each lane's registers of a chunk to its group's buffer, at positions relative to the group."""
         groups = op.shared.type.shape[0]
         group = self.place((Term("wave", 1, GROUP),)) if groups > 1 else self.out.const(0)
         inside = (tuple(t for t in terms if (t.of, t.divisor) != ("wave", GROUP)) for terms in layout.axes[-2:])
@@ -509,7 +512,7 @@ class _Lanes:
         self.out.effect(Store, x, op.shared, at, (), steps)
 
     def let_go(self, op: WriteThrough, group: int, starts: Sequence[tuple[int, int]]) -> None:
-        """The first wave of a group asks for its chunks to be copied out."""
+        """Emit the TMA stores of a group's chunks; the first wave of the group issues them."""
         with self.out.region():
             for buffer, start in enumerate(starts):
                 at = list(op.at)
@@ -524,7 +527,7 @@ class _Lanes:
     def window(
         self, at: tuple[Value, ...], axes: tuple[int, ...], layout: Layout
     ) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
-        """Where a lane's first register lies in a memory, and how its others step from there."""
+        """Return the position of a lane's first register in a memory, and the steps to its other registers."""
         where = list(at)
         for i, axis in enumerate(axes):
             if layout.axes[i]:
@@ -535,7 +538,7 @@ class _Lanes:
         return tuple(where), steps
 
     def within(self, op: Read | Write, layout: Layout) -> tuple[tuple[Value, ...], tuple[int, ...]]:
-        """Where a lane's first register lies in a tile that is not there as a whole, and how much of it is."""
+        """Return the position of a lane's first register in a partial tile, and the extents of that tile."""
         if not op.within:
             return (), ()
         own, within = [self.number("none")] * len(op.at), [1] * len(op.at)
@@ -545,7 +548,7 @@ class _Lanes:
                 own[axis] = self.place(layout.axes[i])
         return tuple(own), tuple(within)
 
-    # -- which lane this is: said once, at the beginning
+    # -- lane and wave numbers: computed once, at the start of the kernel
 
     def number(self, of: str) -> Value:
         if of not in self.numbers:
@@ -560,7 +563,7 @@ class _Lanes:
         return self.numbers[of]
 
     def place(self, terms: tuple[Term, ...]) -> Value:
-        """Where this lane's part of a tile begins along one axis."""
+        """Return the position at which this lane's part of a tile begins along one axis."""
         if terms not in self.places:
             parts = [term.value(Number(self.top, self.number(term.of))) for term in terms]
             self.places[terms] = sum(parts[1:], parts[0]).value
@@ -576,7 +579,7 @@ class _Lanes:
     # -- positions that a formula gives
 
     def coordinate(self, layout: Layout, axis: int) -> Value:
-        """The tile position of each register along one axis."""
+        """Return the tile position of each register along one axis."""
         kind = Vector(layout.registers, INDEX)
         ramp = self.out.emit(Ramp, tuple(step[axis] for step in layout.steps), type=kind)
         if not layout.axes[axis]:
@@ -585,7 +588,7 @@ class _Lanes:
         return self.out.binary(Add, first, ramp)
 
     def inlined(self, where: Block, layout: Layout) -> tuple[Value, ...]:
-        """The positions that a formula gives for each register."""
+        """Return the positions that a formula gives for each register."""
         found = {arg: self.coordinate(layout, axis) for axis, arg in enumerate(where.args)}
         for op in where.ops:
             if isinstance(op, Yield):
@@ -623,5 +626,5 @@ def _tiles_of(op: Op) -> list[Value]:
 
 
 def _is_turned(read: Read) -> bool:
-    """Whether the rows of a tile, and not its depth, run along the memory's last axis."""
+    """Whether an operand is transposed: its rows, and not its depth, run along the memory's last axis."""
     return read.axes[-1] < read.axes[-2]

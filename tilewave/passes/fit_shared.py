@@ -1,4 +1,4 @@
-"""The shared memory that a workgroup asks for is there, or the author is told what takes how much of it."""
+"""Check that the shared memory of a workgroup fits the machine; the error lists the size of each allocation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Find the edges along which a tile may hang over its memory, so that lanes check those and no others.
+"""Find the memory axes along which a boundary tile may be out of bounds, so that lanes predicate those and no others.
 
-A tile of 128 rows in a memory of 300 may end behind it; in one of 512 it never does: it begins at a multiple of 128.
+A tile of 128 rows in a memory of 300 may end past it; in one of 512 it never does: it begins at a multiple of 128.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewave.ir.types import Extent, Memory
 
 WRITES = (Write, WriteThrough)
 Start = tuple[int, Extent]
-"""A formula, and the extent of a memory's axis that it is known to begin inside."""
+"""A formula, and the extent of the memory axis within which it is known to begin."""
 
 
 def guard_edges(kernel: Kernel) -> Kernel:
@@ -35,14 +35,14 @@ def guard_edges(kernel: Kernel) -> Kernel:
 class _Edges:
     def __init__(self, kernel: Kernel) -> None:
         self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
-        # Every tile of an output begins inside it: the schedule was checked.
+        # Every tile of an output begins inside the memory, because the schedule has been checked.
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
         return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
 
     def of(self, op: Access) -> tuple[int, ...]:
-        """The memory axes along which this tile may hang over."""
+        """Return the memory axes along which this tile may be out of bounds."""
         memory = op.memory.type
         assert isinstance(memory, Memory)
         tile = sizes(op)
@@ -58,5 +58,5 @@ class _Edges:
 
 
 def _divides(size: int, extent: Extent) -> bool:
-    """Whether tiles of that size leave no rest; where an extent is open, those of one element do not."""
+    """Whether tiles of that size leave no remainder; in a dynamic extent, only tiles of one element leave none."""
     return extent % size == 0 if isinstance(extent, int) else size == 1

@@ -1,12 +1,12 @@
-"""What a loop reads anew in every round, though it is the same, is read once in front of it.
+"""LICM for reads: a read whose position does not change in a loop is hoisted before the loop.
 
     loop(%trips, …) do (%i, …) {        →  %x = read(%q, [%m, %c0])
       %x = read(%q, [%m, %c0])             loop(%trips, …) do (%i, …) {
       %y = read(%k, [%i, %c0])               %y = read(%k, [%i, %c0])
 
-Only memories that nobody writes, and what is computed from such reads alone. A loop that goes round no time reads for
-nothing then, which a guard keeps inside the memory like any read. Not out of loops over tiles, which write, where some
-workgroups may have none: those may have nothing to read either. Nor out of loops of one round.
+Only reads of memories that the kernel does not write, and values computed from such reads alone, are hoisted. Before a
+loop of zero trips such a read is useless but in bounds, because it is predicated like any read. Reads stay in loops
+over tiles, which write, where some workgroups may have no tile and so nothing to read, and in loops of one iteration.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _writes(loop: Loop) -> bool:
 
 
 def _taken_out(loop: Loop, written: set[Value]) -> tuple[list[Op], Loop]:
-    """What stands in front of a loop, and the loop without it."""
+    """Return the ops to hoist before a loop, and the loop without them."""
     inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
     reads: set[Value] = set()
     taken: list[Op] = []
@@ -75,10 +75,10 @@ def _is_read(op: Op, written: set[Value]) -> bool:
 
 
 def _is_of(op: Op, reads: set[Value]) -> bool:
-    """Whether it is computed from reads that were taken out."""
+    """Whether `op` is computed from hoisted reads."""
     return isinstance(op, (Elementwise, Permute)) and any(v in reads for v in op.operands)
 
 
 def _is_number(op: Op) -> bool:
-    """What positions are computed from; and constants, which cost nothing anywhere."""
+    """Whether `op` is scalar arithmetic, as positions need, or a constant, which costs nothing anywhere."""
     return isinstance(op, Const) or (isinstance(op, Elementwise) and isinstance(op.results[0].type, Scalar))

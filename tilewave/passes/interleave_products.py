@@ -1,4 +1,4 @@
-"""Lay out a loop that loads ahead, so that matrix and memory instructions overlap.
+"""Interleave matrix and memory instructions in a loop that loads one step ahead, so that they overlap.
 
 before                 two waves share a matrix unit            a wave has one to itself
 loop {                 barrier; waves 4 to 7: barrier           loop {
@@ -10,18 +10,18 @@ loop {                 barrier; waves 4 to 7: barrier           loop {
   store              }                                          }
 }                      waves 0 to 3: barrier
 
-Tiles that are brought past the registers need no stores, and one barrier a step, before which they are awaited:
+Tiles that are copied past the registers need no stores, and one barrier per step, after a wait for the copies:
 
-  await; barrier         read half, bring the next tiles; barrier   await; barrier
-  bring the next tiles   multiply half; barrier                     read
-  read                   read half; await; barrier                  multiply half, bring the next tiles between
+  wait; barrier          read half, copy the next tiles; barrier    wait; barrier
+  copy the next tiles    multiply half; barrier                     read
+  read                   read half; wait; barrier                   multiply half, copy the next tiles between
   multiply               multiply half; barrier                     multiply half
 
-On the left one half of the waves is always one barrier behind the other: while these multiply, those read or store, and
-the multiplying ones go first (`priority`). Those behind await what they bring two turns before the others read it.
-Where the registers do not hold both halves, the second is read when the first has been multiplied, and on the left
-multiplied in two parts, around the stores. Where the depth has no halves, the rows have. A loop of another form stays
-as it is.
+Where two waves share a matrix unit, half of the waves is always one barrier later than the other half (ping-pong):
+while one half multiplies, the other reads or stores, and the multiplying waves have the higher `priority`. The later
+waves wait for their copies two turns before the others read them. Where the registers cannot hold both halves of the
+operands, the second half is read after the first is multiplied; with two waves per unit it is multiplied in two parts,
+around the stores. Where the depth cannot be halved, the rows are. A loop of another form is unchanged.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ NO_HALVES = Reason(
 
 @dataclass(frozen=True)
 class InterleaveProducts:
-    """`depths`: of each matrix instruction; `units`: what waves share their processor's registers on.
+    """`depths`: the K depth of each matrix instruction; `units`: the matrix units of a CU, with their registers.
 
-    `spare`: registers that addresses and the like take. `margin`: with fewer free ones, sums are copied between
-    ordinary and accumulation registers.
+    `spare`: registers for addresses and the like. `margin`: with fewer free ones, sums are copied between ordinary and
+    accumulation registers (VGPRs and AGPRs).
     """
 
     depths: dict[str, int]
@@ -102,7 +102,7 @@ class InterleaveProducts:
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
             if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitAsync)):
-                return []  # whoever took the last turn has met the others since, and awaited what it brought
+                return []  # since its last turn a wave has passed a barrier and waited for its copies
             step: _Step | None = None
             try:
                 step = _step(op, used, waves, alone)
@@ -120,7 +120,7 @@ class InterleaveProducts:
 
 
 def _step(op: Op, used: Mapping[Value, int], waves: int, alone: int) -> _Step | None:
-    """The parts of a loop that loads and multiplies; None for other ops."""
+    """Return the parts of a loop that loads and multiplies; None for other ops."""
     inside = op.body.ops if isinstance(op, Loop) else ()
     loads = any(
         isinstance(o, CopyAsyncChunks) or (isinstance(o, Load) and not lies_in(o.memory, "shared")) for o in inside
@@ -138,11 +138,11 @@ class _Step:
 
     loop: Loop
     numbers: tuple[Op, ...]
-    """What is computed from neither loads nor the product."""
+    """Ops computed from neither loads nor the product."""
     rest: tuple[Op, ...]
-    """What is."""
+    """Ops computed from loads or the product."""
     loads: tuple[Load | CopyAsyncChunks, ...]
-    """Or what is brought instead; then there are no stores."""
+    """Loads to registers, or copies to shared memory; with copies there are no stores."""
     reads: tuple[Load | LoadTransposed, ...]
     product: Matrix
     stores: tuple[Store, ...]
@@ -151,7 +151,7 @@ class _Step:
 
     @staticmethod
     def of(loop: Loop, used: Mapping[Value, int]) -> _Step:
-        """Raises `Left` where the loop does anything else, or in another order."""
+        """Return the parts of a loop; raise `Left` where it does anything else, or in another order."""
         ops = loop.body.ops
         barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
@@ -198,14 +198,14 @@ class _Step:
         want(self.depths % 2 == 0 or self.rows % 2 == 0, NO_HALVES, loc)
 
     def late(self) -> set[Value]:
-        """What is computed from loads or the product, and must not be needed before."""
+        """Return values computed from loads or the product, which no earlier op may need."""
         made = {v for op in self.rest for v in op.results}
         stored = {v for op in self.stores for v in op.operands}
         return made | {v for op in self.loads for v in op.results if v not in stored}
 
     @property
     def pending(self) -> int:
-        """Bytes that are still on their way when a step begins."""
+        """Bytes still in flight when a step begins."""
         return sum(op.pending for op in self.waits)
 
     @property
@@ -214,17 +214,17 @@ class _Step:
 
     @property
     def rows(self) -> int:
-        """Row blocks of a wave."""
+        """Row blocks per wave."""
         return int(self.product.a.type.shape[-3])
 
     def registers(self) -> int:
-        """What a lane holds if both halves are read before the first is multiplied."""
+        """Return the registers of a lane if both halves are read before the first is multiplied."""
         held = [self.product.acc, self.product.a, self.product.b, *(v for op in self.loads for v in op.results)]
         return sum(_words(v) for v in held)
 
     @property
     def stores_across_rows(self) -> bool:
-        """Whether registers change places before they are stored."""
+        """Whether registers are permuted before they are stored."""
         return any(op.is_across_rows for op in self.stores)
 
     def load_instructions(self) -> int:
@@ -232,7 +232,7 @@ class _Step:
 
 
 def _hands_shared_over(op: Op) -> bool:
-    """Whether it is a barrier that a layout may put elsewhere: it hands nothing else over."""
+    """Whether `op` is a plain barrier for shared memory, which an interleaved loop may place elsewhere."""
     return type(op) is Barrier and op == Barrier()
 
 
@@ -241,7 +241,7 @@ def _words(v: Value) -> int:
 
 
 class _Layout:
-    """Writes the body anew."""
+    """Writes the body of the loop in a new order."""
 
     def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, spare: int) -> None:
         self.step, self.units, self.spare = step, units, spare
@@ -260,7 +260,7 @@ class _Layout:
         self.add(Meet(loc=self.loc), KeepOrder(loc=self.loc))
 
     def read(self, first: int, last: int) -> tuple[Value, Value]:
-        """The operands of depth blocks `first` to `last` - 1."""
+        """Return the operands of depth blocks `first` to `last` - 1."""
         found = {read.result: self._read(read, first, last) for read in self.step.reads}
         return found[self.step.product.a], found[self.step.product.b]
 
@@ -285,9 +285,8 @@ class _Layout:
 
     def await_loads(self) -> None:
         self.add(AwaitLoads(loc=self.loc))
-        if (
-            self.step.stores_across_rows
-        ):  # what puts registers in order stays behind the wait, or it has waits of its own
+        if self.step.stores_across_rows:
+            # The permutation of registers stays after the wait; before it, it would need further waits.
             self.add(KeepOrder(loc=self.loc))
 
     def loop(self) -> Loop:
@@ -298,7 +297,7 @@ class _Layout:
 
 
 class _PingPong(_Layout):
-    """Two waves share a unit: one multiplies while the other reads, loads or stores."""
+    """Two waves share a matrix unit: one multiplies while the other reads, loads or stores."""
 
     def ops(self) -> Sequence[Op]:
         step = self.step
@@ -318,7 +317,7 @@ class _PingPong(_Layout):
         return self.staggered()
 
     def bring(self) -> None:
-        """All tiles at first, so that they have two turns to come; those are awaited one turn before others read."""
+        """Copy all tiles first, so that they have two turns to arrive; wait for them one turn before others read."""
         step, half = self.step, self.step.depths // 2
         if step.depths % 2:
             self.read_and_bring(step.depths)
@@ -333,7 +332,7 @@ class _PingPong(_Layout):
         self.turn(self.operands)
 
     def read_and_bring(self, last: int) -> None:
-        """Some reads stand in front of what is brought to each memory: where it goes must be said a little before."""
+        """Emit some reads before the copies to each memory, whose destination must be set a little earlier."""
         step, found = self.step, {}
         share = -(-len(step.loads) // len(step.reads))
         for i, read in enumerate(step.reads):
@@ -357,7 +356,7 @@ class _PingPong(_Layout):
         self.turn(self.operands)
 
     def turn(self, operands: tuple[Value, Value], rows: tuple[int, ...] = ()) -> None:
-        """Multiply, ahead of the wave that reads or stores meanwhile."""
+        """Multiply, with priority over the wave that reads or stores meanwhile."""
         self.add(Priority(1, loc=self.loc))
         self.multiply(operands, rows)
         self.add(Priority(0, loc=self.loc), KeepOrder(loc=self.loc))
@@ -375,7 +374,7 @@ class _PingPong(_Layout):
         self.turn(self.operands, (rows // 2, rows))
 
     def staggered(self) -> Sequence[Op]:
-        """Half of the waves begin one barrier later, and end one later."""
+        """Return the loop, which half of the waves begin one barrier later, and end one later."""
         units = self.units.count
         late, early = self.waiting(units, 2 * units), self.waiting(0, units)
         before = (*self.step.waits, Barrier(loc=self.loc), late, KeepOrder(loc=self.loc))
@@ -386,17 +385,17 @@ class _PingPong(_Layout):
 
 
 class _Alone(_Layout):
-    """A wave has its unit to itself: memory instructions stand between its own products."""
+    """A wave has a matrix unit to itself: its memory instructions are interleaved with its own products."""
 
     def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, spare: int, instruction_depth: int) -> None:
         super().__init__(step, taken, units, spare)
         blocks = prod(step.product.acc.type.shape[:-2]) * step.depths
         self.products = blocks * (step.product.shape[2] // instruction_depth) // 2
-        """Matrix instructions of one half."""
+        """Matrix instructions per half."""
 
     @property
     def is_tight(self) -> bool:
-        """Whether the registers do not hold both halves."""
+        """Whether the registers cannot hold both halves."""
         return self.step.registers() + self.spare > self.units.registers
 
     def ops(self) -> Sequence[Op]:
@@ -419,7 +418,7 @@ class _Alone(_Layout):
         return (self.loop(),)
 
     def first(self, operands: tuple[Value, Value], rows: tuple[int, ...], at_once: int, between: int) -> None:
-        """Multiply the first half; loads, and the reads of the second half, stand between its products."""
+        """Multiply the first half, interleaved with loads and with the reads of the second half."""
         self.add(*self.step.loads)
         self.multiply(operands, rows)
         self.add(InstructionGroup("shared_load", at_once, loc=self.loc))
@@ -427,9 +426,9 @@ class _Alone(_Layout):
         self.add(KeepOrder(loc=self.loc))
 
     def bring_between(self, half: int) -> None:
-        """The next tiles and the reads of the second half stand between the products of the first.
+        """Interleave the products of the first half with copies of the next tiles and reads of the second half.
 
-        Tiles come first: LLVM moves no read in front of what is brought.
+        Copies come first, because LLVM does not move a read before a copy.
         """
         step = self.step
         first = self.read(0, half)
@@ -442,17 +441,17 @@ class _Alone(_Layout):
         self.second(second, ())
 
     def reads(self, operands: tuple[Value, Value]) -> int:
-        """How many of the loads from shared memory stand together, or between products.
+        """Return how many loads from shared memory are grouped, or interleaved with products.
 
-        All, but half of those that lanes do for each other: they move half as much, and what the first product needs
-        has come by then; LLVM puts the others where they are needed.
+        All of them, or half where some are transposed: those move half as much each, and the operands of the first
+        product have arrived by then; LLVM places the others where they are needed.
         """
         makers = {v: op for op in self.out.ops for v in op.results}
         transposed = [v for v in operands if isinstance(makers[v], LoadTransposed)]
         return (_accesses(operands) + _accesses(transposed)) // (2 if transposed else 1)
 
     def second(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
-        """Multiply the second half, when all waves have read it; stores stand between its products."""
+        """Multiply the second half after all waves have read it, interleaved with the stores."""
         if not self.step.stores:
             self.multiply(operands, rows)
             self.add(KeepOrder(loc=self.loc))
@@ -465,9 +464,10 @@ class _Alone(_Layout):
         self.spread(_in_turn(("shared_store", _accesses([op.x for op in self.step.stores]))))
 
     def store_and_multiply(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
-        """One operand's stores, with what puts their registers in order, then some of the products, and so on.
+        """Emit one operand's stores, with the permutation of their registers, then some of the products, and so on.
 
-        Between single products LLVM would keep registers of both orders. Where they are few, all stores come first.
+        Between single products LLVM would keep registers of both orders. Where registers or rows are few, all stores
+        come first.
         """
         self.add(Barrier(loc=self.loc))
         self.await_loads()
@@ -480,7 +480,7 @@ class _Alone(_Layout):
             self.add(KeepOrder(loc=self.loc))
 
     def spread(self, queue: Sequence[str]) -> None:
-        """Memory instructions one by one between the products of a half."""
+        """Interleave memory instructions one by one with the products of a half."""
         for i, kind in enumerate(queue):
             between = self.products * (i + 1) // len(queue) - self.products * i // len(queue)
             if between:
@@ -489,11 +489,11 @@ class _Alone(_Layout):
 
 
 def _in_turn(*kinds: tuple[str, int]) -> list[str]:
-    """One of each kind, then another of each, as long as there are any."""
+    """Return the kinds in round-robin order, each as often as its count."""
     most = max(count for _, count in kinds)
     return [kind for i in range(most) for kind, count in kinds if i < count]
 
 
 def _accesses(values: Sequence[Value]) -> int:
-    """How many loads or stores of 16 bytes move these vectors."""
+    """Return the number of 16-byte loads or stores that move these vectors."""
     return sum(-(-_words(v) // 4) for v in values)

@@ -1,4 +1,4 @@
-"""A running maximum that only shifts exponents stays as it is while nothing grows too large without it.
+"""Deferred rescaling: an online softmax keeps its old maximum while no exponential grows too large with it.
 
     %x = matrix_shared(%q, %k)                 %x = matrix_shared(%q, %k)
     %larger = max(‹largest of %x›, %old)       %p_0 = exp2(%x - %old), %sum_0 = %sum + ‹sum of %p_0›
@@ -9,17 +9,17 @@
     %z = matrix_held(%p, %v, %acc_1)               }
                                                %z = matrix_held(%p, %v, %acc_1)
 
-Why it is right. Let the maximum be less by k. Then every p is larger by a factor 2^(c·k), and so are the sums, and the
-products that are added up; where the author divides one by another, or adds c · maximum to the logarithm of a sum, k is
-gone. That this is all that becomes of them, in the loop and behind it, is proved op by op (analysis/rescaling.py), so
-any maximum is as good as another as long as no number leaves its dtype. No p is below 0, so a lane's own sum of them
-that is at most 2¹⁵ proves that each p is, which f16 holds, and sums of f32 hold 2¹¹² of those. Floats have the same
-digits whatever their exponent; and p that vanish, vanish with the true maximum all the more. A sum that is larger,
-infinite or no number at all is a no: then the product is made again, whose operands still lie where they did, and the
-step is computed as the author wrote it. All waves of a group go the same way, since they make the product together. The
-first step of all has no maximum yet, and does not try.
+Correctness. Let the maximum be too small by k. Every p is then larger by a factor 2^(c·k), and so are the sums and the
+accumulated products; where the author divides one by another, or adds c · maximum to the logarithm of a sum, k cancels.
+The pass proves op by op (analysis/rescaling.py) that nothing else is computed from them, in the loop and after it, so
+any maximum is valid as long as no number leaves the range of its dtype. No p is negative, so a lane's own sum of at
+most 2¹⁵ proves that each p is at most that, which f16 can represent, and an f32 sum can add 2¹¹² of them. Floats have
+the same precision at any exponent, and p that underflow would underflow with the true maximum all the more. A sum that
+is larger, infinite or NaN fails the test: the product is computed again, from operands that are still in place, and the
+step is computed as the author wrote it. All waves of a warpgroup take the same branch, since they compute the product
+together. The first step has no maximum yet and is always computed as written.
 
-It saves the search for the maximum, and most factors of the sums: a fifth of what a lane computes in attention.
+The pass saves the maximum and most rescaling of the sums: a fifth of what a lane computes in attention.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tilewave.ir.types import BOOL, F32, INDEX, Scalar
 from tilewave.layouts.fragments import GROUP
 
 LARGEST_SUM = 32768.0
-"""Of what a lane holds of a row: half of what the smallest dtype of an operand, f16, can hold."""
+"""The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""
 
 
 def keep_maximum(kernel: Kernel) -> Kernel:
@@ -78,16 +78,16 @@ def _in_block(block: Block, makers: dict[Value, Op], builder: Builder) -> Block:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """A loop over products whose results are raised to powers, shifted by the largest so far."""
+    """A loop with two products, the second on exponentials of the first, shifted by a running maximum."""
 
     loop: Loop
     makers: dict[Value, Op]
     product: GroupProduct
     weighted: MatrixHeld
-    """The product that takes what became of the first."""
+    """The second product, whose left operand is computed from the first."""
     largest: Max
     old: Value
-    """The maximum as the loop carries it."""
+    """The running maximum that the loop carries."""
 
     @staticmethod
     def of(loop: Loop, makers: dict[Value, Op]) -> _Softmax | None:
@@ -102,7 +102,7 @@ class _Softmax:
                 return _Softmax(loop, makers, products[0], products[1], op, arg)
         return None
 
-    # -- whether any maximum is as good
+    # -- proof that any maximum is valid
 
     def is_only_a_scale(self, behind: Sequence[Op]) -> bool:
         rate = self.rate
@@ -121,7 +121,7 @@ class _Softmax:
 
     @property
     def proofs(self) -> list[ReduceRegisters]:
-        """Sums of what the second product takes, where that is a power, and so not below 0."""
+        """Sums of the second product's left operand, where that is an exponential, and so not negative."""
         cast = self.makers.get(self.weighted.a)
         weights = cast.x if isinstance(cast, Cast) else self.weighted.a
         if not isinstance(self.makers.get(weights), (Exp, Exp2, Exp2Flushed)):
@@ -130,7 +130,7 @@ class _Softmax:
         return [op for op in sums if op.x == weights]
 
     def is_factor(self, op: Op) -> bool:
-        """Whether it is the power of how much the maximum grew, which is 1 where it did not."""
+        """Whether `op` is the rescaling factor, the exponential of the maximum's growth: 1 where it did not grow."""
         grown = self.makers.get(op.x) if isinstance(op, (Exp, Exp2, Exp2Flushed)) else None
         if isinstance(grown, Mul):
             grown = next((m for v in grown.operands if isinstance(m := self.makers.get(v), Sub)), None)
@@ -138,7 +138,7 @@ class _Softmax:
 
     @property
     def rate(self) -> float | None:
-        """How much a power changes with the maximum."""
+        """The rate at which an exponential changes with the maximum; None where none does."""
         changes = Rescaling(self.makers, self.shifts)
         changes.follow(self.loop.body.ops)
         powers = [changes.of(op.result) for op in self.computed if isinstance(op, (Exp2, Exp2Flushed))]
@@ -149,15 +149,15 @@ class _Softmax:
         return {self.old: Change(shift=(-1.0, 0.0)), self.largest.result: Change(shift=(0.0, -1.0))}
 
     def changes(self, rate: float) -> Rescaling:
-        """With sums, carried from step to step, that all go with the maximum as it was before."""
+        """Return the analysis that starts from carried sums which all scale with the old maximum."""
         carried = [v for v in self.loop.body.args[1:] if v.type.dtype.is_float and v != self.old]
         return Rescaling(self.makers, {**self.shifts, **{v: Change(power=(rate, 0.0)) for v in carried}})
 
-    # -- the step, twice
+    # -- the step with the old maximum, and as written
 
     @property
     def computed(self) -> list[Op]:
-        """What becomes of the first product, up to what the second one takes."""
+        """Ops computed from the first product, up to the operand of the second."""
         *ops, _ = self.loop.body.ops
         cast = self.makers.get(self.weighted.a)
         ends = {self.weighted, cast} if isinstance(cast, Cast) else {self.weighted}
@@ -166,7 +166,7 @@ class _Softmax:
 
     @property
     def outputs(self) -> list[Value]:
-        """What others take of it."""
+        """Values of `computed` that other ops use."""
         others = [op for op in self.loop.body.ops if op not in self.computed]
         taken = {v for op in others for v in taken_by(op)}
         return [v for op in self.computed for v in op.results if v in taken]
@@ -187,7 +187,7 @@ class _Softmax:
         return replace(self.loop, body=replace(self.loop.body, ops=(*ops[:at], *needed, *made, *rest, end)))
 
     def attempt(self, builder: Builder) -> tuple[list[Value], Value]:
-        """The step with the old maximum: what it gives, and whether that is small enough."""
+        """Emit the step with the old maximum; return its values, and whether they are small enough."""
         new: dict[Value, Value] = {self.largest.result: self.old}
         ones: set[Value] = set()
         for op in self.computed:
@@ -208,7 +208,7 @@ class _Softmax:
         return [new.get(v, v) for v in self.outputs], fits
 
     def as_written(self, builder: Builder) -> Block:
-        """The product once more, and the step with the maximum that it has."""
+        """Return the product again, and the step with the true maximum."""
         again = (self.product, *self.computed)
         new = {v: builder.fresh(v.name, v.type) for v in made_in(Block((), again))}
         ops = [renamed_op(op, new) for op in again]
@@ -220,21 +220,21 @@ class _Softmax:
 
 
 def _now(change: Change | None) -> Change | None:
-    """What goes with the maximum as it was, as it goes with the new one."""
+    """Return a change with the old maximum as a change with the new one."""
     if change is None or change == SAME:
         return change
     return Change((0.0, change.power[0]), (0.0, change.shift[0]))
 
 
 def _without_factor(op: Op, ones: set[Value]) -> Value | None:
-    """What is multiplied by 1."""
+    """Return the operand that is multiplied by 1, if `op` is such a product."""
     if not isinstance(op, Mul) or ones.isdisjoint(op.operands):
         return None
     return op.b if op.a in ones else op.a
 
 
 def _needs(ops: Sequence[Op], users: Sequence[Op]) -> list[Op]:
-    """Those of some ops that others take something of, directly or not."""
+    """Return those of `ops` that `users` depend on, directly or not."""
     taken = {v for op in users for v in taken_by(op)}
     found: list[Op] = []
     for op in reversed(ops):

@@ -1,4 +1,4 @@
-"""A product that takes what another gave is made one step later, beside the next step's first.
+"""Issue a product that depends on another one step later, together with the first product of the next step.
 
     loop(%n, [%largest, %sums]) {           ‹step 0, up to its second product›
       %x = matrix_shared(%q, %k)            loop(%n - 1, [%largest, %sums, %p]) {
@@ -10,9 +10,9 @@
                                             }
                                             ‹the last step's second product›
 
-Every number is computed from the same numbers in the same order, so no bit changes. A group of waves no longer waits
-for a product that it has nothing to do with yet. Registers that a product under way takes as its operand must not be
-written: the next ones are made when it is over. Nothing is under way where a step ends.
+Every value is computed from the same values in the same order, so results are bit-identical. A warpgroup no longer
+waits for a product whose result it does not need yet. Registers that are an operand of a product in flight must not be
+written: the next operand is computed after that product ends. No product is in flight at the end of a step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def lag_products(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class _Step:
-    """One round of a loop: its second product takes what came of the first, and adds to sums that the loop carries."""
+    """One step of a loop whose second product depends on the first, and accumulates into sums that the loop carries."""
 
     loop: Loop
     first: GroupProduct
@@ -67,7 +67,7 @@ class _Step:
     second: GroupProduct
     leave_second: Arrive
     carried: int
-    """Which of the values that the loop carries are the sums."""
+    """The index of the accumulator among the values that the loop carries."""
 
     @staticmethod
     def of(loop: Loop) -> _Step | None:
@@ -86,7 +86,7 @@ class _Step:
 
     @property
     def can_lag(self) -> bool:
-        """Whether nothing but the sums waits for the second product, and the first does not."""
+        """Whether only the accumulator depends on the second product, and the first product does not."""
         *ops, end = self.loop.body.ops
         late, those = self.late, self.last
         is_last = (
@@ -98,18 +98,18 @@ class _Step:
 
     @property
     def sums(self) -> Value:
-        """As the loop carries them."""
+        """The accumulator as the loop carries it."""
         return self.loop.body.args[1 + self.carried]
 
     @property
     def last(self) -> tuple[Op, ...]:
-        """What is made one step later."""
+        """The ops that are issued one step later."""
         return self.await_second, self.second, self.leave_second
 
     @cached_property
     def late(self) -> list[Op]:
-        """What waits for the sums of the step before, what must not be written while they are under way, and who says
-        that it has read something which is read here."""
+        """Ops that depend on the accumulator of the previous step, ops that write an operand of the product in flight,
+        and mbarrier arrivals for stages that such ops read."""
         *ops, _ = self.loop.body.ops
         found = [op for op in following(ops, {self.sums}) if op not in self.last]
         if isinstance(self.second, MatrixHeld):
@@ -129,14 +129,14 @@ class _Step:
 
     @property
     def handed_on(self) -> tuple[Value, ...]:
-        """What the second product takes of its step, beside the sums."""
+        """Values of its step that the second product uses, without the accumulator."""
         made = {*self.loop.body.args, *(v for op in self.loop.body.ops for v in op.results)}
         taken = [v for op in self.last for v in taken_by(op) if v in made and v != self.second.acc]
         return tuple(dict.fromkeys(taken))
 
     @property
     def computed_meanwhile(self) -> tuple[Value, ...]:
-        """What the loop carries of the first product's, as sums or products of f32 that nothing else here takes."""
+        """Carried f32 sums and products computed from the first product, which no other op of the step uses."""
         *_, end = self.loop.body.ops
         own = [op for op in following(self.early, {self.first.result}) if isinstance(op, (Add, Mul, Fma))]
         found = [op.result for op in own if op.result in end.operands and op.result.type.dtype == F32]
@@ -145,13 +145,13 @@ class _Step:
 
     @property
     def carried_on(self) -> tuple[Value, ...]:
-        """What the loop carries now: the sums before the second product, and what that takes."""
+        """Values that the new loop carries: the accumulator before the second product, and that product's operands."""
         *_, end = self.loop.body.ops
         return (*(self.second.acc if v == self.second.result else v for v in end.operands), *self.handed_on)
 
 
 class _Lagging:
-    """A loop whose second product lags behind."""
+    """Builds a loop whose second product is delayed by one step."""
 
     def __init__(self, step: _Step, builder: Builder) -> None:
         self.step, self.builder = step, builder
@@ -161,7 +161,7 @@ class _Lagging:
         return self.steps(self.step.loop.init, self.step.loop.results)
 
     def where_there_are_steps(self) -> list[Op]:
-        """The same, once or not at all."""
+        """Return the delayed loop inside a loop of one or zero trips, for trip counts that may be zero."""
         loop = self.step.loop
         args, results = (tuple(map(self.fresh, values)) for values in (loop.body.args, loop.results))
         body = Block(args, (*self.steps(args[1:], results), Yield(results, loc=self.loc)))
@@ -171,7 +171,7 @@ class _Lagging:
             return [*self.builder.ops, replace(loop, trips=once, body=body)]
 
     def steps(self, init: Sequence[Value], results: Sequence[Value]) -> list[Op]:
-        """The first step, the loop over the others, and what is left of the last one."""
+        """Return the first step, the loop over the others, and the delayed product of the last one."""
         step = self.step
         first, carried = self.first_step(init)
         rest = self.others(carried, results)
@@ -181,7 +181,7 @@ class _Lagging:
         return [*first, *rest, await_it, replace(multiply, results=(results[step.carried],)), leave]
 
     def first_step(self, init: Sequence[Value]) -> tuple[list[Op], list[Value]]:
-        """All of it but the second product, and what is carried on."""
+        """Return the first step without its second product, and the values that are carried on."""
         step, body = self.step, self.step.loop.body
         index, *carried = body.args
         plain = Block((), (Const(0, results=(index,), loc=self.loc), *step.early, *step.late))
@@ -189,7 +189,7 @@ class _Lagging:
         return [renamed_op(op, new) for op in plain.ops], [new.get(v, v) for v in step.carried_on]
 
     def others(self, carried: Sequence[Value], results: Sequence[Value]) -> list[Op]:
-        """The loop over all steps but the first; both its products are begun before either is awaited."""
+        """Return the loop over all steps but the first; it issues both products before it waits for either."""
         step, (index, *args) = self.step, self.step.loop.body.args
         before = {v: self.fresh(v) for v in step.handed_on}
         number, after = self.fresh(index), self.fresh(step.second.result)
@@ -209,7 +209,7 @@ class _Lagging:
         return [*counted, Loop(trips, tuple(carried), body, results=made, loc=self.loc)]
 
     def round(self, before: Mapping[Value, Value], after: Value) -> Iterator[Op]:
-        """`before`: what the second product takes of the step before; `after`: its sums when they are there."""
+        """Yield one step. `before`: values of the previous step for the delayed product; `after`: its final sums."""
         step = self.step
         begun_first, begun_second = self.fresh(step.first.result), self.fresh(step.second.result)
         await_second, second, leave = (substitute(op, {**before, step.second.acc: step.sums}) for op in step.last)
@@ -230,6 +230,6 @@ class _Lagging:
 
 
 def begin(product: Op, sums: Value) -> Op:
-    """Begun, and not awaited."""
+    """Return the product issued asynchronously, without a wait."""
     assert isinstance(product, (MatrixShared, MatrixHeld))
     return replace(product, later=True, results=(sums,))

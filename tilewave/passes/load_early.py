@@ -1,12 +1,12 @@
-"""What a row is computed with is asked for together with the row, where a lane holds little of both.
+"""Hoist the loads of a row's other operands to the load of the row, where a lane holds little of both.
 
 %x = load(%a, …)                              %x = load(%a, …)
 %sum = reduce_registers(%x) …             →   %w = load(%weight, …)
 %w = load(%weight, …)                         %sum = reduce_registers(%x) …
 %y = mul(%x, %w)                              %y = mul(%x, %w)
 
-Between the two a lane waits for others, once or several times, and nothing is under way from memory. Long rows need the
-registers that this takes (`store_in_parts`).
+Between the two loads a lane waits for other lanes, once or several times, with no load in flight. Long rows need the
+registers that hoisting takes (`slice_stores`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, walk
 
 MOST_LOADED_BYTES = 96
-"""By a lane, of everything: two loads of 16 bytes of each of three arrays."""
+"""The limit for all loads of a lane: two loads of 16 bytes for each of three arrays."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LoadEarly:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         ops = list(walk(kernel.body))
-        multiplies = any(isinstance(op, (Matrix, MatrixShared)) for op in ops)  # pipelines order their loads themselves
+        multiplies = any(isinstance(op, (Matrix, MatrixShared)) for op in ops)  # software pipelines order their loads
         if multiplies or not any(isinstance(op, Reduction) for op in ops):
             return kernel
         written = {memory for op in ops for memory in op.written}

@@ -1,4 +1,4 @@
-"""What is loaded for a result that is stored in parts is loaded part by part, each when the part before it is stored.
+"""Slice the loads for a result that is stored in slices: each slice is loaded when the previous one is stored.
 
     %r = load(%residual, …) : vector<1x32x2x2xf16>     %r_0 = load(%residual, …) : vector<1x8x2x2xf16>
     …                                                  …
@@ -9,8 +9,8 @@
     %y_1 = add(part(%sums), part(%r))                  await_async_out() barrier()
     …                                                  %y_1 = add(part(%sums), %r_1)
 
-Next to its sums, a lane has no registers for all of a residual. Each part is asked for in front of the barriers that
-stand between it and the part before, which it is under way meanwhile. What is little is loaded at once.
+Besides its accumulator, a lane has no registers for a whole residual. Each slice is loaded before the barriers that
+separate it from the previous slice, so that the load is in flight meanwhile. Small operands are loaded at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 
 MOST_WHOLE_BYTES = 128
-"""Of what a lane loads at once: a bias of two bytes for 256 columns."""
+"""Bytes that a lane loads at once at most: a bias of two bytes for 256 columns."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LoadInParts:
 
 
 def _parts_of_loads(kernel: Kernel, most_bytes: int) -> dict[Value, Load]:
-    """What is loaded, more than that, and wanted in parts alone; each with its load."""
+    """Return the loads of more than `most_bytes` per lane whose results are used in slices only, by result."""
     ops = list(walk(kernel.body))
     unused = _unused(ops)
     ops = [op for op in ops if not any(v in unused for v in op.results)]
@@ -56,14 +56,14 @@ def _parts_of_loads(kernel: Kernel, most_bytes: int) -> dict[Value, Load]:
         and lies_in(op.memory, "global")
         and op.memory not in written
         and not op.own
-        and not op.guard  # its elements are asked for one by one, with a mask each, and take more registers in parts
+        and not op.guard  # predicated elements are loaded one by one, and their masks take more registers in slices
         and op.result in taken - whole
         and held_bytes(op.result) > most_bytes
     }
 
 
 def _unused(ops: Sequence[Op]) -> set[Value]:
-    """What is computed and wanted by nobody: what was wanted as a whole before its parts were."""
+    """Return the values that no op uses: those that were used as a whole before they were sliced."""
     found: set[Value] = set()
     users = Counter(v for op in ops for v in op.operands)
     for op in reversed(ops):
@@ -95,7 +95,7 @@ class _Loading:
         return replace(block, ops=tuple(ops))
 
     def part(self, part: Part) -> Load:
-        """The load of a part; `begin` is how far behind the whole it begins."""
+        """Return the load of a slice; `begin` is its offset from the whole."""
         load = self.loads[part.x]
         before = load.begin or (0,) * len(load.at)
         begin = tuple(x + part.first * step for x, step in zip(before, load.steps[part.axis], strict=True))
@@ -104,7 +104,7 @@ class _Loading:
 
 
 def _where(ops: list[Op], load: Load) -> int:
-    """Behind what was stored in front of the last barrier, and behind what the load needs."""
+    """Return the position after the stores before the last barrier, and after the operands of the load."""
     needed, waits = set(load.operands), False
     for i in range(len(ops) - 1, -1, -1):
         op = ops[i]

@@ -1,4 +1,4 @@
-"""Tiles go from global to shared memory past the registers, where lanes can load them there.
+"""Copy tiles from global to shared memory directly, past the registers, where the machine has such loads.
 
     %x = read(%a, [%m, %k]) {per_lane = 8, spread = linear}      →   copy_async(%a, [%m, %k], %x_shared, [])
     write(%x, %x_shared, [%c0, %c0])                                 copy_async(%b, [%n, %k], %y_shared, [])
@@ -6,8 +6,8 @@
     write(%y, %y_shared, [%c0, %c0])                                 %x_part = read(%x_shared, [%c0, %c0])
     %x_part = read(%x_shared, [%c0, %c0])
 
-A wave fills one stretch of shared memory at a time, lane behind lane, so that every wave must have whole stretches of a
-tile. All tiles that a block stages or none: what is brought needs a second buffer where it is brought ahead.
+A wave fills one contiguous range of shared memory at a time, in lane order, so that every wave must have whole ranges
+of a tile. A block copies all its staged tiles directly, or none: a tile that is copied ahead needs a second buffer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NO_ROOM = Reason(
 
 @dataclass(frozen=True)
 class LoadIntoShared:
-    """`slots`: how many steps of a loop shared memory will hold at once."""
+    """`slots`: the number of pipeline stages that shared memory will hold at once."""
 
     machine: Chip
     slots: int = 1
@@ -81,7 +81,7 @@ class LoadIntoShared:
         return replace(kernel, body=_Writer(moves).block(kernel.body)).declining(*finder.declined)
 
     def _bytes(self, kernel: Kernel, brought: set[Value]) -> int:
-        """What shared memory must hold; what is brought, once for every step."""
+        """Return the bytes of shared memory that are needed; directly copied tiles count once per stage."""
         taken = (op.result for op in walk(kernel.body) if isinstance(op, Allocate) and lies_in(op.result, "shared"))
         return sum(_size(v) * (self.slots if v in brought else 1) for v in taken)
 
@@ -93,7 +93,7 @@ def _size(v: Value) -> int:
 
 @dataclass(frozen=True)
 class LoadedTile:
-    """A tile that is read from global memory, and written to shared memory and nowhere else."""
+    """A tile that is read from global memory, and written to shared memory only."""
 
     read: Read
     write: Write
@@ -103,7 +103,7 @@ class LoadedTile:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axis of global memory along which each axis of shared memory runs."""
+        """The axis of global memory for each axis of shared memory."""
         along = dict(zip(self.write.axes, self.read.axes, strict=True))
         return tuple(along[axis] for axis in sorted(along))
 
@@ -122,7 +122,7 @@ class _Finder:
                 self.users.setdefault(v, []).append(op)
 
     def blocks(self, block: Block) -> Iterator[list[LoadedTile]]:
-        """The moves of each block all of whose staging can be done so."""
+        """Yield the copies of each block whose staged tiles can all be copied directly."""
         staging = [op for op in block.ops if isinstance(op, Write) and lies_in(op.memory, "shared")]
         reads = {op.result: op for op in block.ops if isinstance(op, Read)}
         try:
@@ -134,7 +134,7 @@ class _Finder:
                 yield from self.blocks(inner)
 
     def move(self, read: Read | None, write: Write) -> LoadedTile:
-        """Raises `Left` where the tile cannot be brought."""
+        """Return the tile to copy; raise `Left` where it cannot be copied directly."""
         if read is None:
             raise Left(COMPUTED.at(write.loc))
         self.check_alone(read, write)
@@ -142,7 +142,7 @@ class _Finder:
         return LoadedTile(read, write)
 
     def check_alone(self, read: Read, write: Write) -> None:
-        """Nobody else wants the tile, or writes to either memory."""
+        """Raise `Left` where another op uses the tile or writes to either memory."""
         others = [op for op in self.users[write.memory] if op != write]
         inputs = lies_in(read.memory, "global") and read.memory not in self.written
         want(inputs, WRITTEN, read.loc, memory=read.memory.name)
@@ -159,7 +159,7 @@ class _Finder:
         axes = LoadedTile(read, write).axes
         in_rows = axes == tuple(sorted(axes)) and axes[-1:] == (memory.rank - 1,)
         want(in_rows, ACROSS_ROWS, read.loc, memory=name)
-        length = memory.extents[-1]  # one that is open is looked at when arrays are passed
+        length = memory.extents[-1]  # a dynamic one is checked when arrays are passed
         grains = columns % width == 0 and (isinstance(length, str) or length % width == 0)
         grains = grains and self.positions.divisor(read.at[-1]) % width == 0
         want(grains, GRAINS, read.loc, memory=name, bytes=self.chunk_bytes, elements=width)
@@ -172,7 +172,7 @@ class _Finder:
 
 
 def _keeps_chunks(to: Memory, width: int) -> bool:
-    """Whether the elements of a chunk stand behind each other, and nothing between rows."""
+    """Whether the elements of a chunk are contiguous, and rows have no padding between them."""
     match to.placement:
         case Swizzled(chunk) | SwizzledByBits(chunk):
             return chunk % width == 0 and len(to.shape) > 1
@@ -189,7 +189,7 @@ class _Writer:
         self.memories = {move.write.memory for move in moves}
 
     def block(self, block: Block) -> Block:
-        """Tiles are awaited before anything reads one of them, those of one block together."""
+        """Return the block with its copies, and one wait for all of them before the first read of a copied tile."""
         ops: list[Op] = []
         on_the_way = False
         for op in block.ops:

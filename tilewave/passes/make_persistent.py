@@ -1,4 +1,4 @@
-"""A kernel with more tiles than the machine runs at once keeps its workgroups, and each computes tile after tile.
+"""Make a kernel persistent: where it has more tiles than run at once, each workgroup computes several in a loop.
 
     kernel {workgroups = 512}              kernel {workgroups = 132}
       %w = workgroup()                →      %w = workgroup()
@@ -6,11 +6,11 @@
                                                %number = add(%w, mul(%i, %c132))
                                                …
 
-Where sizes are open, the loop always stands there, and the launch counts tiles and workgroups.
-The loads of one tile then overlap with the results of the one before; tiles are taken in launch order. Tiles that take
-differently many steps, as under a causal mask, are dealt to and fro, as `folded()` of the mappings does, to as many
-workgroups as have then equally much to do (`even_rounds`); where these would be few, they are left to the machine,
-which deals the next to whoever is free.
+With dynamic shapes there is always a loop, and the launch counts tiles and workgroups.
+The loads of one tile then overlap with the epilogue of the previous one; tiles are computed in launch order. Tiles with
+different numbers of steps, as under a causal mask, are dealt in alternating direction, as `folded()` of the mappings
+does, to a number of workgroups that gives each the same work (`even_rounds`); where these would be few, the kernel
+stays as it is, and the hardware assigns the next tile to the next free SM.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNEVEN = Reason(
 
 @dataclass(frozen=True)
 class MakePersistent:
-    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile."""
+    """`workgroups`: as many as run at once; 0 where several fit on an SM, and each computes one tile."""
 
     workgroups: int
 
@@ -66,7 +66,7 @@ class MakePersistent:
 
 
 class _Rounds:
-    """A kernel whose workgroups go from tile to tile."""
+    """Builds a kernel whose workgroups loop over tiles."""
 
     def __init__(self, kernel: Kernel, workgroups: int) -> None:
         self.old, self.at_once = kernel, workgroups
@@ -75,15 +75,16 @@ class _Rounds:
         self.own = Number(self.builder, self.builder.emit(Workgroup, type=INDEX_SCALAR, name="own"))
         self.tiles = tiles_of(kernel, self.builder)
         self.same: dict[Value, Value] = {}
-        """What else takes the place of a value."""
+        """Values of the old kernel, and their replacements."""
 
     def in_order(self) -> Kernel:
         return self.dealt(self.at_once, lambda turn: self.own + turn * self.at_once)
 
     def to_and_fro(self, uneven: Loop) -> Kernel | None:
-        """Every second round from the last workgroup to the first; None where that would leave many with less to do.
+        """Return the kernel with the tiles of every second wave dealt from the last workgroup to the first.
 
-        Where the launch tells how many rows there are, it decides: all tiles may be one round.
+        Return None where many workgroups would have less work. With dynamic shapes the launch decides: all tiles may
+        be in one wave.
         """
         period = self.period(uneven)
         staying = self.at_once if period is None else even_rounds(period, self.at_once)
@@ -97,13 +98,13 @@ class _Rounds:
 
         def number(turn: Number) -> Any:
             found = folded().dealt(turn, self.own, deal)
-            return found.larger(0).smaller(last)  # which it is, but whoever follows does not know it
+            return found.larger(0).smaller(last)  # no change, but gives later passes the range
 
         return self.dealt(staying, number)
 
     def last(self) -> Any:
-        """The number of the last tile; what was that of the last workgroup, where a launch tells it, is this from now
-        on."""
+        """Return the number of the last tile; with dynamic shapes it also replaces the number of the last
+        workgroup."""
         if isinstance(self.tiles, int):
             return self.tiles - 1
         last = self.tiles.larger(1) - 1
@@ -111,8 +112,8 @@ class _Rounds:
         return last
 
     def period(self, uneven: Loop) -> Any:
-        """After how many tiles the same numbers of steps come again: an int, or a number of the launch; None where it
-        is not known."""
+        """Return after how many tiles the trip counts repeat: an int, or a scalar of the launch; None where that is
+        not known."""
         makers = {v: op for op in self.old.body.ops for v in op.results}
         looked_at, known = [uneven.trips], known_at_launch(self.old)
         for v in looked_at:
@@ -126,7 +127,7 @@ class _Rounds:
         return None
 
     def dealt(self, staying: Any, number: Callable[[Number], Any]) -> Kernel:
-        """By so many workgroups, where `number` tells which tile one computes in its turn."""
+        """Return the kernel for `staying` workgroups; `number` maps an iteration to the tile that it computes."""
         tiles, builder = self.tiles, self.builder
         trips = (tiles + (staying - 1) - self.own) // staying
         turn = Number(builder, builder.fresh("turn", INDEX_SCALAR))
@@ -141,7 +142,7 @@ class _Rounds:
         return at_launch(replace(self.old, body=whole, workgroups=grid))
 
     def body(self, turn: Value, number: Value) -> Block:
-        """What the kernel did, for the round's own number in place of the workgroup's."""
+        """Return the body of the old kernel with the tile number in place of the workgroup number."""
         numbers = {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
         _, rest = launch_and_rest(self.old.body)
         inner = substitute_block(rest, {**self.same, **numbers})
@@ -150,7 +151,7 @@ class _Rounds:
 
 
 def depending(kernel: Kernel) -> set[Value]:
-    """The numbers that differ from workgroup to workgroup."""
+    """Return the scalars that differ between workgroups."""
     found: set[Value] = set()
     for op in kernel.body.ops:
         numbers = all(isinstance(v.type, Scalar) for v in op.results)

@@ -1,4 +1,4 @@
-"""Replace `tile_of` by the arithmetic of a workgroup mapping: what was proved and drawn is what runs."""
+"""Replace `tile_of` by the arithmetic of a workgroup mapping, which proofs and drawings of the mapping evaluate too."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tilewave.mapping import Grid, OpenGrid
 
 
 class TileOrder(Protocol):
-    """From the number of a tile, in the order dealt, to its (batch, row, column)."""
+    """A map from the number of a tile, in launch order, to its (batch, row, column)."""
 
     def bind(self, lookup: Callable[[Any], Any]) -> TileOrder:
-        """With the parameters that are known only at the call replaced."""
+        """Return the order with the parameters replaced that are known only at the call."""
         ...
 
     def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]: ...
@@ -26,7 +26,7 @@ class TileOrder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dealt(Number):
-    """The number of a tile in the hands of an author's formula, which may do arithmetic with it and no more."""
+    """The number of a tile as an author's formula sees it: it allows arithmetic and no more."""
 
     called: str = "the workgroup's number"
 
@@ -71,7 +71,7 @@ class MapWorkgroups:
         return replace_values(rewrite(kernel, expand), same)
 
     def expand(self, op: TileOf, kernel: Kernel, taken: set[str], same: dict[Value, Value]) -> Sequence[Op]:
-        """The order's arithmetic; a result that it leaves as it came goes into `same`."""
+        """Return the arithmetic of the order; a result that needs none is entered in `same`."""
         builder = Builder(taken, locate=lambda: op.loc)
         arguments = {v.name: Dealt(builder, v) for v in kernel.body.args}
         order = self.order.bind(lambda symbol: arguments[str(symbol)])
@@ -88,7 +88,7 @@ class MapWorkgroups:
 
 
 def _grid(op: TileOf, kernel: Kernel, builder: Builder) -> tuple[Grid | OpenGrid, Any]:
-    """The grid, and how many workgroups it is dealt to; None where each computes the one tile of its own number."""
+    """Return the grid and its number of workgroups, which is None where each computes the tile of its number."""
     if not op.sides:
         return Grid(op.rows, op.cols, op.batches), op.workgroups
     *sides, workgroups = op.with_sides([Dealt(builder, v, "a side of the grid") for v in op.sides])

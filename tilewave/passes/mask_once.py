@@ -1,4 +1,4 @@
-"""What lies behind an end is hidden once, from scores, and not again from all that is computed of them.
+"""Merge masks: scores past an end are masked once, and values computed from them are not masked again.
 
     %seen = select(%inside, %x, -inf)                  %seen = select(%inside, %x, -inf)
     %larger = max(%largest, ‹largest of %seen›)        %larger = max(%largest, ‹largest of %seen›)
@@ -6,13 +6,13 @@
     %kept = select(%inside, %p, 0)                     %sum = ‹sum of %p›
     %sum = ‹sum of %kept›
 
-Every reduction and product hides what is behind the end by what changes nothing there: -inf, or 0. That the first one
-does for all of them has two reasons:
+Every reduction and product masks elements past the end by a neutral value: -inf, or 0. The first mask suffices for all
+of them, for two reasons:
 
-- Nobody sees what %x holds at hidden places: all that is computed of it, place by place, ends in selects by the same
-  condition. So %seen, which has -inf there, may stand for it.
-- With -inf there, %p is 0 there by itself (`analysis/hidden_places`), which is what the select would put there. Where
-  %larger is NaN it is NaN, and so are, both before and after, all sums of that row.
+- No op observes %x at masked positions: all that is computed from it, elementwise, ends in selects by the same
+  condition. So %seen, which has -inf there, can replace it.
+- With -inf there, %p is 0 there (`analysis/masked_values`), which is what the select would insert. Where %larger is NaN
+  it is NaN, and so are, both before and after, all sums of that row.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mask_once(kernel: Kernel) -> Kernel:
 
 
 class _Step:
-    """One loop's, whose selects by a condition become one."""
+    """A loop whose selects by one condition are merged."""
 
     def __init__(self, loop: Loop, places: HiddenPlaces) -> None:
         self.loop, self.places = loop, places
@@ -62,12 +62,12 @@ class _Step:
         return self.loop
 
     def hides_scores(self, op: Select) -> bool:
-        """Whether it hides by what changes no largest number."""
+        """Whether `op` masks by -inf, which changes no maximum."""
         hidden = self.places.constant(op.b)
         return hidden is not None and op.result.type.dtype.is_float and bool(np.isneginf(hidden.number))
 
     def is_unseen(self, v: Value, condition: Value) -> bool:
-        """Whether nothing depends on v where the condition does not hold."""
+        """Whether nothing depends on `v` where the condition is false."""
         return all(self.is_unseen_by(op, v, condition) for op in self.places.users.get(v, ()))
 
     def is_unseen_by(self, op: Op, v: Value, condition: Value) -> bool:
@@ -77,7 +77,7 @@ class _Step:
         return hides or self.is_unseen(op.result, condition)
 
     def needless(self, first: Select) -> list[Op]:
-        """The selects by its condition that change nothing where its result stands for what it hides."""
+        """Return the selects by the same condition that change nothing once `first.result` replaces `first.a`."""
         known = {first.a: HiddenNumber(first.a.type.dtype.numpy.type(-np.inf))}
         found: list[Op] = []
         for op in self.loop.body.ops:
@@ -98,7 +98,7 @@ class _Step:
         return rows is not None and self.places.is_nan_anyhow(op.result, rows, root)
 
     def without(self, needless: Sequence[Op], first: Select) -> Loop:
-        """The step in which the first one's result stands for what it hides, wherever that is taken behind it."""
+        """Return the loop without the `needless` selects, with `first.result` in place of `first.a` after `first`."""
         ops = self.loop.body.ops
         behind = ops.index(first) + 1
         if any(first.a in op.operands for op in ops[: behind - 1]):

@@ -1,4 +1,4 @@
-"""Waves that meet for one number of a row, and again for a sum of what is relative to it, meet once.
+"""Fuse two reductions across waves into one: a reduction of a row, and a sum of terms relative to its result.
 
 store(%own, %m)                            store(%own, %m)                       the wave's own largest number
 barrier()                                  %mine = exp2(sub(%x, %own))
@@ -9,11 +9,12 @@ barrier()                                  %largest = reduce(%all)
 %sum = reduce(load(%s))                    %sum = reduce(mul(load(%s), exp2(sub(%all, %largest))))
                                            %power = exp2(sub(%x, %largest))
 
-So with powers relative to the largest number, and with squares relative to the mean: Σ (x - mean)² of n numbers is
-Σ (x - own)² + n · (own - mean)², where `own` is their own mean. A wave goes on as soon as its own part of the row is
-there, while others still wait for theirs. Differences are computed twice then, so that it pays only where they are too
-many to be held over the second meeting, and would be in any case (`recompute_rows`). The order of the sum stays, its
-terms are rounded otherwise. Squares of what was cast from narrower numbers are added up in the lane first (`_Runs`).
+The terms are exponentials relative to the maximum, or squares relative to the mean: Σ (x - mean)² of n numbers is
+Σ (x - own)² + n · (own - mean)², where `own` is their own mean. A wave continues as soon as its own part of the row has
+arrived, while others still wait for theirs. Differences are computed twice then, so that it pays only where they are
+too many to be kept over the second barrier, and are rematerialized in any case (`rematerialize`). The order of the sum
+stays, but its terms are rounded differently. Squares of values cast from a narrower dtype are first summed in the lane
+(`_Runs`).
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ class MeetOnce:
 
 
 class _Terms(Protocol):
-    """What the second meeting adds up: something of the differences of `x` to `base`, which the first one found.
+    """Terms of the second reduction: a function of the differences of `x` to `base`, which the first one computes.
 
-    `ops` compute it, in order, from the one on that repeats `base`; `leading` compute `base` of what was found.
+    `ops` compute the terms, in order, starting with the broadcast of `base`; `leading` compute `base` from the result
+    of the first reduction.
     """
 
     @property
@@ -84,17 +86,17 @@ class _Terms(Protocol):
     def ops(self) -> tuple[Op, ...]: ...
 
     def own_base(self, out: Builder, own: Value) -> Value:
-        """What a wave takes for the base, from what it has found itself."""
+        """Return the base of one wave, computed from its own partial result."""
         ...
 
     def of_all(self, out: Builder, first: WaveMeeting, second: WaveMeeting) -> Value:
-        """What the waves left for the second meeting, relative to the base of all of them."""
+        """Return the partial results of the second reduction, relative to the base of all waves."""
         ...
 
 
 @dataclass(frozen=True)
 class _Powers:
-    """exp((x - largest) · scale)."""
+    """Terms exp((x - largest) · scale)."""
 
     x: Value
     base: Value
@@ -104,7 +106,7 @@ class _Powers:
     leading: tuple[Op, ...] = ()
 
     def own_base(self, out: Builder, own: Value) -> Value:
-        none = out.elementwise(Equal, own, out.const(-inf, own.type))  # -inf - -inf is no number
+        none = out.elementwise(Equal, own, out.const(-inf, own.type))  # because -inf - -inf is NaN
         return out.emit(Select, none, out.const(0.0, own.type), own, type=own.type)
 
     def of_all(self, out: Builder, first: WaveMeeting, second: WaveMeeting) -> Value:
@@ -117,7 +119,7 @@ class _Powers:
 
 @dataclass(frozen=True)
 class _Squares:
-    """(x - mean)², where a wave has `count` numbers of x."""
+    """Terms (x - mean)², where a wave has `count` elements of x."""
 
     x: Value
     base: Value
@@ -138,11 +140,11 @@ class _Squares:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of neighbours that a lane adds up first: each is taken once, for its sum and for its squares.
+    """Runs of neighbouring elements that a lane sums first: each run is converted once, for its sum and its squares.
 
-    A run's numbers are wide only as long as that takes, and nobody waits in between: squares are relative to the run's
-    own mean, before the wave's is known. Of n numbers Σ (x - own)² is Σ (x - mean)² + (Σ x - n · own)² / n. A lane adds
-    up all squares that it has, then lanes do.
+    The wide elements of a run are live only for that long, without a wait in between: squares are relative to the run's
+    own mean, before the wave's is known. Of n numbers Σ (x - own)² is Σ (x - mean)² + (Σ x - n · own)² / n. A lane sums
+    all its squares before lanes are combined.
     """
 
     instead_of: Op
@@ -151,7 +153,7 @@ class _Runs:
     squares: Value
     count: int
     bits: tuple[int, ...]
-    """By which the lanes differ that share a row."""
+    """Bits of the lane number in which the lanes of one row differ."""
 
     @staticmethod
     def of(out: Builder, narrow: Value, sums: ReduceRegisters, bits: tuple[int, ...]) -> _Runs:
@@ -170,7 +172,7 @@ class _Runs:
             return _Runs(sums, (KeepOrder(loc=sums.loc), *out.ops, whole), sums.result, squares, count, bits)
 
     def relative_to(self, out: Builder, own: Value) -> Value:
-        """The sum of a wave's squares, relative to its own mean."""
+        """Return the sum of a wave's squares, relative to its own mean."""
         kind = self.sums.type
         all_own = out.elementwise(Mul, own, out.const(float(self.count), own.type))
         far = out.elementwise(Sub, self.sums, out.emit(Broadcast, all_own, (0,), type=kind))
@@ -181,7 +183,7 @@ class _Runs:
 
 
 def _squares(out: Builder, far: Value, so_far: Value | None) -> Value:
-    """Of half as many numbers as a run has; the other half's are added to them."""
+    """Return running sums of squares, half as many as a run has elements: both halves are added to them."""
     half = Vector((1, 1, far.type.shape[-1] // 2), far.type.dtype)
     for first in (0, half.shape[-1]):
         x = out.emit(Part, far, 2, first, type=half)
@@ -197,7 +199,7 @@ class _Kernel:
         self.makers = self.meetings.makers
 
     def block(self, block: Block, instead: Iterable[Op] = ()) -> Block:
-        """`instead` are the ops of which none runs where this block does."""
+        """Return the block with reductions fused; `instead`: ops that do not run in a launch where this block runs."""
         block = replace(block, ops=tuple(self.inner(op, block) for op in block.ops))
         meetings = list(self.meetings.among(block.ops, set(map(id, instead))))
         for first, second in pairwise(meetings):
@@ -208,14 +210,14 @@ class _Kernel:
         return block
 
     def inner(self, op: Op, around: Block) -> Op:
-        """Also in what is done once or not at all; in a loop, waves could leave their next numbers too early."""
+        """Fuse in loops of at most one trip too; in longer ones, waves could store their next numbers too early."""
         if not isinstance(op, Loop) or self.ranges.of(op.trips)[1] > 1:
             return op
         others = [o for o in around.ops if isinstance(o, Loop) and self.is_instead(o, op)]
         return map_blocks(op, lambda block: self.block(block, chain.from_iterable(walk(o.body) for o in others)))
 
     def is_instead(self, one: Loop, other: Loop) -> bool:
-        """Whether one of two goes round, and the other does not."""
+        """Whether one of two loops has a trip, and the other has none."""
         rest = [(self.makers.get(a.trips), b.trips) for a, b in ((one, other), (other, one))]
         return any(isinstance(op, Sub) and op.b == trips and self.is_const(op.a, 1) for op, trips in rest)
 
@@ -223,7 +225,7 @@ class _Kernel:
         op = self.makers.get(v)
         return isinstance(op, Const) and op.value == value
 
-    # -- what is added up
+    # -- the terms
 
     def terms(self, first: WaveMeeting, second: WaveMeeting) -> _Terms | None:
         if second.how != "sum" or not first.is_read_like(second) or not first.is_held_alike():
@@ -235,7 +237,7 @@ class _Kernel:
 
     def powers(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Powers | None:
         ops, op = list(reductions), self.makers.get(added)
-        if isinstance(op, Select) and self.is_const(op.b, 0):  # what lies past the end of a row
+        if isinstance(op, Select) and self.is_const(op.b, 0):  # the mask of elements past the end of a row
             ops.append(op)
             op = self.makers.get(op.a)
         if not isinstance(op, (Exp, Exp2, Exp2Flushed)):
@@ -253,7 +255,7 @@ class _Kernel:
         return _Powers(op.a, shift.x, (shift, op, *reversed(ops)), power, scale)
 
     def squares(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Squares | None:
-        """Only where each wave has as many numbers: without those past the end of a row."""
+        """Return the squares, only where each wave has the same number of elements: none are past the end of a row."""
         square = self.makers.get(added)
         op = self.makers.get(square.a) if isinstance(square, Mul) and square.a == square.b else None
         shift = self.makers.get(op.b) if isinstance(op, Sub) else None
@@ -266,7 +268,7 @@ class _Kernel:
         return _Squares(op.a, mean.result, (shift, op, square, *reversed(reductions)), _combined(steps), (mean,))
 
     def number(self, v: Value) -> Value | None:
-        """What all registers hold, where it is one number."""
+        """Return the scalar that all registers hold, if there is one."""
         op = self.makers.get(v)
         return op.x if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar) else None
 
@@ -290,10 +292,10 @@ class _Kernel:
                 yield from waiting
                 waiting = []
             yield from self.of_all(op, first, second, terms) if op is second.reductions[0] else [op]
-        yield from (*waiting, *ops[last + 1 :])  # the sum is there before what would have to be held meanwhile
+        yield from (*waiting, *ops[last + 1 :])  # after the sum, so that these values are not live across it
 
     def of_own(self, first: WaveMeeting, second: WaveMeeting, terms: _Terms, runs: _Runs | None) -> list[Op]:
-        """The sum of a wave's own terms, relative to what it found itself."""
+        """Return the ops that sum a wave's own terms, relative to its own base."""
         out = self.builder
         out.locate = lambda: second.store.loc
         with out.region():
@@ -307,7 +309,7 @@ class _Kernel:
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
 
     def runs(self, first: WaveMeeting) -> _Runs | None:
-        """Where a lane adds up runs of what was narrow before, and then lanes do."""
+        """Return the runs where a lane sums elements of a narrower dtype before lanes are combined, else None."""
         x, steps = self.meetings.reduced_to(first.own)
         narrow, sums = self.narrow(x), steps[-1]
         if narrow is None or not isinstance(sums, ReduceRegisters) or sums.axes != (2,):
@@ -318,7 +320,7 @@ class _Kernel:
         return _Runs.of(self.builder, narrow, sums, tuple(sorted(set(chain.from_iterable(map(_bits, steps))))))
 
     def of_all(self, op: Op, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
-        """What adds up what the waves left, once that is relative to what all of them found."""
+        """Return the reduction over the partial results of all waves, made relative to the base of all waves."""
         out = self.builder
         out.locate = lambda: op.loc
         with out.region():
@@ -326,14 +328,14 @@ class _Kernel:
             return [*out.ops, substitute(op, {second.all: left})]
 
     def renewed(self, x: Value) -> Value:
-        """So that nobody holds wide numbers from the one meeting on to the other where narrow ones are at hand."""
+        """Return `x` cast again from its narrow source, so that no wide value is live across the barrier."""
         narrow = self.narrow(x)
         if narrow is None:
             return x
         return self.builder.cast(self.builder.emit(Renew, narrow, 0, type=narrow.type), x.type.dtype)
 
     def narrow(self, x: Value) -> Value | None:
-        """What x was loaded as, if that takes fewer registers."""
+        """Return the loaded value that `x` is cast from, if it takes fewer registers."""
         op = self.makers.get(x)
         if not isinstance(op, Cast) or not isinstance(self.makers.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
             return None
@@ -341,19 +343,19 @@ class _Kernel:
 
 
 def _take(terms: _Terms, late: Sequence[Op]) -> bool:
-    """Whether terms need more of what the first meeting found than their base."""
+    """Whether the terms need more from the first reduction than their base."""
     own = {terms.base, *(v for op in terms.ops for v in op.results)}
     found = {v for op in late for v in op.results} - own
     return terms.x in found or any(v in found for op in terms.ops for v in op.operands)
 
 
 def _bits(op: Reduction) -> tuple[int, ...]:
-    """In which the numbers of lanes differ that it combines."""
+    """Return the bits of the lane number over which `op` combines lanes."""
     return op.bits if isinstance(op, ReduceLanes) else (op.bit,) if isinstance(op, ReduceHalves) else ()
 
 
 def _combined(steps: Iterable[Reduction]) -> int:
-    """How many elements become one."""
+    """Return how many elements the steps combine into one."""
     count = 1
     for op in steps:
         match op:

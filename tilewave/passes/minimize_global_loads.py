@@ -1,9 +1,9 @@
-"""Reads that go to shared memory are shared evenly: neighbouring lanes load neighbouring chunks, as wide as can be.
+"""Coalesce the loads of staged tiles: neighbouring lanes load neighbouring chunks, as wide as possible.
 
     %x = read(%a, [%m, %k]) {per_lane = 4, spread = rows}       every wave its own part, some of it loaded twice
     %x = read(%a, [%m, %k]) {per_lane = 8, spread = linear}     each element once
 
-The matrix instruction finds its elements in shared memory, whoever brought them there.
+The matrix instruction reads its operands from shared memory, whichever lane loaded them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NARROW = Reason(
 
 @dataclass(frozen=True)
 class MinimizeGlobalLoads:
-    """`deepest_bytes`: of what a lane stores at once of a tile that is stored across the rows in which it lies in
-    global memory; 0: an element."""
+    """`deepest_bytes`: the most bytes that a lane stores at once of a tile that is transposed on its way from global to
+    shared memory; 0: one element."""
 
     widest_bytes: int
     deepest_bytes: int = 0
@@ -70,14 +70,14 @@ class MinimizeGlobalLoads:
     def narrow(self, reads: Iterable[Read]) -> Iterator[Declined]:
         for op in reads:
             size = op.memory.type.dtype.bytes
-            # Lanes take less of each row where a tile has few elements for them, which no longer rows would change.
+            # Where a tile has few elements per lane, lanes load less of each row, and longer rows would not help.
             loaded = op.per_lane if op.spread == "linear" else widest_chunk(op, self.widest_bytes)
             if loaded * size < self.widest_bytes:
                 facts = {"memory": op.memory.name, "widest": self.widest_bytes, "elements": self.widest_bytes // size}
                 yield NARROW.at(op.loc, bytes=loaded * size, **facts)
 
     def linear(self, write: Write, reads: Sequence[Read], lanes: int) -> list[Read]:
-        """Reads that meet in one tile are held alike: in the order of the first, and in chunks that fit them all."""
+        """Return the reads of one staged tile in one layout: the memory order of the first, in chunks that suit all."""
         first = memory_order(reads[0])
         alike = [op for op in reads if memory_order(op) == first and op.result.type.shape == reads[0].result.type.shape]
         blocks = [lane_block(op, self.deepest_bytes, lanes) for op in alike]
@@ -92,7 +92,7 @@ def _others(groups: Mapping[Write, list[Read]], linear: dict[Value, Read]) -> It
 
 
 def _ends(v: Value, users: dict[Value, list[Op]]) -> list[Op]:
-    """What v is used for in the end, element by element."""
+    """Return the ops that use `v` in the end, directly or through elementwise ops."""
     found: list[Op] = []
     for op in users.get(v, ()):
         found += _ends(op.result, users) if isinstance(op, Elementwise) else [op]

@@ -1,4 +1,4 @@
-"""A division by one of a few known numbers becomes a product: no machine here divides integers by itself.
+"""Strength-reduce a division by one of a few known numbers to a product: GPUs have no integer divide instruction.
 
     %height = min(%left, %c12)                  %height = min(%left, %c12)
     %q = floor_div(%x, %height)             →   %is = equal(%height, %c12)
@@ -6,15 +6,16 @@
                                                 %wide = mul(%x, %factor)
                                                 %q = floor_div(%wide, %c4096)
 
-Positions of tiles are computed so where a mapping's last group is lower than the others; waves that multiply stand
-still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d
-with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
+Tile positions need such divisions where the last group of a mapping is smaller than the others, and the waves that
+multiply wait meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is
+(2^s + e) / d with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next
+integer.
 
-Where sizes are open, a divisor may be a number of the launch; factor and shift then are, too:
+With dynamic shapes a divisor may be a scalar of the launch; then factor and shift are, too:
 
     %q = floor_div(%x, %across)             →   %q = divide_by(%x, %across, %factor, %shift)
 
-and where it is one of two, select(%is_last, %left, %height), both quotients are computed, and one is chosen.
+and where it is one of two, select(%is_last, %left, %height), both quotients are computed, and one is selected.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ LARGE_NUMBERS = Reason(
     "meanwhile"
 )
 MOST_VALUES = 64
-"""Of which sets are kept."""
+"""The largest set of possible values that is tracked."""
 LARGEST = (1 << 31) - 1
-"""Products stay in 32 bits."""
+"""The largest product: 32 bits, signed."""
 
 
 @dataclass(frozen=True)
 class MultiplyByReciprocals:
-    """`most_divisors`: with more, to find out which one it is takes as long as to divide."""
+    """`most_divisors`: with more, selecting the factor takes as long as the division."""
 
     most_divisors: int = 4
 
@@ -81,7 +82,7 @@ class MultiplyByReciprocals:
                 return None
             divisors = sorted(values.of(op.b) or ())
             if len(divisors) == 1:
-                return None  # the machine's own compiler multiplies
+                return None  # the target's compiler strength-reduces a constant divisor itself
             if not 1 < len(divisors) <= self.most_divisors or divisors[0] < 1:
                 declined.append(UNKNOWN_DIVISOR.at(op.loc))
                 return None
@@ -94,7 +95,7 @@ class MultiplyByReciprocals:
                 return None
             return _product(op, divisors, factors, unit, builder)
 
-        launch, rest = launch_and_rest(kernel.body)  # whoever launches may divide
+        launch, rest = launch_and_rest(kernel.body)  # divisions at launch stay
         body = rewrite_block(rest, divide)
         return replace(kernel, body=replace(body, ops=(*launch, *body.ops))).declining(*declined)
 
@@ -112,7 +113,7 @@ def _product(op: FloorDiv, divisors: Sequence[int], factors: Sequence[int], unit
 
 
 class _Values:
-    """Which numbers an index can be, where these are few."""
+    """The values that an index can have, where these are few."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = Ranges(kernel)
@@ -147,14 +148,14 @@ class _Values:
 
 
 class _OpenDivisors:
-    """Divisions by numbers of the launch, and by heights of groups that follow from these."""
+    """Divisions by scalars of the launch, and by group heights that derive from these."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.known, self.ranges = kernel, known_at_launch(kernel), Ranges(kernel)
         self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
         self.builder = Builder(names(kernel))
         self.front = Builder(self.builder.taken)
-        """What is computed for the whole launch."""
+        """Ops computed once per launch."""
         self.reciprocals: dict[Value, tuple[Value, Value]] = {}
 
     def kernel(self) -> Kernel:

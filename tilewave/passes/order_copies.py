@@ -1,14 +1,14 @@
-"""Of the tiles that a step brings, one that L2 does not keep, or that a cluster shares, is asked for first.
+"""Order the TMA loads of a step: a tile that L2 does not keep, or that a cluster multicasts, is issued first.
 
     copy_async_signal(%a, …)                copy_async_signal(%b, …)  // more than L2 keeps
     copy_async_signal(%b, …)            →   copy_async_signal(%a, …)
 
-Workgroups that stand side by side begin a step at about the same time, and their requests for one line become one on
-their way to L2 if they come together. What is asked for first comes together most: what stands behind it waits for as
-long as that one takes, which differs. On an H200, 256x8192x8192 by 128x128 asks L2 for 7.8 million sectors where the
-weights come first and for 8.7 where they come last, and is 1 to 2 % quicker; 256x4096x14336 by 64x128 is 8 % quicker,
-and 1120x1888x6152, whose clusters share b, 2 to 3 %. Where L2 keeps both operands the order does not matter, or it is
-the smaller tile that better comes first (1 % of 4096³ by 128x256), which is how kernels are written mostly.
+Neighbouring workgroups begin a step at about the same time, and their requests for one line are merged on the way to L2
+if they arrive together. The first load of a step arrives together most often: later ones wait for as long as the first
+one takes, which varies. On an H200, 256x8192x8192 with tiles of 128x128 requests 7.8 million sectors from L2 with the
+weights first and 8.7 million with the weights last, and is 1 to 2 % faster; 256x4096x14336 with 64x128 is 8 % faster,
+and 1120x1888x6152, whose clusters multicast b, 2 to 3 %. Where L2 keeps both operands the order does not matter, or the
+smaller tile is better first (1 % of 4096³ with 128x256), which is the order in which most kernels are written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tilewave.ir.ops import CopyAsyncCluster, SignalledCopy
 from tilewave.ir.rewrite import map_blocks
 
 LEAST_OTHER = 1 / 4
-"""Of a tile's bytes, those of the others: smaller ones come before anybody has waited for them."""
+"""The least bytes of the other tiles, relative to a tile: smaller ones arrive before any wave waits for them."""
 
 
 @dataclass(frozen=True)
 class OrderCopies:
-    """Kernels one of whose waves brings tiles."""
+    """Orders the TMA loads of producer warps; `streamed`: the arrays that L2 does not keep."""
 
     streamed: Streamed = NOTHING_STREAMED
 
@@ -37,7 +37,7 @@ class OrderCopies:
         return replace(kernel, body=self.ordered(kernel.body))
 
     def ordered(self, block: Block) -> Block:
-        """With every run of copies in its order."""
+        """Return the block with each run of TMA loads in order."""
         ops: list[Op] = []
         run: list[SignalledCopy] = []
         for op in block.ops:
@@ -53,6 +53,6 @@ class OrderCopies:
         return sorted(run, key=lambda copy: not self.comes_first(copy, whole - copy.box_bytes))
 
     def comes_first(self, copy: SignalledCopy, others: int) -> bool:
-        """Of a step that brings so many other bytes."""
+        """Whether `copy` is issued first in a step that loads `others` further bytes."""
         streams = copy.memory.name in self.streamed.arrays
         return isinstance(copy, CopyAsyncCluster) or (streams and others >= LEAST_OTHER * copy.box_bytes)

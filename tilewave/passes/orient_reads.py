@@ -1,4 +1,4 @@
-"""A tile that is read and then permuted is read in the permuted order at once."""
+"""Fold a permute into the read before it: the tile is read in the permuted order."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def orient_reads(kernel: Kernel) -> Kernel:
             case _:
                 return None
 
-    # What was transposed twice is a read that was transposed once now.
+    # Again, because a read with two permutes has one left now.
     return orient_reads(rewrite(kernel, orient)) if transposed else kernel

@@ -1,4 +1,4 @@
-"""A group of waves that multiplies alone begins the next step's product before it waits for the one before.
+"""A single consumer warpgroup issues the product of the next step before it waits for the previous one.
 
     loop(%steps, [%sums, %step]) {             %begun = loop(%steps, [%sums, %step]) {
       await(%full, %slot, %phase)                await(%full, %slot, %phase)
@@ -10,10 +10,11 @@
                                                %sums = await_products(%begun)
                                                arrive(%empty, ‹last slot›)
 
-From the end of one product to the first instruction of the next a while passes: waves tell that a stage is free, look
-whether the next one is full, and say where it lies. Two groups fill that time for each other; one by itself leaves the
-matrix unit idle. Products of one chain are made one after the other either way, so no bit changes. A stage is left one
-step later, so the ring must have some; and small products wait for memory anyway, which wants the stages for itself.
+Between the end of one product and the first instruction of the next, waves arrive on the mbarrier of the free stage,
+test whether the next stage is full, and compute its address. Two warpgroups hide that time for each other; a single one
+leaves the matrix unit idle. Products into one accumulator execute in order either way, so results are bit-identical. A
+stage is released one step later, so the pipeline must have enough of them; and small products wait for memory anyway,
+which needs all stages.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.layouts.fragments import GROUP
 
 LEAST_STAGES = 3
-"""One is multiplied, one is left as the next product begins, and one is filled meanwhile."""
+"""One stage is multiplied, one is released as the next product begins, and one is filled meanwhile."""
 LEAST_WORK = 64 * 128 * 64
-"""Multiplications of a group in a step: on an H200 256 clocks, where its share of memory brings some 7 KiB."""
+"""Multiplications of a warpgroup per step: 256 clocks on an H200, in which its share of memory loads some 7 KiB."""
 
 
 def overlap_steps(kernel: Kernel) -> Kernel:
@@ -62,7 +63,7 @@ def overlap_steps(kernel: Kernel) -> Kernel:
 
 
 def _multiplies_alone(op: Op) -> bool:
-    """Whether it is the program of a single group, all of whose products are of one loop."""
+    """Whether `op` is the role of a single warpgroup with a single product."""
     if not isinstance(op, Role) or op.last - op.first != GROUP:
         return False
     return sum(isinstance(inner, GroupProduct) for inner in walk(op.body)) == 1
@@ -70,13 +71,13 @@ def _multiplies_alone(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class _Step:
-    """A round of a loop that waits for a stage, multiplies it, and leaves it."""
+    """An iteration of a loop that waits for a stage, multiplies it, and releases it."""
 
     loop: Loop
     product: GroupProduct
     leave: Arrive
     count: Value
-    """The number of the step, which the loop carries, and from which the slot follows."""
+    """The step number, which the loop carries, and from which the stage index derives."""
 
     @property
     def stages(self) -> int:
@@ -99,7 +100,7 @@ class _Step:
 
     @property
     def sums(self) -> Value:
-        """As the loop leaves them."""
+        """The accumulator as the loop returns it."""
         return self.after(self.product.result)
 
     def after(self, yielded: Value) -> Value:
@@ -108,7 +109,7 @@ class _Step:
 
     @property
     def counted(self) -> Value:
-        """The number of the step behind the last."""
+        """The step number after the last step."""
         return self.loop.results[self.loop.body.args.index(self.count) - 1]
 
 

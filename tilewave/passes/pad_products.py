@@ -1,13 +1,13 @@
-"""Tiles that are no whole number of a product's blocks grow until they are.
+"""Pad tiles to multiples of a product's blocks.
 
     %x = read(%a, [%m, %k]) : tile<8x24xf16>       →  %x = read(%a, [%m, %k]) {within = [8, 24]} : tile<16x32xf16>
     %z = mma(%x, %y, %acc) : tile<8x8xf32>            %z = mma(%x, %y, %acc) : tile<16x16xf32>
     write(%z, %c, [%m, %n])                           write(%z, %c, [%m, %n]) {within = [8, 8]}
 
-All axes that run together grow alike, whatever is computed from them and whatever loops carry. What is read beyond the
-old end is 0 and comes from nowhere, what is computed there is not stored: nobody touches a neighbour's elements.
-A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`; and so is
-what a reduction combines its identity there.
+All axes that run together are padded equally, in all that is computed from them and in loop-carried values. Elements
+past the old end are 0 without a load, and results there are not stored: no access touches a neighbour's elements.
+A product sums over its depth: an operand that may be nonzero past the end is masked with 0 by a `select`, and the
+operand of a reduction with the identity of the reduction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 from tilewave.machine.matrix import GroupInstruction, up_to_multiple
 
 KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
-"""What they give for zeros is 0."""
+"""Ops that return 0 for zeros."""
 
 
 def pad_products(kernel: Kernel) -> Kernel:
@@ -57,7 +57,7 @@ def pad_products(kernel: Kernel) -> Kernel:
 
 
 def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
-    """What rows, columns and depth must be multiples of."""
+    """Yield the axes of rows, columns and depth, with the multiple that each must be."""
     instruction = instruction_of(op)
     down, across = kernel.waves
     rows, cols, depth = instruction.multiples((down, across))
@@ -101,7 +101,7 @@ class _Padding:
         return Block(tuple(self.new.get(v, v) for v in block.args), tuple(ops))
 
     def op(self, old: Op, op: Op) -> Op:
-        """The op on larger tiles; what it needs stands in the builder."""
+        """Return the op on padded tiles; the ops that it needs are emitted to the builder."""
         match old, op:
             case Read(), Read() if old.result in self.new:
                 return replace(op, within=old.result.type.shape)
@@ -121,7 +121,7 @@ class _Padding:
                 return op
 
     def inside(self, where: Block, old: Value, new: Value) -> Block:
-        """A formula by which the elements that are not there lie outside the memory."""
+        """Return a formula that maps the elements of the padding to positions outside the memory."""
         *ops, end = where.ops
         assert isinstance(end, Yield)
         with self.builder.region():
@@ -136,7 +136,7 @@ class _Padding:
     # -- zeros
 
     def whole_depth(self, old: Value, new: Value) -> Value:
-        """An operand with zeros beyond the old end of its depth."""
+        """Return an operand with zeros past the old end of its depth."""
         axis = len(old.type.shape) - 1
         if old.type.shape[axis] == new.type.shape[axis] or self.is_zero_beyond(old, axis):
             return new
@@ -144,7 +144,7 @@ class _Padding:
         return self.builder.first_along(new, axis, old.type.shape[axis], zero)
 
     def without_more(self, old: Reduce, x: Value) -> Value:
-        """A reduced tile with what changes nothing beyond its old ends."""
+        """Return the operand of a reduction with the reduction's identity past its old ends."""
         for axis in old.axes:
             count = old.x.type.shape[axis]
             if count != x.type.shape[axis] and not (old.how == "sum" and self.is_zero_beyond(old.x, axis)):
@@ -152,7 +152,7 @@ class _Padding:
         return x
 
     def is_zero_beyond(self, v: Value, axis: int) -> bool:
-        """Whether a tile is 0 where it has grown along an axis."""
+        """Whether a tile is 0 in its padding along an axis."""
         op = self.makers.get(v)
         match op:
             case Read() | Gather():

@@ -1,6 +1,6 @@
-"""CopyAsync the tiles of a later step into shared memory while this step computes.
+"""Software-pipeline a loop: load the tiles of a later step into shared memory while this step computes.
 
-                                  one buffer                         two buffers: step s uses slot s % 2
+                                  one stage                          two stages: step s uses stage s % 2
 loop(%trips) {                    loop(min(trips, 1)) {              loop(min(trips, 1)) {
   x = read(a, i)                    x = read(a, i)                     x = read(a, i)
   write(x, sa)                →     write(x, sa)                       write(x, sa[i % 2])
@@ -14,14 +14,14 @@ loop(%trips) {                    loop(min(trips, 1)) {              loop(min(tr
                                     acc = mma(read(sa), …, acc)        acc = mma(read(sa[i % 2]), …, acc)
                                   }                                  }
 
-The load stands first, so that it is under way during the products; what it brings waits in registers until the write.
-A tile that goes past the registers (`copy_async`) goes to its slot at once, and is awaited before the step that uses it
-begins; it needs two buffers at least:
+The load comes first, so that it is in flight during the products; the loaded tile stays in registers until the write.
+A tile that is copied past the registers (`copy_async`) is written to its stage directly, and waited for before the step
+that uses it begins; it needs two stages at least:
 
     await_async(); copy_async(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
 
-More buffers load more steps ahead. The loops in front and behind hold for any number of steps, none included; those
-that go round once are dissolved by simplify.
+More stages load more steps ahead. The prologue and the epilogue loop are correct for any number of steps, zero
+included; `fold_trivial_loops` replaces those of one iteration.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ WRITTEN = Reason(
 
 @dataclass(frozen=True)
 class PipelineLoop:
-    """Load ahead in loops that stage tiles: with one buffer one step, with more all but one of them.
+    """Loads ahead in loops that stage tiles: with one stage one step, with more all stages but one.
 
-    A loop stays as it is if what it loads, or where, is carried from step to step or written by the loop itself.
+    A loop is unchanged if what it loads, or from where, is carried from step to step or written by the loop itself.
     """
 
     buffers: int = 1
@@ -98,7 +98,7 @@ class PipelineLoop:
 
     @property
     def slots_of_brought(self) -> int:
-        """How many steps of what is brought past the registers there are at once."""
+        """The number of stages for tiles that are copied past the registers."""
         return max(2, self.buffers)
 
     def __call__(self, kernel: Kernel) -> Kernel:
@@ -134,24 +134,24 @@ def _with_slots(memory: Value, slots: int) -> Value:
     return Value(memory.name, replace(memory.type, extents=(slots, *memory.type.shape)))
 
 
-# -- which part of a loop's body brings tiles, and which computes with them -------------------------------------------
+# -- the part of a loop's body that loads tiles, and the part that computes with them ----------------------------------
 
 
 @dataclass(frozen=True)
 class Staging:
-    """A loop's body in two; ops that both parts need stand in both."""
+    """The loads, the writes and the computation of a loop body; shared ops are in each."""
 
     loop: Loop
     memories: tuple[Value, ...]
     loads: tuple[Op, ...]
-    """Global reads, or what is brought, and the arithmetic of their positions."""
+    """Global reads, or asynchronous copies, and the arithmetic of their positions."""
     writes: tuple[Op, ...]
-    """Writes into shared memory, and what happens to a tile between its load and its write."""
+    """Writes to shared memory, and the ops on a tile between its load and its write."""
     compute: tuple[Op, ...]
 
     @property
     def brought_bytes(self) -> int:
-        """Of one step."""
+        """Bytes that one step copies asynchronously."""
         brought = (op.to.type for op in self.loads if isinstance(op, CopyAsync))
         return sum(prod(memory.shape) * memory.dtype.bytes for memory in brought)
 
@@ -165,13 +165,13 @@ class _Finder:
         self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, CopyAsync))}
 
     def loads_tiles(self) -> bool:
-        """Whether it stages tiles, or does nothing but load and compute: a loop around others is none of ours."""
+        """Whether the loop stages tiles, or is an innermost loop that loads; other loops get no remark."""
         innermost = not any(isinstance(op, (Loop, While)) for op in self.ops)
         loads = any(isinstance(op, (Read, Gather, CopyAsync)) and not lies_in(op.memory, "shared") for op in self.ops)
         return bool(self.brought()) or (innermost and loads)
 
     def staging(self) -> Staging:
-        """Raises `Left` where the loop cannot load ahead."""
+        """Return the parts of the loop; raise `Left` where it cannot load ahead."""
         memories, loc = self.brought(), self.loop.loc
         want(memories, NOTHING_STAGED, loc)
         want(not any(isinstance(op, Barrier) for _, op in self.inside), WAVES_MEET, loc)
@@ -189,7 +189,7 @@ class _Finder:
         return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, CopyAsync)) and _target(op) == memory]
 
     def brings(self, position: int) -> bool:
-        """Whether this write stores what was loaded, and not what was computed."""
+        """Whether the write at `position` stores what was loaded, and not what was computed."""
         needed = [self.ops[p] for p in self.needs(position)]
         if isinstance(self.ops[position], CopyAsync):
             return all(op.is_pure for op in needed)
@@ -198,7 +198,7 @@ class _Finder:
         return can_move and bool(moves) and not any(lies_in(op.memory, "shared") for op in moves)
 
     def needs(self, position: int) -> list[int]:
-        """The ops of this body that the op there depends on, in order, without itself."""
+        """Return the positions of the ops that the op at `position` depends on, in order, without itself."""
         found: set[int] = set()
         todo = [position]
         while todo:
@@ -230,7 +230,7 @@ class _Finder:
             want(loaded not in self.written, WRITTEN, op.loc, memory=loaded.name if loaded else "")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
-        """Whether one of the writes of a step covers what this reads; with slots, an earlier step's is elsewhere."""
+        """Whether one write of a step covers what `read` reads; with several stages, earlier steps wrote elsewhere."""
         assert isinstance(read, Read)
         extents = enumerate(read.memory.type.shape)
         needed = [self.span(read, read.result.type.shape, axis) or (0, extent) for axis, extent in extents]
@@ -245,13 +245,13 @@ class _Finder:
         return any(covers(self.ops[p]) for p in writes)
 
     def span(self, op: Read | Write, tile: tuple[int, ...], axis: int) -> Span | None:
-        """From where to where an access reaches along an axis of its memory; None where that is not written."""
+        """Return the range of an access along an axis of its memory; None where its begin is no constant."""
         first = self.constants.get(op.at[axis])
         length = tile[op.axes.index(axis)] if axis in op.axes else 1
         return None if first is None else (max(first, 0), min(first + length, op.memory.type.shape[axis]))
 
     def own_waits(self) -> set[int]:
-        """Where the loop awaits what it brings itself; a loop inside it has waits of its own, which stay."""
+        """Return where the loop waits for its own copies; the waits of a loop inside it stay."""
         found, brings = set(), False
         for p, op in enumerate(self.ops):
             brings = isinstance(op, CopyAsync) or (brings and not isinstance(op, (Loop, While)))
@@ -271,7 +271,7 @@ class _Finder:
 
 
 def _target(op: Write | Scatter | CopyAsync) -> Value:
-    """The memory that an op writes."""
+    """Return the memory that an op writes."""
     return op.to if isinstance(op, CopyAsync) else op.memory
 
 
@@ -282,7 +282,7 @@ def _within(op: Op) -> Iterable[Op]:
 
 
 def _all_operands(op: Op) -> tuple[Value, ...]:
-    """The values an op uses, those inside its regions included."""
+    """Return the values that an op uses, those inside its regions included."""
     return tuple(v for inner in _within(op) for v in inner.operands) if op.blocks else op.operands
 
 
@@ -290,7 +290,7 @@ def _all_operands(op: Op) -> tuple[Value, ...]:
 
 
 class _Writer:
-    """Names tell the parts: `x_first` is loaded before the main loop, `x_next` in it, and `x_last` used behind it."""
+    """Emits the three loops: `x_first` is loaded before the main loop, `x_next` in it, and `x_last` used after it."""
 
     def __init__(self, staging: Staging, ahead: int, slots: int, grown: dict[Value, Value], taken: set[str]) -> None:
         self.staging, self.loop, self.grown = staging, staging.loop, grown
@@ -305,7 +305,7 @@ class _Writer:
         self.slot = self.slot_of_a_step(slots) if slots > 1 else ()
 
     def slot_of_a_step(self, buffers: int) -> tuple[Op, ...]:
-        """The slot that step `index` uses; copied together with the ops that touch it."""
+        """Return the op that computes the stage index of step `index`; it is copied with the accesses that use it."""
         slots = self.builder.const(buffers, name="slots")
         return (Mod(self.index, slots, results=(self.builder.fresh("slot", INDEX_SCALAR),), loc=self.loop.loc),)
 
@@ -323,7 +323,7 @@ class _Writer:
         return self.builder.ops
 
     def in_slot(self, op: Op) -> Op:
-        """The op, with accesses to memories that have slots now at the slot of the step."""
+        """Return the op with its accesses to memories of several stages at the stage of the step."""
         inner = map_blocks(op, lambda block: rewrite_block(block, lambda o: [self.access_in_slot(o)]))
         return self.access_in_slot(inner)
 
@@ -337,14 +337,14 @@ class _Writer:
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
-        """CopyAsync the tiles of the first steps."""
+        """Emit the loop that loads the tiles of the first steps."""
         copier = Copier(self.builder, "first")
         step = copier.fresh(self.index)
         body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
         self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
 
     def main(self, loads: Sequence[Op], compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
-        """Load ahead, compute, then write what was loaded; what is brought must have come for the step that begins."""
+        """Emit the main loop: wait for the copies of this step, load ahead, compute, then write the loaded tiles."""
         lasting = self.lasting()
         made = {v for op in lasting for v in op.results}
         changing = [[op for op in part if made.isdisjoint(op.results)] for part in (loads, compute, writes)]
@@ -364,7 +364,7 @@ class _Writer:
         return (AwaitAsync(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
 
     def lasting(self) -> list[Op]:
-        """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""
+        """Return the loop-invariant arithmetic of the loads and writes, which the parts of the main loop share."""
         changing, lasting = {self.index}, []
         for op in (*self.staging.loads, *self.staging.writes):
             if op.is_pure and changing.isdisjoint(op.operands):
@@ -374,7 +374,7 @@ class _Writer:
         return lasting
 
     def drain(self, compute: Sequence[Op], so_far: tuple[Value, ...]) -> None:
-        """Compute the last steps, whose tiles are there."""
+        """Emit the loop that computes the last steps, whose tiles are loaded."""
         copier = Copier(self.builder, "last")
         args = (copier.fresh(self.index), *map(copier.fresh, self.carried))
         with self.builder.region():

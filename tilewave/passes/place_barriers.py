@@ -1,7 +1,7 @@
-"""Separate waves that touch the same memory by the fewest barriers.
+"""Separate waves that access the same memory by the fewest barriers.
 
 The waves of a workgroup move a tile together, so a wave may read what any other wrote, and overwrite what another still
-reads. On every way from one access to a later one that conflicts with it there must be a barrier:
+reads. On every path from one access to a later one that conflicts with it there must be a barrier:
 
     write(x, sa)                    loop {
     ‹here›                            ‹here: the reads of the step before are done; the first step needs it not›
@@ -10,14 +10,15 @@ reads. On every way from one access to a later one that conflicts with it there 
                                       xs = read(sa)
                                     }
 
-What is brought past the registers is written from when it is asked for until it has been awaited: a barrier in front
-of the one, and another behind the other.
+An asynchronous copy writes its tile from its issue until its wait: a barrier is needed before the issue, and another
+after the wait.
 
-Global memory is handed over where a kernel touches again what it wrote, and lanes share the tile in another way then
-(`conflicts.py`): such a barrier says so, since a machine waits longer there. A kernel that has none keeps its barriers.
+Global memory needs barriers where a kernel accesses again what it wrote, and lanes share the tile in another way then
+(`global_hazards.py`): such a barrier says so, since a machine waits longer there. All other kernels keep the barriers
+for shared memory only.
 
-`ways.py` finds the gaps in which barriers could stand, and the sets of which one must be taken; what is taken here is
-the cheapest choice that meets all sets, where a gap costs as often as it is passed.
+`barrier_paths.py` finds the gaps between ops in which barriers could be placed, and the sets of which one gap must be
+taken; this pass takes the cheapest choice that covers all sets, where a gap costs as often as it is executed.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 MANY_ROUNDS = 16
-"""How often a loop is taken to go round where that is not written."""
+"""The assumed trip count of a loop where it is not known."""
 
 Cost = tuple[int, int, int, int, int]
-"""How often a gap is passed; then few barriers are better than many, those between reads and writes than those among
-them, outer than inner, late than early."""
+"""The cost of a gap: how often it is executed; then few barriers are better than many, those between reads and writes
+than those among them, outer than inner, late than early."""
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
-    """The kernel with the barriers that it needs beside those it has: for shared memory first, then for global."""
+    """Return the kernel with the barriers that it lacks: for shared memory first, then for global memory."""
     return _over_global(_over_shared(kernel))
 
 
 def _over_shared(kernel: Kernel) -> Kernel:
-    """Lanes of one wave go in step, but no compiler behind us knows that they look at what others stored."""
+    """Place barriers for shared memory, in a single wave too: a target's compiler may reorder accesses of its lanes."""
     barrier = Barrier(waves=1) if kernel.waves and prod(kernel.waves) == 1 else Barrier()
     reader = _Reader(kernel, _Watched("shared"))
     walker = Walker(reader.residues)
@@ -83,7 +84,7 @@ def _over_shared(kernel: Kernel) -> Kernel:
 
 
 def _over_global(kernel: Kernel) -> Kernel:
-    """Barriers that stand already are made to hand more over, where that is enough; a wave's lanes need less."""
+    """Place barriers for global memory; existing ones are widened where that suffices, and one wave needs less."""
     again = touched_again(kernel)
     if not again:
         return kernel
@@ -99,13 +100,13 @@ def _over_global(kernel: Kernel) -> Kernel:
 
 
 def _spreads(kernel: Kernel) -> LayoutsNeeded | None:
-    """How lanes will share tiles; None where that is not decided yet."""
+    """Return how lanes will share tiles; None where that is not chosen yet."""
     decided = all(op.instruction in BY_NAME for op in walk(kernel.body) if isinstance(op, Mma))
     return LayoutsNeeded(kernel) if kernel.waves and kernel.lanes and decided else None
 
 
 class _Writer:
-    """Puts barriers into gaps, or in place of those that stand there."""
+    """Inserts barriers at gaps, or replaces existing ones there."""
 
     def __init__(self, watched: _Watched, chosen: Gaps, kinds: Mapping[int, Barrier]) -> None:
         self.watched, self.chosen, self.kinds = watched, chosen, kinds
@@ -127,18 +128,18 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Watched:
-    """Memories whose accesses are followed: all of a space, or some."""
+    """Memories whose accesses are tracked: all of a space, or some."""
 
     space: str
     some: frozenset[Value] = frozenset()
 
     def touches(self, op: Op) -> tuple[Value, bool] | None:
-        """The memory of an access, and whether it writes it."""
+        """Return the memory of an access, and whether `op` writes it; None where `op` accesses no tracked memory."""
         found = [*((m, True) for m in op.written), *((m, False) for m in op.read)]
         return next(((m, w) for m, w in found if lies_in(m, self.space) and (not self.some or m in self.some)), None)
 
     def is_round(self, op: Op) -> bool:
-        """Whether it is a loop in which waves meet, or might."""
+        """Whether `op` is a loop with barriers or tracked accesses inside."""
         inside = (inner for block in op.blocks for inner in walk(block))
         return isinstance(op, (Loop, While)) and any(self.touches(o) or isinstance(o, Barrier) for o in inside)
 
@@ -159,7 +160,7 @@ class _Reader:
         self.costs: list[Cost] = []
 
     def steps(self, block: Block, around: tuple[int, ...]) -> tuple[Step, ...]:
-        """What a block does; `around` says how often each loop around it goes round."""
+        """Return the accesses, loops and barriers of a block; `around`: the trip counts of the loops around it."""
         found: list[Step] = []
         together = _read_together(block)
         for op in block.ops:
@@ -182,7 +183,7 @@ class _Reader:
                 case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
                     raise NotImplementedError(f"{op.loc}: nobody knows when {op.name} runs what is in it")
                 case _:
-                    pass  # it touches nothing that is watched
+                    pass  # accesses no tracked memory
         return tuple(found)
 
     def comes_later(self, op: Op) -> bool:
@@ -194,7 +195,7 @@ class _Reader:
         return number
 
     def slot(self, op: Op) -> Place:
-        """Which part along the first axis is touched; a position outside the memory touches nothing."""
+        """Return the part along the first axis that `op` accesses; a position outside the memory accesses nothing."""
         if isinstance(op, CopyAsync):
             return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
@@ -218,7 +219,7 @@ class _Reader:
 
 
 def _read_together(block: Block) -> set[Value]:
-    """What is read right behind the other factor of a product, by a matrix unit that reads both when it multiplies."""
+    """Return reads directly after the read of the other factor, where a wgmma reads both as it multiplies."""
     factors = {
         (op.a, op.b)
         for op in block.ops
@@ -242,7 +243,7 @@ def _made(block: Block) -> Iterator[Value]:
 
 
 def _cheapest(ways: frozenset[Gaps], costs: Sequence[Cost]) -> Gaps:
-    """Gaps of which every way passes one."""
+    """Return the cheapest gaps of which every path contains one."""
     ways = without_needless(ways)
     while (fewer := without_needless(_without_worse_gaps(ways, costs))) != ways:
         ways = fewer
@@ -254,7 +255,7 @@ def _cheapest(ways: frozenset[Gaps], costs: Sequence[Cost]) -> Gaps:
 
 
 def _without_worse_gaps(ways: Iterable[Gaps], costs: Sequence[Cost]) -> frozenset[Gaps]:
-    """Without gaps that cost more than another which lies on all their ways."""
+    """Return the paths without gaps that cost more than another which is on all the same paths."""
     ways = list(ways)
     common: dict[int, Gaps] = {}
     for way in ways:

@@ -1,14 +1,14 @@
-"""Lay the operands of matrix products out in panels, once per launch, and read the panels in the loop over depth.
+"""Prepack the operands of matrix products into panels, once per launch, and read the panels in the K loop.
 
 %x = read(%a, [%m, %k]) : tile<8x64xf16>     →  %a_panels = prepack(%a) : memory<256x2048x8x1xf32, packed>   (on top)
                                                 %x = read_panel(%a_panels, [%m // 8, %k]) : tile<8x8xf32>
 
-Each row of the tile's is converted and put beside its neighbours once, not by every workgroup that reads it. A loop
-that does nothing but add up such products walks the depth in steps of `unit`, so that a length which the author's step
-does not divide wastes less than a unit.
+Each row of a tile is converted and packed with its neighbours once, not by every workgroup that reads it. A loop that
+only accumulates such products iterates over K in steps of `unit`, so that a K which the author's step does not divide
+wastes less than a unit.
 
-Where a size is open, how many panels there are, how deep they are and how many steps the loop takes are computed at the
-launch: `memory<{M_by_8}x{K_groups}x8x1xf32, packed>`.
+With dynamic shapes, the number of panels, their depth and the trip count of the loop are computed at the launch:
+`memory<{M_by_8}x{K_groups}x8x1xf32, packed>`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ NOT_BY_STEPS = Reason("the loop does not walk {memory} by whole steps from its b
 
 @dataclass(frozen=True)
 class PanelFormat:
-    """The dtype of a panel, and how many elements along the depth of one row stand side by side."""
+    """The dtype of a panel, and how many elements of one row are contiguous along K."""
 
     dtype: str
     group: int
     left_group: int = 0
-    """For the left operand, where it differs."""
+    """The number for the left operand, where it differs."""
 
     @property
     def left(self) -> PanelFormat:
@@ -76,11 +76,10 @@ class PanelFormat:
 
 @dataclass(frozen=True)
 class PrepackOperands:
-    """Pack both operands of every product of register blocks (at most `rows` x `cols`) that is read as it is.
+    """Packs both operands of every product of register blocks (at most `rows` x `cols`) that reads them unchanged.
 
-    `formats` names, for each dtype that products take, the format of its panels. Operands that are computed, gathered
-    or shared, memories that the kernel writes, and rows that are not known to begin where a panel does stay as they
-    are.
+    `formats` gives the panel format for each operand dtype. Operands that are computed, gathered or shared, memories
+    that the kernel writes, and rows that are not known to begin where a panel does are not packed.
     """
 
     rows: int
@@ -107,7 +106,7 @@ class PrepackOperands:
 
 
 def _without_loop(block: Block) -> Iterator[Declined]:
-    """Products outside all loops that count steps."""
+    """Yield remarks for products outside all loops that count steps."""
     for op in block.ops:
         if isinstance(op, Mma):
             yield NO_LOOP.at(op.loc)
@@ -116,14 +115,14 @@ def _without_loop(block: Block) -> Iterator[Declined]:
 
 
 def _around_loops(loop: Loop) -> tuple[Block, ...]:
-    """The body of a loop over blocks of a tile, which is no loop over the depth."""
+    """Return the body of a loop over blocks of a tile, which is no K loop."""
     return () if loop.init else (loop.body,)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every number of one dtype is known to be one of the other's.
+    """Whether every number of dtype `narrow` is known to be exact in `wide`.
 
-    A float8 holds itself and 0 and 1 only: numpy is told of safe casts between float8s and from i8, and they round.
+    A float8 holds itself and bools only: numpy lists casts between float8s and from i8 as safe, though they round.
     """
     if wide in FLOAT8:
         return narrow in (wide, BOOL)
@@ -132,7 +131,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 @dataclass(frozen=True)
 class ReadOperand:
-    """A tile that is read for one product; `value` is what the product takes: the read's result, or its cast."""
+    """A tile that is read for one product; `value` is the operand: the read's result, or its cast."""
 
     read: Read
     value: Value
@@ -152,7 +151,7 @@ class ReadOperand:
 
     @property
     def length(self) -> Extent:
-        """How deep the memory is."""
+        """The extent of the memory along K."""
         return self.read.memory.type.extents[self.read.axes[-1]]
 
     @property
@@ -163,11 +162,11 @@ class ReadOperand:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a loop goes along the depth: steps of `unit`, as many as reach the end."""
+    """The steps of a K loop: steps of `unit`, as many as reach the end."""
 
     unit: int
     trips: int | Value
-    """A value where the depth is open."""
+    """A `Value` where K is dynamic."""
 
 
 class _Packer:
@@ -185,7 +184,7 @@ class _Packer:
         self.sizes = open_sizes(kernel)
 
     def known_ends(self, kernel: Kernel) -> dict[int, set[Extent]]:
-        """What some positions stay below: where a tile is written is checked, and a loop counts to its end."""
+        """Return upper bounds of positions: written tiles begin inside a memory, and loop indices are below trips."""
         ends: dict[int, set[Extent]] = {}
 
         def learn(v: Value, end: Extent) -> None:
@@ -200,7 +199,7 @@ class _Packer:
                     count = self.positions.constant(trips)
                     learn(body.args[0], trips.name if count is None else count)
                 case _:
-                    pass  # of others nothing is learned, and nothing is packed that needs more
+                    pass  # bounds no position
         return ends
 
     # -- what can be packed
@@ -222,7 +221,7 @@ class _Packer:
         return _LoopPacker(self, op, list(packed), [x for pair in packed.values() for x in pair]).ops()
 
     def walked(self, trips: Value) -> tuple[str, int] | None:
-        """The open size that a loop walks, and in which steps; None where it walks none."""
+        """Return the dynamic size that a loop iterates over, and its step; None where there is none."""
         size, step = self.positions.rounded_up(trips)
         return (size.name, step) if size.name in self.sizes else None
 
@@ -231,7 +230,7 @@ class _Packer:
         return rows <= self.wish.rows and cols <= self.wish.cols
 
     def operands(self, product: Mma, loop: Loop) -> tuple[ReadOperand, ReadOperand] | None:
-        """Both operands of a product, if both can be packed in one way."""
+        """Return both operands of a product; None, and a remark, where they cannot both be packed."""
         names = [x.type.dtype.name for x in (product.a, product.b)]
         left, right = (self.wish.formats.get(name) for name in names)
         try:
@@ -259,12 +258,12 @@ class _Packer:
         return found
 
     def is_exact(self, x: ReadOperand) -> bool:
-        """Whether one conversion into the panel gives what the cast on the way there gave."""
+        """Whether converting to the dtype of the panel gives the same as the cast that it replaces."""
         stored, taken = x.read.memory.type.dtype, x.value.type.dtype
         return x.panel.dtype == taken.name or _holds(taken, stored)
 
     def check_panels(self, x: ReadOperand, loop: Loop) -> None:
-        """Whether a tile is one panel's, at a depth that the loop's index counts."""
+        """Raise `Left` where a tile is not one panel, at a depth that the loop's index counts."""
         *batch, rows, _ = x.value.type.shape
         name, loc = x.read.memory.name, x.read.loc
         begins = all(extent == 1 for extent in batch) and self.positions.divisor(x.row) % rows == 0
@@ -277,7 +276,7 @@ class _Packer:
         want(steps, NOT_BY_STEPS, loc, memory=name)
 
     def is_inside(self, read: Read, axis: int) -> bool:
-        """Whether a read begins inside its memory: it gives zeros elsewhere, where there are no panels."""
+        """Whether a read begins inside its memory; elsewhere it returns zeros, and there are no panels."""
         at, length = read.at[axis], read.memory.type.extents[axis]
         fixed = self.positions.constant(at)
         if fixed is not None:
@@ -285,7 +284,7 @@ class _Packer:
         return any(known_at_most(end, length) for end in self.ends.get(self.positions.formula(at), ()))
 
     def steps_by(self, depth: Value, step: int, loop: Loop) -> bool:
-        """Whether `depth` is the loop's index times `step`, though simplify may say it in fewer words."""
+        """Whether `depth` is the loop's index times `step`, also where `simplify` has shortened that."""
         index = loop.body.args[0]
         if step == 1 and depth == index:
             return True
@@ -298,7 +297,7 @@ class _Packer:
     # -- the panels
 
     def pack(self, x: ReadOperand, unit: int, end: int) -> Value:
-        """The panels of an operand, as deep as the memory in whole units, and for a loop that reads up to `end`."""
+        """Return an operand's panels, as deep as the memory in whole units, and for a loop that reads up to `end`."""
         memory, rows = x.read.memory.type, x.value.type.shape[-2]
         row_axis, depth_axis = x.read.axes[-2:]
         panels = self.launch.parts(memory.extents[row_axis], rows)
@@ -319,7 +318,7 @@ def _up(n: int, unit: int) -> int:
 
 
 class _LoopPacker:
-    """One loop over depth, with some of its products packed."""
+    """Rewrites a K loop with some of its products packed."""
 
     def __init__(self, packer: _Packer, loop: Loop, products: list[Mma], operands: list[ReadOperand]) -> None:
         self.packer, self.loop, self.products, self.operands = packer, loop, products, operands
@@ -331,7 +330,7 @@ class _LoopPacker:
         return Builder(self.packer.builder.taken, locate=lambda: loc)
 
     def ops(self) -> list[Op]:
-        """What stands in the loop's place: a few numbers, and the loop."""
+        """Return the ops that replace the loop: a few scalars, and the loop."""
         loop, pace = self.loop, self.pace() if self.only_adds_up() else None
         depth: Mul | None = None
         if pace:
@@ -347,7 +346,7 @@ class _LoopPacker:
         return self.front.const(trips) if isinstance(trips, int) else trips
 
     def read_panel(self, x: ReadOperand, pace: Pace | None, depth: Mul | None) -> list[Op]:
-        """What stands in a read's place; the panel's number is known in front of the loop where the row is."""
+        """Return the ops that replace a read; the panel's number is computed before the loop where the row is known."""
         *outer, rows, step = x.value.type.shape
         unit, trips = (pace.unit, pace.trips) if pace else (step, self.trips)
         panels = self.packer.pack(x, unit, unit * trips if isinstance(trips, int) else 0)
@@ -377,14 +376,14 @@ class _LoopPacker:
             case _:
                 return None
 
-    # -- the depth in other steps
+    # -- K in other steps
 
     def pace(self) -> Pace | None:
-        """Steps of a unit; None where they would not end where the author's do."""
+        """Return steps of a unit; None where they would not end where the author's do."""
         if len({x.step for x in self.operands}) > 1:
             return None
         lengths, packer = [x.length for x in self.operands], self.packer
-        if isinstance(lengths[0], str):  # then that is what the loop walks, of all of them
+        if isinstance(lengths[0], str):  # a dynamic K, which check_panels found to be that of all operands
             unit = packer.wish.unit
             return Pace(unit, packer.launch.counted(lengths[0], unit))
         reached, length = self.trips * self.operands[0].step, max(n for n in lengths if isinstance(n, int))
@@ -395,7 +394,7 @@ class _LoopPacker:
         return Pace(unit, -(-end // unit))
 
     def only_adds_up(self) -> bool:
-        """Whether the loop's products are all it does, and its index says nothing but how deep they are."""
+        """Whether the loop only accumulates its products, and its index only gives their depth."""
         (index, *carried), used = self.loop.body.args, self.packer.used
         depths = Counter(x.depth for x in self.operands)
         packed = {v for x in self.operands for v in (x.read.result, x.value)} | {p.result for p in self.products}
@@ -414,7 +413,7 @@ class _LoopPacker:
 
 
 def _ends_in(before: Mapping[Value, Value]) -> Callable[[Value, Value], bool]:
-    """Whether a sum was begun with a value: follow the products that were added to it."""
+    """Return a test whether a sum starts from a value: it follows the products that were added to the sum."""
 
     def ends(total: Value, start: Value) -> bool:
         while total in before:

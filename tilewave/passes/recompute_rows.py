@@ -1,4 +1,4 @@
-"""What is held over a barrier in wide numbers, and comes from narrow ones, is computed again behind it.
+"""Rematerialize wide values after a barrier from the narrow values that they are computed from.
 
 %x = load(%a, …) : vector<1x8x8xf16>             %x = load(%a, …) : vector<1x8x8xf16>        32 registers
 %row = cast(%x) : vector<1x8x8xf32>              %row = cast(%x)                              64, until the sum is there
@@ -7,8 +7,8 @@ barrier()                                        barrier()
 %y = mul(%row, %scale)                           %x_1 = renew(%x)
                                                  %y = mul(cast(%x_1), %scale)
 
-Long rows would not fit into registers otherwise. A cast or an exponential costs less than a register that is spilled,
-or a workgroup that finds no room.
+Long rows would not fit into registers otherwise. A cast or an exponential costs less than a spilled register, or than
+lower occupancy.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class RecomputeRows:
 
 
 class _Recomputing:
-    """Of one block; what comes from outside of it is held anyway."""
+    """Rematerializes in one block; values from outside of it are live anyway."""
 
     def __init__(self, builder: Builder, most_bytes: int) -> None:
         self.most_bytes, self.builder = most_bytes, builder
         self.makers: dict[Value, Op] = {}
         self.made_behind: dict[Value, int] = {}
-        """How many barriers stand in front of where each value is made."""
+        """The number of barriers before the definition of each value."""
         self.barriers = 0
         self.again: dict[tuple[Value, int], Value] = {}
 
@@ -69,11 +69,11 @@ class _Recomputing:
         return held_bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
 
     def can_be_had(self, v: Value) -> bool:
-        """Whether it is computed one by one from what takes fewer registers."""
+        """Whether `v` is computed elementwise from values that take fewer registers."""
         return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < held_bytes(v)
 
     def narrowest(self, v: Value) -> int:
-        """The bytes of what has to be held so that it can be computed."""
+        """Return the bytes that must stay live so that `v` can be computed."""
         if not self.is_held_over(v):
             return held_bytes(v) if isinstance(self.makers.get(v), Load) else 0
         op = self.makers[v]
@@ -82,7 +82,7 @@ class _Recomputing:
         return sum(self.narrowest(x) for x in dict.fromkeys(op.operands))
 
     def had_again(self, v: Value) -> Value:
-        """v, computed behind the last barrier; narrow numbers in such a way that nobody keeps the wide ones."""
+        """Return `v` computed after the last barrier, from an `OpaqueCopy` of loads that no compiler sees through."""
         key = v, self.barriers
         if key not in self.again:
             self.again[key] = self.made_again(v)

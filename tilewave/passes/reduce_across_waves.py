@@ -1,12 +1,12 @@
-"""Where several waves hold what a reduction combines, each combines its own runs of neighbours, and they meet.
+"""Reduce across waves through shared memory: each wave combines its own runs of neighbours, then those of all waves.
 
     %s = reduce(%x) {axes = [1]}   →   %runs = reduce(%x) {axes = [1], run = 256} : tile<1x4xf32>
                                        write(%runs, %s_met, [%c0, %c0])
                                        %met = read(%s_met, [%c0, %c0])
                                        %s = reduce(%met) {axes = [1]}
 
-Every wave reads what all of them left and combines it itself, so that one meeting is enough. A tile that lanes hold in
-no order that can be combined goes through shared memory whole.
+Every wave reads the partial results of all waves and combines them itself, so that one barrier is enough. A tile that
+lanes hold in no order that can be combined is written to shared memory whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def reduce_across_waves(kernel: Kernel) -> Kernel:
 
 
 def _one_axis_at_a_time(kernel: Kernel) -> Kernel:
-    """The last axis first, which is the order of a sum."""
+    """Split reductions into one per axis, the last axis first, which is the order of a sum."""
     builder = Builder(names(kernel))
 
     def split(op: Op) -> Sequence[Op] | None:
@@ -56,13 +56,13 @@ def _one_axis_at_a_time(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """How a reduction goes through shared memory: runs of neighbours first, or, without any, the tile as it is."""
+    """What a reduction writes to shared memory: runs of neighbours combined, or, without any, the tile as it is."""
 
     run: int = 0
 
 
 class _Meetings:
-    """The first reduction that waves cannot do by themselves; those behind it may be held otherwise afterwards."""
+    """Finds the first reduction that waves cannot do alone; the layouts of later ones may change afterwards."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.spreads = kernel, LayoutsNeeded(kernel)

@@ -1,15 +1,14 @@
-"""Arrays that the copy engine cannot take as they lie are copied to where it can, before the launch.
+"""Give unaligned arrays a layout that TMA can load; the launch makes packed copies of them.
 
     (%a: memory<4097x4097xf16, global>, …)   →   (%a: memory<4097x4097xf16, global, pad(63)>, …)
     (%b: memory<4096x4096xi8, global>, …)    →   (%b: memory<4096x4096xi8, global, columns(0)>, …)
     (%x: memory<4096x1xf16, global>, …)      →   (%x: memory<4096x1xf16, global, columns(0)>, …)
 
-Rows that begin at no multiple of 16 bytes get unused elements behind them. Operands whose dtype the matrix unit takes
-along the depth only, and whose rows are not, are transposed. One column is a row as it lies, so that it is not copied,
-and one row never is. The kernel itself stays as it is; from here on all know how far its rows lie apart. The copy is
-made by whoever launches it (`backend/nvidia/repacking.py`), once per call. Where that takes longer than it spares,
-calls leave all to lanes, unless they are given what `prepack` made. Rows that a launch tells the length of are looked
-at there.
+Rows that begin at no multiple of 16 bytes are padded. Operands whose dtype the matrix unit reads along K only, and
+whose rows are not along K, are transposed. A single column is a row in memory already, so that it is not copied, and a
+single row never is. Only the types of the arrays change, so that later passes know the distance of rows. The launch
+makes the copies (`backend/nvidia/packing.py`), once per call. Where that takes longer than it saves, lanes load all
+tiles, unless a call is given what `prepack` made. Rows of dynamic length are checked at the launch.
 """
 
 from __future__ import annotations

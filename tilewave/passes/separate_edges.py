@@ -1,4 +1,4 @@
-"""Steps and tiles that lie inside their memories as a whole do without guards, where only a launch tells the sizes.
+"""Peel the boundary steps and boundary tiles of dynamic shapes, so that all others need no predicates.
 
     loop(%steps, [%zero]) {                              loop(%whole, [%zero]) {
       %x = read(%a, [%m, %k]) {guard = [0, 1]}             %x = read(%a, [%m, %k]) {guard = [0]}
@@ -12,9 +12,9 @@
     write(%sums, %c, [%m, %n]) {guard = [0, 1]}    →     loop(%inside) { write(%sums, %c, [%m, %n]) }
                                                          loop(1 - %inside) { write(%sums, …) {guard = [0, 1]} }
 
-Inside, no element lies past the end of a row, and whatever is chosen by that is chosen now. How many steps lie inside
-is a number of the launch. Where every step begins inside its memory, as those of a loop along it do, few are left for
-the edge: one, where steps are as long as their tiles. With sizes that are known, guard_edges knows all that itself.
+Inside, no element is past the end of a row, and bounds masks fold. The number of steps inside is a scalar of the
+launch. Where every step begins inside its memory, as those of a loop along it do, few boundary steps are left: one,
+where steps are as long as their tiles. With static sizes, `predicate_edges` finds all that itself.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Extent, Scalar
 
 AROUND = (Loop, While, Role)
-"""Ops whose blocks have accesses of their own."""
+"""Ops whose blocks contain accesses."""
 Guards = Mapping[int, tuple[int, ...]]
-"""The axes that need no guard, by the identity of an op."""
+"""The axes that need no predicate, by the identity of an op."""
 Reached = tuple[int, frozenset[tuple[Value, int]], int, Extent]
-"""Where elements begin (a constant, and multiples of values), how many they are, and the extent that they lie in."""
+"""The begin of elements (a constant, and multiples of values), their number, and the extent that they are inside."""
 
 
 def separate_edges(kernel: Kernel) -> Kernel:
@@ -65,7 +65,7 @@ def separate_edges(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class StepEdge:
-    """Where a tile lies in each step of a loop: at `each` · step + `first` + the rest, along an open extent."""
+    """The position of a tile in each step of a loop: `each` · step + `first` + the rest, along a dynamic extent."""
 
     extent: str
     size: int
@@ -74,7 +74,7 @@ class StepEdge:
     rest: tuple[tuple[Value, int], ...]
 
     def whole_steps(self, builder: Builder) -> Number:
-        """How many steps lie inside; no more than 0 where none does."""
+        """Return how many steps are inside the memory; zero or less where none is."""
         left = Number(builder, Value(self.extent, INDEX_SCALAR)) - (self.size + self.first)
         for v, factor in self.rest:
             left = left - Number(builder, v) * factor
@@ -83,7 +83,7 @@ class StepEdge:
 
     @property
     def most_behind(self) -> int:
-        """Steps that begin inside, and do not end there."""
+        """The largest number of steps that begin inside, and do not end there."""
         return -(-(self.size - 1) // self.each)
 
 
@@ -103,7 +103,7 @@ class _Separation:
     # -- loops
 
     def loop(self, loop: Loop) -> list[Op]:
-        """The steps that lie inside, then the others."""
+        """Return the loop over the steps that are inside, then the loop over the boundary steps."""
         guards: dict[int, tuple[int, ...]] = {}
         edges: dict[StepEdge, None] = {}
         for op in loop.body.ops:
@@ -133,11 +133,11 @@ class _Separation:
         return any(self.scalars.rounded_up(end) == covering and edge.first <= less * edge.each for end, less in ends)
 
     def ends(self, trips: Value, first: Value | None) -> Iterator[tuple[Value, int]]:
-        """(n, m) such that a loop goes round no more than n - m times, or n - m - first times."""
+        """Yield (n, m) such that a loop has at most n - m trips, or n - m - first trips."""
         match self.makers.get(trips):
             case Max(a, b):
                 for x, least in ((a, b), (b, a)):
-                    if self.scalars.constant(least) == 0:  # a loop that does not run ends anywhere
+                    if self.scalars.constant(least) == 0:  # any bound holds for a loop without trips
                         yield from self.ends(x, first)
             case Min(a, b):
                 yield from (*self.ends(a, first), *self.ends(b, first))
@@ -148,10 +148,10 @@ class _Separation:
             case _ if first is None:
                 yield trips, 0
             case _:
-                pass  # where it ends is not seen
+                pass  # no bound is known
 
     def edges(self, op: Access, loop: Loop) -> dict[int, StepEdge]:
-        """The guarded axes along which a loop moves its tile, step by step."""
+        """Return the predicated axes along which a loop moves its tile, step by step."""
         tile = sizes(op)
         inner = {v for o in walk(loop.body) for v in o.results}
         index, found = loop.body.args[0], {}
@@ -165,7 +165,7 @@ class _Separation:
         return found
 
     def only_step(self, index: Value, size: int) -> int:
-        """Where a loop goes round once at most, a step may be as long as its tile; else it does not move."""
+        """Return `size` as the step of a loop of one trip at most; else 0, because the tile does not move."""
         return size if self.ranges.of(index) == (0, 0) else 0
 
     def whole_steps(self, loop: Loop, edges: Sequence[StepEdge], builder: Builder) -> Number:
@@ -176,7 +176,7 @@ class _Separation:
         return not_below
 
     def edge(self, loop: Loop, whole: Number, most: int | None, init: tuple[Value, ...], builder: Builder) -> None:
-        """The steps behind those, as they were; `most` of them, where that is known."""
+        """Emit the boundary steps, with their predicates; `most` of them, where that is known."""
         trips = Number(builder, loop.trips) - whole
         trips = trips if most is None else trips.smaller(most)
         copier = Copier(builder, "edge")
@@ -187,10 +187,10 @@ class _Separation:
             body = (*builder.ops, *map(copier.op, loop.body.ops))
         builder.effect(Loop, trips.value, init, Block(args, body), results=loop.results)
 
-    # -- what is done once
+    # -- code after loops
 
     def straight(self, ops: Sequence[Op]) -> Sequence[Op]:
-        """The end of a block that writes results, once for tiles that lie inside and once for others."""
+        """Return the end of a block that writes results, once for tiles that are inside and once for boundary tiles."""
         guards = {id(op): self.open_axes(op) for op in ops if isinstance(op, Access)}
         if not any(guards[id(op)] for op in ops if isinstance(op, (Write, WriteThrough))):
             return ops
@@ -209,12 +209,12 @@ class _Separation:
         return (*ops[:first], *numbers, *builder.ops, *ends)
 
     def open_axes(self, op: Access) -> tuple[int, ...]:
-        """The guarded axes along which a launch tells whether the tile lies inside."""
+        """Return the predicated axes along which a comparison at run time decides whether the tile is inside."""
         extents = op.memory.type.extents
         return tuple(a for a in op.guard if isinstance(extents[a], str) and self.ranges.of(op.at[a])[0] >= 0)
 
     def without(self, ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
-        """The ops with fewer guards, and without masks that hold where those do."""
+        """Return the ops with fewer predicates, and without masks that are always true then."""
         reached = {place for op in ops if isinstance(op, Access) for place in self.reached(op, guards.get(id(op), ()))}
         makers = {v: op for op in ops for v in op.results}
         held: set[Value] = set()
@@ -240,7 +240,7 @@ class _Separation:
             yield self.place(self.sums.of(op.at[axis]), tile.get(axis, 1), op.memory.type.extents[axis])
 
     def compared(self, op: Less, makers: Mapping[Value, Op]) -> Reached | None:
-        """Of which elements it says whether they lie below an extent, if it says that."""
+        """Return the elements that a comparison checks against an extent; None where it is no bounds check."""
         places, end = makers.get(op.a), makers.get(op.b)
         if not isinstance(end, Broadcast):
             return None
@@ -255,7 +255,7 @@ class _Separation:
         return start.constant, frozenset(start.terms.items()), size, extent
 
     def inside(self, ops: Sequence[Access], guards: Guards, builder: Builder) -> Number:
-        """1 where every tile lies inside, else 0."""
+        """Return 1 where every tile is inside its memory, else 0."""
         ends = {
             (op.at[axis], sizes(op).get(axis, 1), op.memory.type.extents[axis]) for op in ops for axis in guards[id(op)]
         }
@@ -278,6 +278,6 @@ def _with_fewer_guards(ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
 
 
 def _is_number(op: Op) -> bool:
-    """Whether it computes a number that says where tiles are, or whether."""
+    """Whether `op` computes an index or a condition."""
     kinds = [v.type for v in op.results]
     return op.is_pure and bool(kinds) and all(isinstance(k, Scalar) and k.dtype in (INDEX, BOOL) for k in kinds)

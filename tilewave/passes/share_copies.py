@@ -1,4 +1,4 @@
-"""Neighbouring workgroups bring a tile that they need together, a part each, and each part goes to all of them.
+"""TMA multicast: neighbouring workgroups load a tile that they all need together, a part each, for all of them.
 
     await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
     arrive(%full, …) {expect = 49152}  →    …
@@ -7,15 +7,16 @@
 
     arrive(%empty, %slot) {waves = 4}  →    arrive(%empty, %slot) {waves = 4, members = 2}
 
-A slot is now filled by two, so consumers tell both when they leave it, and both workgroups begin and end together. Both
-take the same turns: where the last tile has no partner, the other workgroup computes that tile too, and writes nothing.
-Whether the two need the same is computed turn by turn, from the arithmetic that says where a workgroup's tile is.
+A stage is now filled by two workgroups, so consumers arrive on the mbarriers of both when they release it, and both
+workgroups begin and end together. Both take the same number of turns: where the last tile has no partner, the other
+workgroup computes that tile too, and writes nothing. Whether the two need the same tile is computed in every turn, from
+the arithmetic of tile positions.
 
-It halves the requests for one operand, and costs a little waiting for each other. It pays where rows do not begin on
-cache lines, so that each row of a copy touches two of them: an H200's engine takes 2.1 cycles for each line that its
-own workgroup asks for. Elsewhere the kernel is left as it is, as neighbours' requests for one line meet on their way to
-L2 (`analysis/streaming.py`). Where all tiles are computed at once and are deep, four share: one operand in quarters,
-or, where two of them are below and two beside each other, both in halves.
+Multicast halves the requests for one operand, and costs some waiting between workgroups. It pays where rows do not
+begin on cache lines, so that each row of a load touches two of them: TMA on an H200 takes 2.1 cycles for each line that
+its own workgroup requests. Elsewhere the kernel is unchanged, as neighbours' requests for one line are merged on their
+way to L2 (`analysis/l2_residency.py`). Where all tiles run in one wave and have many steps, clusters have four
+workgroups: they load one operand in quarters, or, as two rows of two, both operands in halves.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ from tilewave.machine.chips import Chip, CopyEngine
 
 FOUR = 4
 LONG_DEPTH = 48
-"""Steps from which clusters of four pay: on an H200, 10 to 16 % of 97 and 66 steps, nothing of 47, and 5 % slower with
-16, as four begin and end together."""
+"""The least number of steps for clusters of four: on an H200, 10 to 16 % faster with 97 and 66 steps, equal with 47,
+and 5 % slower with 16, as four begin and end together."""
 SAMPLE, SAMPLE_BATCHES = 4104, 2
-"""Open sizes for which it is looked at which operand neighbours share: some rounds of tiles."""
+"""Assumed dynamic sizes, for which the operand that neighbours share is determined: some waves of tiles."""
 
 NO_HALVES = Reason(
     "a tile of {memory}, {box}, has no halves of whole {bytes:,} bytes, so its copies are not shared",
@@ -85,12 +86,12 @@ UNEVEN = Reason(
 
 @dataclass(frozen=True)
 class ShareCopies:
-    """`machine` says how long a cache line is; of the pairs of neighbours, at least `least_part` must agree."""
+    """`machine` gives the size of a cache line; at least `least_part` of the neighbours must need the same tile."""
 
     machine: Chip
     least_part: float = 0.5
     open_on_lines: bool = True
-    """Of memories whose rows are open, whether the code is for such as begin on lines."""
+    """Whether the code is for arrays of dynamic row length whose rows begin on cache lines."""
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"
@@ -112,20 +113,20 @@ class ShareCopies:
         return _Sharing(program, shared).kernel()
 
     def pays(self, kernel: Kernel) -> bool:
-        """Whether rows of some operand cross lines."""
+        """Whether rows of some operand cross cache lines."""
         copied = [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
         on_lines = all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in copied)
         return not on_lines and any(isinstance(op, Role) for op in kernel.body.ops)
 
     def best(self, program: _Program, declined: list[Declined], most: int) -> list[_Shared]:
-        """What spares workgroups most requests, of clusters of up to `most`; nothing where copies are not shared."""
+        """Return the multicasts that save most requests, in clusters of up to `most`; none where none is possible."""
         pairs = ([self.shared(program, memory, Sharers(2, 2), declined)] for memory in program.memories)
         fours = self.fours(program, program.memories) if most >= FOUR else []
         ways = [[one for one in way if one] for way in (*pairs, *fours) if all(way)]
         return max(ways, key=lambda way: sum(shared.spared for shared in way), default=[])
 
     def fours(self, program: _Program, memories: list[Value]) -> list[list[_Shared | None]]:
-        """One operand in quarters, or two in halves, by rows and columns of workgroups; None: it cannot be so."""
+        """Return choices for clusters of four: one operand in quarters, or two in halves; None: not possible."""
         engine = self.machine.copy_engine
         if engine is None or not program.fits_fours(engine):
             return []
@@ -148,12 +149,12 @@ class ShareCopies:
 
 
 def fits_fours(tiles: int, steps: int, engine: CopyEngine) -> bool:
-    """Whether tiles of so many steps are deep enough for clusters of four, and all of these run at once."""
+    """Whether tiles have enough steps for clusters of four, and all of these clusters run at once."""
     return steps >= LONG_DEPTH and tiles <= FOUR * engine.clusters_of_four
 
 
 def sample_sizes(kernel: Kernel) -> dict[str, int]:
-    """Of what is copied one by one, batch after batch, there are few: all of them have the same tiles."""
+    """Return assumed sizes for dynamic ones, small along batches: all batches have the same tiles."""
     found: dict[str, int] = {}
     for op in walk(kernel.body):
         if isinstance(op, CopyAsyncSignal):
@@ -167,7 +168,7 @@ def sample_sizes(kernel: Kernel) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Copies of one operand that workgroups can share, and what tells whether two want the same."""
+    """TMA loads of one operand for multicast, and the positions that decide whether two workgroups need the same."""
 
     copies: tuple[CopyAsyncSignal, ...]
     positions: tuple[Value, ...]
@@ -176,20 +177,20 @@ class _Shared:
 
     @property
     def always(self) -> bool:
-        """Whether all sharers always agree: in one turn, all wait for those who do not."""
+        """Whether all members always need the same; in a single turn, all wait for those that do not."""
         found = self.agreement
         return found.is_complete and found.agree == found.whole and not found.uneven
 
     @property
     def spared(self) -> float:
-        """Bytes a step that a workgroup does not ask for."""
+        """Bytes per step that a workgroup does not request."""
         agreeing = self.agreement.agree / self.agreement.whole
         return agreeing * sum(op.box_bytes for op in self.copies) * (1 - 1 / self.sharers.shares)
 
 
 @dataclass(frozen=True)
 class _Program(CopyProgram):
-    """With what decides whether its copies can be shared."""
+    """A `CopyProgram` with the checks whether its loads can be multicast."""
 
     def fits_fours(self, engine: CopyEngine) -> bool:
         steps = self.made.get(self.steps.trips)
@@ -198,7 +199,7 @@ class _Program(CopyProgram):
         return fits_fours(self.kernel.workgroup_count, int(steps.value), engine)
 
     def shared(self, memory: Value, sharers: Sharers, least_part: float, pattern_bytes: int) -> _Shared:
-        """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
+        """Return the multicast of an operand; raise `Left` where it is not possible, or too few workgroups agree."""
         copies, positions = self.wanted(memory.name)
         facts = {"memory": memory.name, "box": dims(copies[0].box), "bytes": pattern_bytes}
         cut = all(_has_parts(op, sharers.shares, pattern_bytes) for op in copies)
@@ -208,7 +209,7 @@ class _Program(CopyProgram):
         return _Shared(copies, positions, sharers, agreement)
 
     def of_any_size(self, sample: _Shared) -> _Shared:
-        """What was found for some sizes, where these are open: then pairs may always be uneven."""
+        """Return a multicast found for sample sizes as one for dynamic shapes, where pairs may always be uneven."""
         copies, positions = self.wanted(sample.copies[0].memory.name)
         want(_is_repeatable(self), UNEVEN, copies[0].loc)
         want(
@@ -228,9 +229,9 @@ class _Program(CopyProgram):
 
 
 def _is_repeatable(p: _Program) -> bool:
-    """Whether a turn can be run for another workgroup's number: nothing else that depends on it comes from outside.
+    """Whether a turn can be run for another workgroup's number: it uses no other outside value that depends on it.
 
-    What that workgroup writes in it, nobody else may read meanwhile.
+    A kernel that reads what it writes is not repeatable.
     """
     written, read = touched(p.kernel)
     if written & read:
@@ -245,7 +246,7 @@ def _is_repeatable(p: _Program) -> bool:
 
 
 def _has_parts(op: CopyAsyncSignal, parts: int, pattern_bytes: int) -> bool:
-    """Whether each part is a whole number of patterns, in which chunks change places."""
+    """Whether each part is a whole number of swizzle patterns."""
     box, memory = op.box, op.to.type
     assert isinstance(memory, Memory)
     if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % parts:
@@ -255,16 +256,16 @@ def _has_parts(op: CopyAsyncSignal, parts: int, pattern_bytes: int) -> bool:
 
 @dataclass(frozen=True)
 class _Tile:
-    """What a workgroup computes in a turn."""
+    """The tile that a workgroup computes in a turn."""
 
     who: Value
-    """Whose tile it is: its own, or the first member's where it has none."""
+    """The number of the workgroup whose tile it is: this one, or the first member where this one has none."""
     is_own: Value
     turn: Value | None
 
 
 class _Sharing:
-    """Writes the kernel of a cluster."""
+    """Writes the kernel with clusters and multicast."""
 
     def __init__(self, program: _Program, shared: Sequence[_Shared]) -> None:
         self.p, self.own = program, program.own.result
@@ -301,7 +302,7 @@ class _Sharing:
         return at_launch(replace(p.kernel, body=body, workgroups=whole, cluster=self.members))
 
     def grid(self) -> tuple[list[Op], int | str]:
-        """Whole clusters of workgroups, and what computes how many."""
+        """Return the ops that compute the number of workgroups, in whole clusters, and that number."""
         if isinstance(self.workgroups, int):
             return [], -(-self.workgroups // self.members) * self.members
         with self.builder.region():
@@ -315,16 +316,16 @@ class _Sharing:
     def number(self, extent: int | str) -> Any:
         return extent if isinstance(extent, int) else Number(self.builder, Value(extent, INDEX_SCALAR))
 
-    # -- who computes what
+    # -- which workgroup computes which tile
 
     @property
     def first(self) -> Number:
-        """The number of the first member."""
+        """The number of the first member of the cluster."""
         number: Number = Number(self.builder, self.own) // self.members * self.members
         return number
 
     def start(self) -> tuple[list[Op], list[Op], _Tile | None]:
-        """What stands behind the workgroup's number, and what in front of the roles; the tile, where there is one."""
+        """Return the ops after the workgroup's number, the ops before the roles, and the tile of a single turn."""
         if not self.uneven:
             return [], [], None
         with self.builder.region():
@@ -335,13 +336,13 @@ class _Sharing:
             return [], list(self.builder.ops), None
 
     def turns_of(self, number: Number) -> Value:
-        """How many tiles the workgroup of a number has."""
+        """Return how many tiles the workgroup `number` has."""
         assert self.p.turns is not None
         trips = self.p.turns.trips
         return trips if number.value == self.own else self.again([trips], number.value)[0]
 
     def tile_of(self, number: Number, turn: Value | None) -> _Tile:
-        """Which tile the member of that number computes in a turn: its own, or the first one's where it has none."""
+        """Return the tile that member `number` computes in a turn: its own, or the first member's where it has none."""
         if turn is None:
             has = number < self.workgroups
         else:
@@ -349,7 +350,7 @@ class _Sharing:
         return _Tile(has.choose(number, self.first).value, has.value, turn)
 
     def again(self, values: Sequence[Value], number: Value) -> list[Value]:
-        """These numbers as they are for the workgroup of another number."""
+        """Return `values` as they are for the workgroup `number`."""
         new = {self.own: number}
 
         def of(v: Value) -> Value:
@@ -363,7 +364,7 @@ class _Sharing:
         return [of(v) for v in values]
 
     def in_turns(self, body: Block, tile: _Tile | None, change: Change) -> Block:
-        """`change` a turn, or the whole where there is one turn only."""
+        """Apply `change` to a turn, or to the whole body where there is one turn only."""
         if self.p.turns is None:
             return change(body, tile)
         (loop,) = (op for op in body.ops if isinstance(op, Loop) and op.trips == self.p.turns.trips)
@@ -387,7 +388,7 @@ class _Sharing:
         return self.in_turns(told, tile, self.writing_own) if self.uneven else told
 
     def writing_own(self, body: Block, tile: _Tile | None) -> Block:
-        """Only a tile of its own is written, and only parts of such are handed over and taken."""
+        """Return the body that writes, and exchanges partial sums, only where the tile is this workgroup's."""
         assert tile is not None
         writes = tile.is_own
 
@@ -413,7 +414,7 @@ class _Sharing:
         return rewrite_block(body, clip)
 
     def outside(self, op: CopyAsyncOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
-        """The copy, or where nothing may be written, one whose box lies outside the memory."""
+        """Return the TMA store; where nothing may be written, its box is outside the memory."""
         with self.builder.region():
             self.builder.locate = lambda: op.loc
             inside, end = Number(self.builder, at[axis]), self.number(op.memory.type.extents[axis])
@@ -424,7 +425,7 @@ class _Sharing:
         return self.in_turns(body, tile, self.bringing)
 
     def bringing(self, body: Block, tile: _Tile | None) -> Block:
-        """In front of the steps of a tile it is decided who brings what together."""
+        """Return the body with multicast loads; before the steps of a tile, it computes whether members agree."""
         where = [self.brings(op) for op in body.ops].index(True)
         with self.builder.region():
             together = {memory: self.together(shared, tile) for memory, shared in self.shared.items()}
@@ -436,7 +437,7 @@ class _Sharing:
         return any(isinstance(inner, CopyAsyncSignal) for block in op.blocks for inner in walk(block))
 
     def together(self, shared: _Shared, tile: _Tile | None) -> Value:
-        """Whether all who may share want the same."""
+        """Return whether all workgroups that may share a multicast need the same."""
         found: Value | None = None
         for other in self.others(shared.sharers):
             who = self.tile_of(other, tile.turn).who if tile else other.value
@@ -446,7 +447,7 @@ class _Sharing:
         return self.builder.const(True, Scalar(BOOL)) if found is None else found
 
     def others(self, sharers: Sharers) -> Iterator[Number]:
-        """The numbers of those who may share a box with this workgroup."""
+        """Yield the numbers of the workgroups that may share a box with this one."""
         own, span = Number(self.builder, self.own), sharers.apart * sharers.shares
         group = own // span * span
         for further in range(1, sharers.shares):

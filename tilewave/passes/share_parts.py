@@ -1,4 +1,4 @@
-"""The parts into which an author cuts a sum go to workgroups of their own, and one of these adds them up.
+"""Split-K: workgroups compute the splits of a sum in parallel, and one of them adds up the partial sums.
 
     kernel {workgroups = 8}                          kernel {workgroups = 32}
       %sum = loop(%steps, [%zero]) {split = 4}  →      %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
@@ -6,14 +6,14 @@
                                                        %sum = loop(‹3 for the first part›, [%part]) { take_over(…) }
                                                        loop(‹1 for the first part›) { write(%sum, %c, …) }
 
-Neighbours have the same part of different tiles, so that operands they share are in the cache when the second one asks:
-of T tiles in P parts, workgroup w has part (w // T + 1) % P of tile w % T. The first part comes last, and takes over
-from all others, in their order: ((part 0 + part 1) + part 2) + …, whoever is quick. Nobody waits for a workgroup that
-starts later.
+Neighbours have the same split of different tiles, so that operands they share are in the cache when the second one
+loads them: of T tiles in P splits, workgroup w has split (w // T + 1) % P of tile w % T. The first split comes last,
+and adds all others in order: ((split 0 + split 1) + split 2) + …, whichever is ready first, so results are
+deterministic. No workgroup waits for one that starts later.
 
-Where there are more tiles than the machine needs, each workgroup computes all parts of a tile by itself, and puts what
-it has so far into a slot of its own while it adds up the next part: the sums have the same bits. Where sizes are open,
-the launch decides which it is.
+Where there are more tiles than the machine needs, each workgroup computes all splits of a tile in sequence, and stores
+its running sum in a slot while it computes the next split: results are bit-identical. With dynamic shapes, the launch
+chooses between the two.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tilewave.ir.rewrite import walk
 from tilewave.mapping import smaller
 
 ROUNDS = 2
-"""Of parts that workgroups share: where there are more, all tiles together keep the machine busy, and each workgroup
-adds its parts up by itself."""
+"""The most waves of splits that workgroups share: with more, tiles alone keep the machine busy, and each workgroup
+computes all splits of its tiles."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class ShareParts:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a workgroup does in a turn: a part of a tile."""
+    """The work of a workgroup in a turn: a split of a tile."""
 
     tile: Number
     part: Number
     takes: Number
-    """How many parts it takes over behind its own."""
+    """How many partial sums it adds to its own."""
     ends: Number
-    """Whether the tile is complete then."""
+    """Whether the tile is complete afterwards."""
 
 
 class _Parts(Sharing):
@@ -79,9 +79,9 @@ class _Parts(Sharing):
         super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0)
         self.tiles = tiles_of(kernel, self.builder)
         self.most = ROUNDS * at_once // (self.parts - 1)
-        """As many tiles are shared at most, so that there are slots for all."""
+        """The largest number of tiles that are shared, so that there are slots for all."""
         self.shares = self.tiles <= self.most
-        """Whether workgroups share tiles: a truth value, or one that the launch knows."""
+        """Whether workgroups share tiles: a bool, or a scalar of the launch."""
         self.slots = self.slots_needed()
 
     def slots_needed(self) -> int:
@@ -100,7 +100,7 @@ class _Parts(Sharing):
         return self.finished(grid if isinstance(grid, int) else grid.value.name)
 
     def turns(self) -> Any:
-        """Of a workgroup that computes all parts of its tiles."""
+        """Return the turns of a workgroup that computes all splits of its tiles."""
         return (self.tiles + (self.at_once - 1) - self.own) // self.at_once * self.parts
 
     def compute(self, count: Number) -> None:
@@ -111,20 +111,20 @@ class _Parts(Sharing):
         self.one_item(_Item(*(self.shares.choose(a, b) for a, b in pairs)))
 
     def shared(self) -> _Item:
-        """Those who have a later part of a tile start first, and hand it over to whoever has the first part."""
+        """Return the split of a shared tile: later splits start first, and go to the workgroup of the first split."""
         part = (self.own // self.few + 1) % self.parts
         is_first = part.equals(0)
         return _Item(self.own % self.few, part, is_first.choose(self.parts - 1, 0), is_first)
 
     def alone(self, count: Number) -> _Item:
-        """Part by part, each of which takes over what those before it came to."""
+        """Return the split of a tile that one workgroup computes alone: each adds the sum of those before it."""
         tile, part = self.own + count // self.parts * self.at_once, count % self.parts
         return _Item(tile, part, part.equals(0).choose(0, 1), part.equals(self.parts - 1))
 
     def one_item(self, item: _Item) -> None:
         self.item = item
         sums = self.add_up(self.of_part(item))
-        at_once = self.shares is True and self.tiles * self.parts <= self.at_once  # loads under way take registers
+        at_once = self.shares is True and self.tiles * self.parts <= self.at_once  # loads in flight take registers
         if at_once and self.takes_all(self.parts - 1):
             whole = self.take_all(sums, item.ends.choose(1, 0), item.tile, self.tiles, self.parts - 1)
         else:
@@ -143,11 +143,11 @@ class _Parts(Sharing):
 
     @property
     def few(self) -> Any:
-        """Tiles, where they are shared."""
+        """The number of tiles, where they are shared."""
         return smaller(self.tiles, self.most)
 
     def either(self, shared: Callable[[], Any], alone: Callable[[], Any]) -> Any:
-        """As tiles are shared or not."""
+        """Return `shared()` where tiles are shared, else `alone()`; with dynamic shapes the launch selects."""
         if isinstance(self.shares, bool):
             return shared() if self.shares else alone()
         return self.shares.choose(shared(), alone())

@@ -1,10 +1,10 @@
-"""Two workgroups share a processor where lanes compute between products, and there is room for both.
+"""Raise occupancy to two workgroups per SM where lanes compute between products, and both fit.
 
     kernel @attention {waves = [8, 1]}   →   kernel @attention {waves = [8, 1], resident = 2}
 
-One group of waves that multiplies what it has just computed leaves the matrix unit idle while it computes, and memory
-while it waits for room in its ring. Another workgroup makes use of both, if its lanes, too, have registers: so many are
-asked for that two fit, and those of the wave that copies go to the group that multiplies.
+A single consumer warpgroup that multiplies what it has just computed leaves the matrix unit idle while it computes, and
+memory while its pipeline is full. Another workgroup makes use of both, if its lanes have registers too: the kernel
+requests so many that two workgroups fit, and those of the producer warp go to the consumer warpgroup.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ShareProcessors:
     def __call__(self, kernel: Kernel) -> Kernel:
         ops = list(walk(kernel.body))
         computes = any(isinstance(op, MatrixHeld) for op in ops) and any(isinstance(op, Role) for op in ops)
-        one_group = prod(kernel.waves) == GROUP + GROUP  # of more, each lane would have too few registers
+        one_group = prod(kernel.waves) == GROUP + GROUP  # with more, each lane would have too few registers
         taken = sum(_bytes(op) for op in ops if isinstance(op, Allocate) and lies_in(op.result, "shared"))
         fits = taken + SIGNALS_BYTES <= self.machine.shared.for_each_of(TWO)
         return replace(kernel, resident=TWO) if computes and one_group and fits else kernel
 
 
 SIGNALS_BYTES = 512
-"""Room for signals, which are allocated when a kernel is lowered: eight bytes each."""
+"""Bytes for mbarriers, which are allocated when a kernel is lowered: eight bytes each."""
 
 
 def _bytes(op: Allocate) -> int:

@@ -1,10 +1,10 @@
-"""A tile whose elements move along an axis goes through shared memory, where each lane finds the ones it needs.
+"""Shift a tile along an axis through shared memory, where each lane reads the elements that it needs.
 
     %y = shift(%x) {axis = 1, by = 4}   →   write(%x, %shifts, [%c0, %c512])
                                             %y = read(%shifts, [%c0, %c508])
 
-The memory begins with as many zeros as the furthest shift brings in, written once. All shifts of tiles of one type
-along one axis take the same memory: each has read before the next one writes.
+The memory begins with as many zeros as the largest shift needs, written once. All shifts of tiles of one type along one
+axis use the same memory: each one reads before the next one writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
 
 Way = tuple[Type, int]
-"""What is moved, and along which axis."""
+"""The type of the tile that is shifted, and the axis."""
 
 
 def shift_through_shared(kernel: Kernel) -> Kernel:
@@ -35,7 +35,7 @@ def shift_through_shared(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where tiles are moved: `zeros` in front of them along the axis."""
+    """The memory of shifted tiles, with `zeros` before them along the axis."""
 
     value: Value
     zeros: int
@@ -64,7 +64,7 @@ class _Memories:
         ]
 
     def at(self, op: Shift, begin: int) -> tuple[Value, ...]:
-        """The beginning of a window that begins there along the op's axis."""
+        """Return the position of a window that begins at `begin` along the op's axis."""
         return tuple(self.number(begin if axis == op.axis else 0) for axis in range(len(op.x.type.shape)))
 
     def number(self, n: int) -> Value:
@@ -73,7 +73,7 @@ class _Memories:
         return self.numbers[n]
 
     def front(self) -> list[Op]:
-        """The memories and their zeros, and the numbers that all of it needs."""
+        """Return the allocations, the writes of zeros, and the constants that all of it needs."""
         zeros = [op for (kind, axis), memory in self.of.items() for op in self.zeros(kind, axis, memory)]
         loc = next(iter(self.of.values())).loc
         numbers = [Const(n, results=(v,), loc=loc) for n, v in self.numbers.items()]

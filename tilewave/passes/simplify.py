@@ -1,4 +1,4 @@
-"""Do arithmetic that is known now, say the same thing once, and drop what nobody uses.
+"""Fold constants, merge equal ops (CSE) and remove unused ones (DCE), with the ranges of integers.
 
 number = w + 0                       →  w
 row = w % 16; again = w % 16         →  one of them
@@ -45,10 +45,10 @@ def simplify(kernel: Kernel) -> Kernel:
 
 @dataclass
 class _Known:
-    """What is known at a place in the program; a block inside may learn more without telling."""
+    """Facts at a point of the program; a block inside may add to a copy of them."""
 
     values: dict[Value, Value] = field(default_factory=dict)
-    """What to use in place of a value."""
+    """Replacements of values."""
     makers: dict[Value, Op] = field(default_factory=dict)
     ranges: dict[Value, Range] = field(default_factory=dict)
     seen: dict[Any, tuple[Value, ...]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class _Simplifier:
             known.ranges[op.result] = self.range(op, known)
 
     def fixed(self, op: Op, known: _Known) -> Op:
-        """A constant, where an integer can have one value only."""
+        """Return a constant, where an integer can have one value only."""
         if isinstance(op, Const) or not _is_integer(op):
             return op
         low, high = self.range(op, known)
@@ -110,7 +110,7 @@ class _Simplifier:
         known.ranges[op.body.args[0]] = (0, max(0, known.range(op.trips)[1] - 1))
 
     def simpler(self, op: Op, known: _Known) -> Op | Value:
-        """An op, or a value that is there already, to take this one's place."""
+        """Return an op, or an existing value, that replaces `op`."""
         if not isinstance(op, (Binary, Cast, Select)) or not isinstance(op.result.type, Scalar):
             return op
         constants = [known.constant(v) for v in op.operands]
@@ -131,7 +131,7 @@ class _Simplifier:
                 return op
 
     def is_by_their_count(self, op: FloorDiv | Mod, known: _Known) -> bool:
-        """Whether a workgroup's number is divided by how many there are, where only a launch tells that."""
+        """Whether a workgroup's number is divided by the number of workgroups, which is dynamic."""
         return isinstance(known.makers.get(op.a), Workgroup) and op.b.name == self.workgroups
 
 
@@ -140,7 +140,7 @@ def _is_integer(op: Op) -> bool:
 
 
 def _logic(op: And | Or, constants: list[Any]) -> Op | Value:
-    """One of them, or what one decides alone."""
+    """Return one operand, or the constant that one operand decides alone."""
     decisive = isinstance(op, Or)
     for constant, other in zip(constants, (op.b, op.a), strict=True):
         if constant is not None:
@@ -171,7 +171,7 @@ def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
 
 
 def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
-    """min, max and comparisons whose ranges do not overlap."""
+    """Fold min, max and comparisons whose ranges do not overlap."""
     match op:
         case Min():
             return op.a if a[1] <= b[0] else op.b if b[1] <= a[0] else op
@@ -186,7 +186,7 @@ def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
 
 
 def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
-    """x, where the two are x // c * c and x % c, and c is not 0."""
+    """Return x, where the two are x // c * c and x % c, and c is not 0."""
     match known.makers.get(multiple), known.makers.get(rest):
         case Mul(q, c), Mod(x, d):
             quotient = known.makers.get(q)
@@ -202,7 +202,7 @@ def _const(op: Op, value: Any) -> Const:
 
 
 def _identity(op: Op) -> Any:
-    """What makes two ops the same; None for those that may not be merged."""
+    """Return a key that is equal for ops which CSE may merge; None for those that may not be merged."""
     if not op.is_pure or op.blocks:
         return None
     return type(op), op.operand_parts(), op.attributes(), tuple([v.type for v in op.results])

@@ -1,4 +1,4 @@
-"""Steps of a loop that a mask empties are not taken.
+"""Skip the steps of a loop in which a mask hides everything.
 
     loop(%steps, …) do (%i, …) {                                 %end = min(%steps, (%m + 191) // 64)
       %k = mul(%i, %c64)                                         loop(%end, …) do (%i, …) {
@@ -6,9 +6,9 @@
       %x = select(%seen, %scores, -inf)
       …
 
-Which steps have something for a condition on positions follows from where their tiles begin (`analysis/masked_rounds`),
-and that a step without anything changes nothing from what the loop does with it (`analysis/idle_steps`). Neither reads
-nor products of the others are left, on any target. Where a mask leaves no step at all, one is taken.
+The begin of its tiles decides whether a step has elements for which a condition holds (`analysis/masked_iterations`),
+and the ops of the loop decide whether a step without any changes nothing (`analysis/masked_steps`). Neither reads nor
+products of skipped steps are left, on any target. Where a mask leaves no step at all, one is taken.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Skipping:
         return replace(block, ops=tuple(ops))
 
     def loop(self, loop: Loop) -> list[Op]:
-        """The loop with the steps alone in which every mask leaves something, and what counts them in front."""
+        """Return the loop over the steps in which every mask leaves something, after the ops that count them."""
         rounds = StepBounds()
         for condition, select in {self.root(op.condition): op for op in _masks(loop)}.items():
             left = self.left_by(condition, loop)
@@ -70,18 +70,18 @@ class _Skipping:
         return [loop] if rounds == StepBounds() else self.narrowed(loop, rounds)
 
     def root(self, condition: Value) -> Value:
-        """Without what repeats it along other axes."""
+        """Return the condition without broadcasts and permutes."""
         op = self.makers.get(condition)
         return self.root(op.x) if isinstance(op, (Broadcast, Permute)) else condition
 
     def left_by(self, condition: Value, loop: Loop) -> StepBounds:
-        """The rounds in which a condition holds somewhere, as far as the loop does not end there by itself."""
+        """Return the bounds of steps in which a condition holds somewhere, without those that the loop has anyway."""
         found, ends = MaskedRounds(loop, self.makers, self.ranges).somewhere(condition), self.ends(loop.trips)
         stops = (q for q in found.stops if q not in ends and not q.is_at_least(self.ranges.of(loop.trips)[1]))
         return StepBounds(tuple(q for q in found.starts if not q.is_at_most(0)), tuple(stops))
 
     def ends(self, trips: Value) -> list[Quotient]:
-        """Quotients that a number of rounds is not larger than, by what it is computed from."""
+        """Return quotients that are upper bounds of a trip count, from its definition."""
         op = self.makers.get(trips)
         match op:
             case Launch():
@@ -97,7 +97,7 @@ class _Skipping:
                 return []
 
     def narrowed(self, loop: Loop, bounds: StepBounds) -> list[Op]:
-        """One step is taken at least, if there is any: whoever brings something for the loop can rely on its use."""
+        """Return the loop with fewer steps, but one at least, if there is any, so that its loads are always used."""
         builder = Builder(self.taken, locate=lambda: loop.loc)
         every = Number(builder, loop.trips)
         stop, first = every, None
@@ -114,7 +114,7 @@ class _Skipping:
         return [*builder.ops, replace(loop, trips=trips.value, body=self.begun_at(first, loop.body))]
 
     def begun_at(self, first: Number, body: Block) -> Block:
-        """The block for rounds that are counted from another one on."""
+        """Return the block for steps that are counted from `first` on."""
         counter, *carried = body.args
         builder = Builder(self.taken)
         taken = builder.fresh(f"{counter.name}_taken", INDEX_SCALAR)

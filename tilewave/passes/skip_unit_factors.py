@@ -1,12 +1,12 @@
-"""Sums are not multiplied where their factor is 1 for all lanes of a wave, as it is while a maximum stays.
+"""Skip the rescaling of sums where the factor is 1 in all lanes of a wave, as it is while the maximum stays.
 
     %larger = max(%largest, …)               …
     %shrink = exp2(sub(%largest, %larger))   %same = all_of(‹%shrink is 1, in all registers and lanes›)
     %sums_1 = mul(%sums, %shrink)        →   %sums_1 = loop(‹0 where %same, else 1›, [%sums]) { mul(%sums, %shrink) }
     %z = matrix_held(…, %sums_1)             %z = matrix_held(…, %sums_1)
 
-x · 1 is x, so no bit of the result changes. A lane has 64 sums or more for one or two factors, and the largest score of
-a row so far soon is the largest of the next block too: in attention nearly all of these products are for nothing.
+x · 1 is x, so results are bit-identical. A lane has 64 sums or more for one or two factors, and the running maximum of
+a row soon is the maximum of the next block too: in attention nearly all of this rescaling is unnecessary.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tilewave.ir.rewrite import names, rewrite, uses, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
 
 LEAST_REGISTERS = 32
-"""Of sums: with fewer, to ask costs as much as to multiply."""
+"""The least registers of sums per lane: with fewer, the test costs as much as the multiplication."""
 
 
 def skip_unit_factors(kernel: Kernel) -> Kernel:
@@ -58,7 +58,7 @@ def skip_unit_factors(kernel: Kernel) -> Kernel:
 
 
 def _is_one_while_a_maximum_stays(v: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether it is a power of how much the larger of two is larger than one of them, times some number."""
+    """Whether `v` is the exponential of a (scaled) difference between an operand of a maximum and the maximum."""
     power = makers.get(v)
     if not isinstance(power, (Exp, Exp2, Exp2Flushed)):
         return False

@@ -1,10 +1,10 @@
-"""Lanes leave a select out where one number says that it would change nothing.
+"""Skip a select at run time where a scalar proves that its mask is true everywhere.
 
     %either = or(broadcast(%whole), %seen)         %trips = cast(not(%whole))
     %x = select(%either, %scores, %hidden)     →   %x = loop(%trips, [%scores]) { ‹%seen›; select(%seen, …) }
 
-A mask that only touches the border of a tile then costs nothing in all other steps: neither the select nor the
-comparisons that decide it.
+A mask that is false only at the border of a tile then costs nothing in all other steps: neither the select nor the
+comparisons that compute the mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
 from tilewave.ir.unused import drop_unused
 
 LEAST_REGISTERS = 16
-"""Of what is masked: with fewer, to ask costs as much as to select."""
+"""The least registers that are masked: with fewer, the test costs as much as the select."""
 
 
 def skip_whole_masks(kernel: Kernel) -> Kernel:
@@ -39,11 +39,11 @@ def skip_whole_masks(kernel: Kernel) -> Kernel:
         return replace(old, ops=tuple(ops))
 
     changed = replace(kernel, body=block(kernel.body))
-    return drop_unused(changed) if changed != kernel else kernel  # else what decides would be found again outside
+    return drop_unused(changed) if changed != kernel else kernel  # DCE of the comparisons that moved into loops
 
 
 def _told(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
-    """By which number a select is told that nothing is hidden, and by which condition it goes else."""
+    """Return the scalar that proves a select's mask true, and the mask otherwise; None where there is none."""
     if not isinstance(op, Select) or not isinstance(op.result.type, Vector):
         return None
     either = made.get(op.condition)
@@ -73,7 +73,7 @@ def _at_the_border(op: Select, whole: Value, condition: Value, made: Mapping[Val
 
 
 def _deciding(v: Value, made: Mapping[Value, Op]) -> list[Op]:
-    """The ops of this block that a condition is computed by, as far as lanes hold what they give."""
+    """Return the ops of this block that compute a condition, as far as they compute vectors."""
     op = made.get(v)
     if op is None or not op.is_pure or op.blocks or not isinstance(v.type, Vector):
         return []

@@ -1,4 +1,4 @@
-"""The first product of a loop makes its sums, in place of adding to zeros that every lane would have to write before.
+"""The first product of a loop overwrites its accumulator, so that lanes need not write zeros to it before.
 
     %zeros = const() {value = 0.0}                 %sums = unset()
     loop(%steps, [%zeros]) (%i, %acc) {        →   loop(%steps, [%sums]) (%i, %acc) {
@@ -7,8 +7,8 @@
     }                                                yield([%z])
                                                    }
 
-So does a product that adds to zeros by itself. A lane has 128 sums or more; to clear them takes as long as a good part
-of a step, and nothing multiplies meanwhile.
+A product outside loops that adds to zeros overwrites its accumulator too. A lane has 128 sums or more; clearing them
+takes as long as a good part of a step, while the matrix unit is idle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEPT = Reason(
 
 
 def skip_zeros(kernel: Kernel) -> Kernel:
-    """In loops that go round at least once, and where nothing but one product looks at what they begin with."""
+    """Rewrite loops of at least one trip whose initial zeros are used by nothing but one product."""
     zeros = {op.result for op in walk(kernel.body) if _is_zeros(op)}
     if kernel.sums == ONE_ORDER:
         begun = [op.loc for op in walk(kernel.body) if isinstance(op, Loop) and zeros & {*op.init}]
@@ -66,7 +66,7 @@ def skip_zeros(kernel: Kernel) -> Kernel:
         return [*unset.values(), replace(op, init=tuple(init), body=body)]
 
     def alone(op: Op) -> Sequence[Op] | None:
-        """A product that adds to zeros wherever it stands."""
+        """Rewrite a product that adds to zeros, in or outside a loop."""
         if not isinstance(op, GroupProduct) or op.acc not in zeros or op.adds:
             return None
         unset = Unset(results=(builder.fresh(op.acc.name, op.acc.type),), loc=op.loc)
@@ -85,7 +85,7 @@ def _adds_to(sums: Value, op: Op) -> bool:
 
 
 def _telling(body: Block, counter: Value, sums: Sequence[Value], builder: Builder) -> Block:
-    """Products that are told whether there are sums yet."""
+    """Return the body with `adds` of its products false in the first step, and true in the others."""
     zero = Const(0, results=(builder.fresh("zero", INDEX_SCALAR),), loc=body.ops[0].loc)
     later = NotEqual(counter, zero.result, results=(builder.fresh("adds", Scalar(BOOL)),), loc=zero.loc)
     ops = [

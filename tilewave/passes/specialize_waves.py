@@ -1,4 +1,4 @@
-"""One wave brings tiles while the others multiply: a ring of stages between them, and signals that say which are full.
+"""Warp specialization: a producer warp loads tiles by TMA into pipeline stages that consumer warpgroups multiply.
 
     loop(%steps) {                     role(consumers) {                      role(producer) {
       copy(%a, …, %x)                    loop(%steps) {                         loop(%steps) {
@@ -8,10 +8,11 @@
       barrier()                          }                                        copy_async_signal(%b, …, %full, %slot)
     }                                  }                                        } }
 
-Step s uses slot s % stages in phase s // stages % 2. Steps are counted through all loops, so that phases go on from
-tile to tile, and the producer fills stages for the next tile while this one is still multiplied and written. Tiles for
-different products, as in attention, have a ring each; what is copied outside the innermost loop has one too. What
-consumers hand to each other through shared memory has barriers of its own, which the producer knows nothing of.
+Step s uses stage s % stages, with parity s // stages % 2 of its mbarriers. Steps are counted through all loops, so that
+parities continue from tile to tile, and the producer fills stages for the next tile while this one is still multiplied
+and written. Tiles for different products, as in attention, have a pipeline each; tiles that are copied outside the
+innermost loop have one too. Values that consumers exchange through shared memory have barriers of the consumers alone,
+in which the producer takes no part.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ from tilewave.machine.chips import Chip
 SIGNAL_BYTES = 8
 FEWEST_REGISTERS = 32
 LEAST_STAGES = 4
-"""Three cost one percent on the shapes measured, two a third."""
+"""Three stages cost one percent on the shapes measured, two a third."""
 IN_FLIGHT_BYTES = 96 << 10
-"""Of a ring: with so much on its way memory is busy, and on an H200 more of it was no quicker. Two workgroups that have
-such a ring each fit on a processor."""
+"""Bytes of a pipeline: with so much in flight memory is busy, and on an H200 more of it was no faster. Two workgroups
+that have such a pipeline each fit on an SM."""
 OWN_BYTES = 48 << 10
-"""Of these, what no other workgroup brings, and so comes from far: 128 rows of activations, which all share, fill two
-thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83 of cuBLAS, six at 0.96, eight at 0.93
-(`benchmarks/few_tiles_h200.py --only 128x8192x8192`).
+"""The part of these bytes that no other workgroup loads, and that so comes from DRAM: 128 rows of activations, which
+all workgroups load, fill two thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83×
+cuBLAS, six at 0.96×, eight at 0.93× (`benchmarks/few_tiles_h200.py --only 128x8192x8192`).
 """
 
 WAVES_MEET = Reason(
@@ -83,17 +84,17 @@ FEWER_STAGES = Reason(
 
 @dataclass(frozen=True)
 class SpecializeWaves:
-    """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`.
+    """`stages`: the number of pipeline stages; where shared memory is too small, fewer, but not below `fewest`.
 
-    Unsaid, four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
-    `producer_registers` for each lane, enough to ask for copies.
+    None: four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
+    `producer_registers` for each lane, enough to issue copies.
     """
 
     machine: Chip
     stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
-    """Of three groups or more, which have fewer for themselves, FEWEST_REGISTERS at most."""
+    """With more than two consumer warpgroups, which have fewer registers each, FEWEST_REGISTERS at most."""
 
     def __repr__(self) -> str:
         return f"SpecializeWaves({self.stages or ''})"
@@ -105,7 +106,7 @@ class SpecializeWaves:
         meet = next((op for op in walk(kernel.body) if isinstance(op, Barrier) and op.over == "global"), None)
         if not homes or not all(_is_inside(inner, outer) for outer, inner in pairwise(homes)):
             return kernel
-        if meet is not None:  # the producer runs ahead, and cannot meet the others where they hand memory over
+        if meet is not None:  # the producer runs ahead, and cannot take part in a barrier over global memory
             return kernel.declining(WAVES_MEET.at(meet.loc))
         stages = self.stages_for(kernel, homes)
         many = prod(kernel.waves) // GROUP > 2
@@ -118,8 +119,8 @@ class SpecializeWaves:
         return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[-1].ops if isinstance(op, Copy)), **facts))
 
     def stages_for(self, kernel: Kernel, homes: Sequence[Block]) -> tuple[int, ...]:
-        """Of what is brought where: in the innermost loop as many as fit; around it two, where that leaves it two, and
-        one of what a workgroup brings once."""
+        """Return the stages of each block that copies: in the innermost loop as many as fit; around it two, where that
+        leaves two for the innermost one; and one for tiles that a workgroup loads once."""
         copied = {op.to for home in homes for op in home.ops if isinstance(op, Copy)}
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
@@ -136,13 +137,13 @@ class SpecializeWaves:
 
 
 def wished_stages(step_bytes: int, own_bytes: int) -> int:
-    """Of a ring, for steps of which `own_bytes` are brought by no other workgroup; 0 where all bring the same."""
+    """Return the wished stages for steps of which no other workgroup loads `own_bytes`; 0 where all load the same."""
     return max(LEAST_STAGES, IN_FLIGHT_BYTES // step_bytes, OWN_BYTES // (own_bytes or step_bytes))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What one ring holds: tiles that are awaited together, and left together."""
+    """One software pipeline: tiles that are waited for together, and released together."""
 
     copies: tuple[Copy, ...]
     stages: int
@@ -155,17 +156,17 @@ class Stream:
 
     @property
     def bytes(self) -> int:
-        """Of one stage."""
+        """Bytes of one stage."""
         return sum(_bytes(copy.to) for copy in self.copies)
 
     def read_by(self, op: Op) -> bool:
-        """Whether it, or what stands in it, multiplies these tiles, or takes them into registers."""
+        """Whether `op`, or an op inside it, multiplies these tiles, or loads them to registers."""
         inside = (op, *(inner for block in op.blocks for inner in walk(block)))
         return any(isinstance(one, (GroupProduct, Load)) and self.memories & set(one.read) for one in inside)
 
 
 def streams(home: Block) -> list[list[Copy]]:
-    """The copies of a block, apart where they are for different products; one that adds to another's sums goes on."""
+    """Return the copies of a block, grouped by product; products into one accumulator are one group."""
     copies = [op for op in home.ops if isinstance(op, Copy)]
     chain: dict[Value, Value] = {}
     wanted: dict[Value, set[Value]] = {}
@@ -192,11 +193,11 @@ class _Split:
         self.builder = Builder(names(kernel))
         loads = {op.memory for op in walk(kernel.body) if isinstance(op, Load) and lies_in(op.memory, "shared")}
         self.handed = frozenset(loads - _kept_by_waves(kernel.body))
-        """What waves of the consumers write for others of them."""
+        """Memories through which consumer waves exchange values."""
         self.streams = [
             [self.stream(copies, count) for copies in streams(home)] for home, count in zip(homes, stages, strict=True)
         ]
-        """Of every block that copies, from the outermost on."""
+        """The pipelines of every block that copies, from the outermost on."""
         every = [stream for those in self.streams for stream in those]
         self.loc = every[0].copies[0].loc
         self.rings = {op.to: self.ring(op.to, stream.stages) for stream in every for op in stream.copies}
@@ -227,7 +228,7 @@ class _Split:
         return replace(self.old, body=body, waves=(self.consumers + GROUP, 1))
 
     def seen_by_all(self) -> tuple[list[Op], Block]:
-        """Memories and numbers, which both roles use, and what is left for the roles."""
+        """Return memories and scalars, which both roles use, and the rest of the body for the roles."""
         before: list[Op] = []
         rest: list[Op] = []
         known = set(self.old.body.args)
@@ -251,8 +252,8 @@ class _Split:
         return (self.zero.result,) * len(self.streams)
 
     def meeting(self, block: Block) -> Block:
-        """With barriers of the consumers alone, where they hand something to each other: in front of what they store
-        and in front of what they load."""
+        """Return the block with barriers of the consumers alone where they exchange values: before their stores and
+        before their loads."""
         ops: list[Op] = []
         last: dict[Value, type[Op]] = {}
         for old in block.ops:
@@ -269,9 +270,9 @@ class _Split:
         return renamed(part, lambda v: self.builder.fresh(f"{v.name}_ahead", v.type))
 
     def threaded(self, block: Block, steps: Steps, make: Step) -> tuple[list[Op], Steps]:
-        """The ops of a block, with the numbers of the steps handed through the loops around the copies.
+        """Return the ops of a block, with step numbers carried through the loops around copies, and the next numbers.
 
-        `steps` has one for this block's copies, if it has any, and for those of each block inside it that copies.
+        `steps` has one for this block's copies, if it has any, and one for each block inside it that copies.
         """
         home = len(self.streams) - len(steps)
         ops = [op for op in block.ops if not isinstance(op, Yield)]
@@ -309,7 +310,7 @@ class _Split:
     # -- one step
 
     def multiply(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:
-        """Products take the stage of this step when it is full, and leave it behind the last one."""
+        """Return the ops of a consumer: products wait until the stage is full, and release it after the last one."""
         readers = [op for op in ops if stream.read_by(op)]
         found: list[Op] = []
         for op in ops:
@@ -323,13 +324,13 @@ class _Split:
             else:
                 found.append(op)
             if op is readers[-1]:
-                # Products are awaited by ops of their own; a load is over when its registers are there.
+                # Products have waits already; a load is complete when its registers are written.
                 seen = tuple(v for reader in readers if isinstance(reader, Load) for v in reader.results)
                 found.append(Arrive(stream.empty, slot, waves=GROUP, seen=seen, loc=op.loc))
         return found
 
     def bring(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:
-        """Copies go to the stage of this step when it is empty."""
+        """Return the ops of the producer: TMA loads wait until the stage of this step is empty."""
         found: list[Op] = []
         for op in ops:
             if not isinstance(op, Copy) or op not in stream.copies:
@@ -349,7 +350,7 @@ class _Split:
         return found
 
     def on_slot(self, stream: Stream, slot: Value, op: Op) -> list[Op] | None:
-        """A product with those of its operands that lie in a ring taken from a slot of it; a load likewise."""
+        """Return a product or load with those operands that are in the pipeline taken from stage `slot`."""
         if isinstance(op, Load) and op.memory in stream.memories:
             steps = tuple((0, *step) for step in op.steps)
             return [replace(op, memory=self.rings[op.memory], at=(slot, *op.at), steps=steps)]
@@ -363,7 +364,7 @@ class _Split:
         return [replace(op, **new)] if new else None
 
     def place(self, step: Value, stages: int, loc: Loc) -> tuple[list[Op], Value, Value]:
-        """The slot and the phase of a step, and the ops that compute them."""
+        """Return the ops that compute the stage index and the parity of a step, and both values."""
         with self.builder.region():
             self.builder.locate = lambda: loc
             number = Number(self.builder, step)
@@ -380,7 +381,7 @@ class _Split:
 Steps = tuple[Value, ...]
 """The number of the step, for each block that copies, from the outermost on."""
 Step = Callable[[list[Op], Stream, Value], list[Op]]
-"""The ops of a step for one role, with what it does for a stream."""
+"""A function that returns the ops of a step for one role, with what the role does for a pipeline."""
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -397,12 +398,12 @@ def _bytes(memory: Value) -> int:
 
 
 def _ring_bytes(home: Block) -> int:
-    """Of one stage of all that a block copies."""
+    """Return the bytes of one stage of all that a block copies."""
     return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy))
 
 
 def _own_bytes(kernel: Kernel, home: Block) -> int:
-    """Of that, what lies elsewhere for other tiles, wherever the step is."""
+    """Return the bytes of one stage whose position depends on the tile, and not on the step alone."""
     ranges, walked = Ranges(kernel), set(home.args)
     for op in home.ops:
         if walked.intersection(op.operands):
@@ -419,7 +420,7 @@ def _is_inside(inner: Block, outer: Block) -> bool:
 
 
 def _kept_by_waves(block: Block) -> set[Value]:
-    """Memories of which every wave has a part to itself: all that is stored and loaded there begins with its number."""
+    """Return memories of which every wave has its part: all stores and loads there begin with the wave's number."""
     numbers = {op.result for op in walk(block) if isinstance(op, Wave)}
     accesses = [op for op in walk(block) if isinstance(op, (Load, Store))]
     handed = {op.memory for op in accesses if op.at[0] not in numbers or any(step[0] for step in op.steps)}

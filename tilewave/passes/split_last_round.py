@@ -1,4 +1,4 @@
-"""The tiles that the last round leaves over are cut along their depth, so that it keeps more workgroups busy.
+"""Stream-K: tiles of the last, partial wave are split along K, so that it keeps more workgroups busy.
 
     kernel {workgroups = 608}          kernel {workgroups = 132}, 80 tiles left, cut among 120 workgroups
       %sum = loop(%c65, …) {…}    →      loop(‹whole tiles, then one part or two›) do (%turn) {
@@ -7,14 +7,14 @@
                                            %sum = loop(‹parts before it›, [%part]) { take_over(…, %exchange, …) }
                                            loop(‹1 where it ends the tile›) { write(%sum, %c, …) }
 
-Workgroup w has the steps from w · S // G to (w + 1) · S // G of the S steps that are left; G of them share these. Such
-a range is shorter than a tile, so it is one part of a tile or the end of one and the begin of the next. A begin is
-handed over, an end taken up with all that workgroups in front of it handed over, in their order: sums are the same to
-the last bit whoever is quick. A begin comes before an end, so that nobody waits for a workgroup that waits itself.
+Workgroup w has the steps from w · S // G to (w + 1) · S // G of the S steps that are left; G workgroups share these.
+Such a range is shorter than a tile, so it is one part of a tile or the end of one and the begin of the next. The
+workgroup of a begin stores its partial sum; the workgroup of an end adds all partial sums before its own, in order, so
+results are deterministic. A begin comes before an end, so that no workgroup waits for one that waits itself.
 
-Neighbours that share copies take equally many steps in every turn. Where rows are such that they would share, each of
-the T tiles that are left is cut into parts of equally many steps, and workgroup w has part w // T of tile w % T: most
-neighbours then still want the same. The last part may run beyond the end of its tile, where zeros are read.
+Workgroups with multicast loads take the same number of steps in every turn. Where rows are such that they would
+multicast, each of the T tiles that are left is split into equal parts, and workgroup w has part w // T of tile w % T:
+most neighbours then still need the same operands. The last part may run past the end of its tile, where zeros are read.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ AnySplit = TypeVar("AnySplit", Split, EqualParts)
 class SplitLastRound:
     """`workgroups`: as many as run at once.
 
-    Where rows do not begin on lines of `line_bytes`, neighbours share copies, and take equally many steps.
+    Where rows do not begin on lines of `line_bytes`, neighbours multicast loads, and take equally many steps.
     """
 
     workgroups: int
     hand_over_bytes: int = HAND_OVER_BYTES
     line_bytes: int = 1
     open_on_lines: bool = True
-    """Of memories whose rows are open, whether the code is for such as begin on lines."""
+    """Whether the code is for arrays of dynamic row length whose rows begin on cache lines."""
     only_few: bool = False
-    """Whether tiles are shared only where no round is full: else each workgroup has one tile and ends."""
+    """Whether tiles are split only where no wave is full; else each workgroup has one tile and ends."""
 
     def __repr__(self) -> str:
         return f"SplitLastRound({self.workgroups})"
@@ -93,7 +93,7 @@ class SplitLastRound:
             return kernel.declining(why.declined)
 
     def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedRounds:
-        """The launch decides how many share the last round, and whether anybody does."""
+        """Return the kernel for dynamic shapes: the launch computes how many workgroups share the last wave, if any."""
         on_lines = all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories)
         if on_lines:
             kind = _OpenFew if self.only_few else _OpenRanges
@@ -103,7 +103,7 @@ class SplitLastRound:
         return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
 
     def scattered(self, kernel: Kernel, found: TileProgram) -> ScatteredParts | None:
-        """Of few tiles in many parts, where slices of these are best added up by workgroups of their own."""
+        """Return the small grid in splits whose slices several workgroups add up; None where that does not pay."""
         weighed = kernel.workgroup_count, found.steps, self.workgroups, found.step_bytes, found.sums_bytes
         parts = parts_that_pay(*weighed, self.hand_over_bytes)
         slices = slices_of(found, parts)
@@ -125,11 +125,11 @@ class SplitLastRound:
         return self.quickest(self.splits(tiles, steps), step_bytes)
 
     def best_cut(self, tiles: int, steps: int, step_bytes: int, ends_in_zeros: bool) -> EqualParts | None:
-        """`ends_in_zeros`: whether parts may run beyond the end of a tile."""
+        """Return the fastest equal split; `ends_in_zeros`: whether parts may run past the end of a tile."""
         return self.quickest((c for c in self.cuts(tiles, steps) if ends_in_zeros or c.is_exact), step_bytes)
 
     def quickest(self, splits: Iterable[AnySplit], step_bytes: int) -> AnySplit | None:
-        """Of those that workgroups can be found for; None where whole tiles are as quick."""
+        """Return the fastest of `splits`; None where whole tiles are as fast."""
 
         def time(split: AnySplit) -> int:
             return split.longest * step_bytes + split.parts * self.hand_over_bytes
@@ -138,13 +138,13 @@ class SplitLastRound:
         return found if found and time(found) < found.steps * step_bytes else None
 
     def splits(self, tiles: int, steps: int) -> Iterator[Split]:
-        """Several workgroups for each tile, or three for two: ranges often end with a tile, and few are handed over."""
+        """Yield several workgroups per tile, or three for two: ranges often end with a tile, which saves exchanges."""
         for workgroups in (tiles * 3 // 2, *range(2 * tiles, self.workgroups + 1, tiles)):
             if tiles < workgroups <= min(self.workgroups, tiles * steps):
                 yield Split(tiles, steps, workgroups)
 
     def cuts(self, tiles: int, steps: int) -> Iterator[EqualParts]:
-        """Both workgroups of each pair have a part, or none of the two; and no part is empty."""
+        """Yield splits in which both workgroups of each pair have a part, or none of the two; and no part is empty."""
         for parts in range(2, min(self.workgroups // tiles, steps) + 1):
             cut = EqualParts(tiles, steps, parts)
             if cut.workgroups % 2 == 0 and cut.first(cut.workgroups - 1) < steps:
@@ -152,10 +152,10 @@ class SplitLastRound:
 
 
 class _Ranges(SharedRounds):
-    """What is left is cut evenly: a workgroup has one part or two.
+    """Splits what is left evenly: a workgroup has one part or two.
 
-    Ranges are workgroups' in their order; where no round is full and each tile has as many, neighbours have the same
-    range of different tiles, and find what they share in the cache.
+    Workgroups have ranges in their order; where no wave is full and each tile has as many ranges, neighbours have the
+    same range of different tiles, and find the operands they share in the cache.
     """
 
     def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int) -> None:
@@ -177,7 +177,7 @@ class _Ranges(SharedRounds):
         return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
 
     def turn(self, turn: Number, is_whole: Number) -> Turn:
-        """A whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
+        """Return a whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
         is_first = turn.equals(self.rounds)
         tile = is_first.choose(self.last_tile, self.first_tile) + self.whole
         number = is_whole.choose(self.own + turn * self.stride, tile)
@@ -186,12 +186,12 @@ class _Ranges(SharedRounds):
 
     @property
     def stride(self) -> Any:
-        """From one whole tile of a workgroup to its next."""
+        """The distance from one whole tile of a workgroup to its next."""
         return self.workgroups
 
     @property
     def has_equal_parts(self) -> bool:
-        """Whether no round is full, and each tile has as many ranges, all of which lie in it."""
+        """Whether no wave is full, and each tile has as many ranges, none of which crosses into another tile."""
         return not self.rounds and self.split.workgroups % self.split.tiles == 0
 
     def take_over(self, sums: Value, others: Number) -> Value:
@@ -212,7 +212,7 @@ class _Ranges(SharedRounds):
 
 
 class _Parts(SharedRounds):
-    """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
+    """Splits what is left into equal parts; the steps of a turn do not depend on a workgroup's number."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualParts, at_once: int) -> None:
         super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut.workgroups)
@@ -238,13 +238,13 @@ class _Parts(SharedRounds):
 
 
 def _known_rounds(kernel: Kernel, split: Split | EqualParts, at_once: int) -> tuple[int, int]:
-    """Rounds of whole tiles, and workgroups."""
+    """Return the number of waves of whole tiles, and the number of workgroups."""
     rounds = kernel.workgroup_count // at_once
     return rounds, at_once if rounds else split.workgroups
 
 
 class _OpenRanges(_Ranges):
-    """The same where the launch counts tiles and steps: it says how many share, and 0 where nobody does."""
+    """Ranges for dynamic shapes: the launch computes how many workgroups share the last wave, 0 where none do."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
         SharedRounds.__init__(self, kernel, tile, at_once)
@@ -256,7 +256,7 @@ class _OpenRanges(_Ranges):
 
     @property
     def has_equal_parts(self) -> bool:
-        return False  # or nobody knows
+        return False  # or it is not known before the launch
 
     def start(self) -> Any:
         plan = _Plan.of(self, RangeSharers)
@@ -277,7 +277,7 @@ class _OpenRanges(_Ranges):
 
 
 class _OpenFew(_OpenRanges):
-    """The same where workgroups have one tile each, or share few."""
+    """Ranges for dynamic shapes where workgroups have one tile each, or share those of a small grid."""
 
     @property
     def stride(self) -> int:
@@ -285,8 +285,8 @@ class _OpenFew(_OpenRanges):
 
 
 class _OpenParts(_Parts):
-    """The same in equal parts. All that depends on a workgroup's number is computed turn by turn, so that one of two
-    neighbours can take a turn for the other."""
+    """Equal parts for dynamic shapes. All that depends on a workgroup's number is computed in every turn, so that one
+    of two neighbours can take a turn for the other."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
         SharedRounds.__init__(self, kernel, tile, at_once)
@@ -302,7 +302,7 @@ class _OpenParts(_Parts):
         return (self.own < sharers).choose(1, 0)
 
     def is_whole(self, turn: Number) -> Any:
-        """Where tiles are shared, whole ones fill all rounds before; so no workgroup's number decides it."""
+        """Whether a turn has a whole tile: before shared tiles, whole ones fill all waves, for every workgroup."""
         return turn < self.most_rounds
 
     def turn(self, turn: Number, is_whole: Number) -> Turn:
@@ -317,12 +317,12 @@ class _OpenParts(_Parts):
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the launch computes for the rounds of a kernel."""
+    """What the launch computes for the waves of a kernel."""
 
     tiles: Any
     steps: Any
     left: Any
-    """Tiles behind the last whole round."""
+    """Tiles after the last whole wave."""
     shares: Any
     whole: Any
     at_once: int
@@ -349,7 +349,7 @@ class _Plan:
         return (_FewPlan if few else _Plan)(tiles, steps, left, shares, whole, at_once)
 
     def across(self) -> Any:
-        """How many tiles neighbours have the same range of: all, where no round is full and each has as many ranges."""
+        """Return of how many tiles neighbours have the same range: all, where no wave is full and all have as many."""
         alike = (self.shares % self.left).equals(0).choose(self.left, 1)
         return self.whole.equals(0).choose(alike, 1).larger(1)
 
@@ -357,14 +357,14 @@ class _Plan:
         return (self.whole + (self.at_once - 1) - own) // self.at_once
 
     def grid(self, sharers: Number) -> str:
-        """The name of the number of workgroups: with a round of whole tiles, or nothing shared, as many as it has."""
+        """Return the name of the grid size: a wave of whole tiles, or the workgroups that share tiles if more."""
         most: Number = self.whole.smaller(self.at_once).larger(sharers)
         return most.value.name
 
 
 @dataclass(frozen=True)
 class _FewPlan(_Plan):
-    """Where each workgroup has one tile, unless they are few."""
+    """The plan where each workgroup has one tile, unless the grid is small."""
 
     def rounds(self, own: Number) -> Any:
         return (own < self.whole).choose(1, 0)

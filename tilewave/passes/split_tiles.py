@@ -1,4 +1,4 @@
-"""Cut a workgroup's tile into blocks that fit into registers: loops around the program, whose tiles become small.
+"""Split a workgroup's tile into blocks that fit into registers: loops around the program, whose tiles become small.
 
 tile 128x256, blocks 8x16:
 
@@ -48,7 +48,7 @@ from tilewave.machine.matrix import largest_divisor
 
 MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
 CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
-"""What this pass cuts itself; the others say which of their axes go together, or cannot be cut."""
+"""Ops that this pass splits itself; the others say which of their axes correspond, or cannot be split."""
 
 
 CANNOT_BE_CUT = Reason("{op} cannot be computed block by block, so tiles stay whole")
@@ -79,11 +79,11 @@ TWO_LENGTHS = Reason("memories of two lengths are written along one axis, so til
 
 @dataclass(frozen=True)
 class SplitTiles:
-    """Cut what is written to at most `rows` x `cols`, and batches to one.
+    """Splits written tiles into blocks of at most `rows` x `cols`, and batches into single ones.
 
     Where the blocks of a tile are not independent (a product of products, tiles of different extents, a memory that is
-    read at one place and written at another), or a block might lie outside what it reads, the tiles stay whole; a
-    lowering needs another way for those.
+    read at one position and written at another), or a block might be outside what it reads, the tiles stay whole, and a
+    lowering needs another path for those.
     """
 
     rows: int
@@ -96,7 +96,7 @@ class SplitTiles:
         declined: list[Declined] = []
 
         def split(block: Block) -> Block:
-            """The block that holds the tiles, cut; the loops around it, which carry none, as they are."""
+            """Return the block that holds the tiles, split; the loops around it, which carry none, are unchanged."""
             if not any(_touches_tiles(op) for op in block.ops):
                 return replace(block, ops=tuple(map_blocks(op, split) for op in block.ops))
             try:
@@ -127,7 +127,7 @@ def _holds_tiles(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class AxisWindow:
-    """Where a read or write begins along one axis of its memory, and how long that axis is."""
+    """The begin of a read or write along one axis of its memory, and the length of that axis."""
 
     op: Read | Write
     at: Value
@@ -136,18 +136,18 @@ class AxisWindow:
 
 @dataclass(frozen=True)
 class BlockAxis:
-    """An axis of what is written: its label, the extent of a block, how many there are, and where they begin."""
+    """An axis of written tiles: its label, the extent of a block, the number of blocks, and their begin."""
 
     label: Label
     name: str
     extent: int
     count: int
     begin: AxisWindow | None
-    """Where the tile begins, if it may hang over the edge of the memory."""
+    """The begin of the tile, if it may be a boundary tile."""
 
 
 class _Plan:
-    """How a block's tiles are cut, if at all; raises `Left` where they cannot be."""
+    """The split of a block's tiles, if there is any; raises `Left` where they cannot be split."""
 
     def __init__(self, block: Block, positions: BlockScalars, wishes: tuple[int, int]) -> None:
         self.block, self.positions = block, positions
@@ -169,12 +169,12 @@ class _Plan:
         self.check_order()
 
     def is_walked(self) -> bool:
-        """Whether there are reductions, and no products: those tiles were cut where that could be done."""
+        """Whether there are reductions, and no products: `tile_reductions` has split those tiles where possible."""
         kinds = {type(op) for op in self.all}
         return Reduce in kinds and Mma not in kinds
 
     def find_cuts(self, wishes: tuple[int, int]) -> list[BlockAxis]:
-        """The cuts in the order of their loops: batches, columns, rows."""
+        """Return the split axes in the order of their loops: batches, columns, rows."""
         tile, loc = self.writes[0].tile, self.writes[0].loc
         labels, shape = self.axes.of(tile), tile.type.shape
         want(len(set(labels)) == len(labels), ALONG_ITSELF, loc)
@@ -191,14 +191,14 @@ class _Plan:
         return sorted(cuts, key=lambda cut: ("batch_block", "column_block", "row_block").index(cut.name))
 
     def check_products(self) -> None:
-        """A product that lacks one of the axes would be computed again for each of its blocks."""
+        """Raise `Left` for a product that lacks a split axis: it would be computed again for each block."""
         cut = {c.label for c in self.cuts}
         for op in self.all:
             if isinstance(op, Mma):
                 want(cut <= set(self.axes.of(op.acc)), PRODUCT_OF_PRODUCTS, op.loc)
 
     def check_order(self) -> None:
-        """Each block touches its own part of a written memory, so that blocks may come one after the other."""
+        """Raise `Left` unless each block accesses its part of a written memory only, because blocks run in sequence."""
         for memory in dict.fromkeys(op.memory for op in self.writes):
             touching = [op for op in self.moves if memory in op.operands]
             if any(isinstance(op, (Gather, Scatter)) for op in touching):
@@ -210,13 +210,13 @@ class _Plan:
                 want(not self.made_inside & set(written), MOVING, touching[-1].loc, memory=memory.name)
 
     def place(self, op: Op) -> tuple[object, ...]:
-        """For each axis of the memory, where a window begins and which label runs along it."""
+        """Return, for each axis of the memory, where a window begins and which label runs along it."""
         assert isinstance(op, (Read, Write))
         along = dict(zip(op.axes, self.axes.of(_tile(op)), strict=True))
         return tuple((self.positions.formula(v), along.get(axis)) for axis, v in enumerate(op.at))
 
     def windows(self, label: Label) -> Iterator[AxisWindow]:
-        """Every read and write whose tile runs along `label`."""
+        """Yield a window for every read and write whose tile runs along `label`."""
         for op in self.moves:
             if isinstance(op, (Read, Write)):
                 for axis, mine in zip(op.axes, self.axes.of(_tile(op)), strict=True):
@@ -224,7 +224,7 @@ class _Plan:
                         yield AxisWindow(op, op.at[axis], op.memory.type.extents[axis])
 
     def begin(self, label: Label, extent: int) -> AxisWindow | None:
-        """The window that tells which blocks lie in the memory; None where all of them do."""
+        """Return the window that decides which blocks are inside the memory; None where all of them are."""
         windows = list(self.windows(label))
         ragged = [w for w in windows if not self.is_whole(w, extent)]
         if not ragged:
@@ -241,13 +241,13 @@ class _Plan:
         return first
 
     def is_whole(self, window: AxisWindow, extent: int) -> bool:
-        """Whether a window lies in its memory with all its elements, wherever it begins inside."""
+        """Whether all elements of a window are inside its memory, wherever it begins inside."""
         length = window.length
         return isinstance(length, int) and not length % extent and not self.positions.divisor(window.at) % extent
 
 
 def _parted(block: Block) -> tuple[list[Op], list[Op], Yield | None]:
-    """The ops that need no tile, those that do, and the block's end."""
+    """Return the ops that need no tile, those that do, and the block's end."""
     front: list[Op] = []
     inside: list[Op] = []
     needing: set[Value] = set()
@@ -270,7 +270,7 @@ def _used(op: Op) -> Iterator[Value]:
 
 
 def _made(ops: Sequence[Op]) -> Iterator[Value]:
-    """Every value that ops and their regions define."""
+    """Yield every value that ops and their regions define."""
     for op in ops:
         yield from op.results
         for block in op.blocks:
@@ -283,7 +283,7 @@ def _tile(op: Read | Write) -> Value:
 
 
 def _most(shape: tuple[int, ...], wishes: tuple[int, int]) -> list[int]:
-    """The largest extents of a block: of batches one."""
+    """Return the largest extents of a block, which are one for batches."""
     return [*[1] * (len(shape) - 2), *wishes][-len(shape) :]
 
 
@@ -293,7 +293,7 @@ def _is_small(tile: Value, wishes: tuple[int, int]) -> bool:
 
 
 class _Splitter:
-    """Writes the program of one block of registers, and the loops around it."""
+    """Writes the program of one register block, and the loops around it."""
 
     def __init__(self, plan: _Plan, builder: Builder) -> None:
         self.plan, self.builder = plan, builder
@@ -316,7 +316,7 @@ class _Splitter:
         return Block(plan.block.args, (*self.builder.ops, *end))
 
     def trips(self, cut: BlockAxis) -> Value:
-        """As many blocks as begin inside the memory."""
+        """Return the number of blocks that begin inside the memory."""
         builder, count = self.builder, self.builder.const(cut.count)
         if cut.begin is None:
             return count
@@ -346,7 +346,7 @@ class _Splitter:
         self.builder.effect(Loop, trips, (), body)
 
     def shift(self, at: Value, label: Label) -> Value:
-        """Where a block begins, for a tile that begins at `at`."""
+        """Return where a block begins, for a tile that begins at `at`."""
         if label not in self.offsets:
             return at
         known = self.shifted.get((label, self.plan.positions.formula(at)))
@@ -378,7 +378,7 @@ class _Splitter:
         return tuple(self.shift(v, along[axis]) if axis in along else v for axis, v in enumerate(at))
 
     def where(self, where: Block, labels: tuple[Label, ...]) -> Block:
-        """The same places, asked for by the numbers of a block's elements."""
+        """Return the formula for a block: its element numbers are offset to those of the tile."""
         with self.builder.region():
             shifted = {
                 arg: self.builder.binary(Add, arg, self.offsets[label])
@@ -388,7 +388,7 @@ class _Splitter:
             return Block(where.args, (*self.builder.ops, *(substitute(op, shifted) for op in where.ops)))
 
     def count(self, op: Iota) -> None:
-        """The numbers of a block's elements in the tile."""
+        """Emit the numbers of a block's elements in the tile."""
         (label,) = self.plan.axes.of(op.result)
         if label not in self.offsets:
             self.append(op)

@@ -1,12 +1,12 @@
-"""Operands of products go through shared memory, where several waves need them or the author says so.
+"""Stage the operands of products in shared memory, where several waves need them or the author asks for it.
 
     %x = read(%a, [%m, %k])        →  %x = read(%a, [%m, %k]) {per_lane = 4, spread = rows}
     %z = mma(%x, %y, %acc)            write(%x, %x_shared, [%c0, %c0])
                                       %x_part = read(%x_shared, [%c0, %c0]) {per_lane = 8}
                                       %z = mma(%x_part, %y_part, %acc)
 
-Rows lie in shared memory so that lanes served together want different banks, both when they write and when they read:
-`bank_table` shows what each placement costs.
+The placement of rows in shared memory avoids bank conflicts between lanes that are served together, both when they
+write and when they read: `bank_table` shows the cost of each placement.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class _Staging:
         self.makers = {v: op for op in walk(kernel.body) for v in op.results}
         self.memories: dict[Value, Value] = {}
         self.turned: set[Value] = set()
-        """Operands that lie along their rows in shared memory, as they do in global memory."""
+        """Operands that are transposed in shared memory: contiguous along their rows, as they are in global memory."""
         self.transposed: dict[Value, TransposingRead] = {}
-        """Those of them that lanes read for each other, and how."""
+        """The transposing load of each operand that lanes read transposed."""
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
-        """What becomes of reads, by their results."""
+        """Replacements of reads, by their results."""
         for op in walk(kernel.body):
             if isinstance(op, Mma):
                 look = self.look_at if _fragment(op) else self.look_at_rows
@@ -90,9 +90,9 @@ class _Staging:
         x = (op.a, op.b)[side]
         sources = list(self.sources(x))
         if not sources:
-            return  # made of nothing: every lane makes its own
+            return  # computed without reads: every lane computes its part
         if None in sources:
-            return  # lanes hold it: it is converted, where they hold it otherwise
+            return  # lanes hold it already; convert_layouts converts it where the layout differs
         staged = not all(map(_is_in_shared, sources)) and (
             self.old.waves[1 - side] > 1
             or any(isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources)
@@ -115,7 +115,7 @@ class _Staging:
             self.allocate(x, op, cheapest(ports(self.machine.shared), access).placement)
 
     def transposing(self, x: Value, reads: list[Read], block: Fragment, side: int) -> TransposingRead | None:
-        """How lanes read an operand that lies across its depth, where all its products take it alike and they can."""
+        """Return the transposing load for an operand that is not contiguous along K, if it suits all its products."""
         if not reads or prod(x.type.shape[:-2]) != 1 or not all(map(_lies_along_rows, reads)):
             return None
         uses = [(op, s) for op in walk(self.old.body) if isinstance(op, Mma) for s in (0, 1) if (op.a, op.b)[s] == x]
@@ -126,11 +126,11 @@ class _Staging:
         return next((t for t in fits if read_transposed(held, t.lanes, t.rows)), None)
 
     def look_at_rows(self, op: Mma, side: int) -> None:
-        """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
+        """Stage an operand that wgmma reads from shared memory itself: rows are swizzled as it requires."""
         x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
         if side == 0 and instruction.takes_sums and None in self.sources(x):
-            return  # lanes hold it, and the instruction takes it from them
+            return  # lanes hold it, and wgmma takes its left operand from registers
         reads = list(self.reads_of(x))
         for read in reads:
             self.reads[read.result] = replace(read, through="", per_lane=0)
@@ -150,7 +150,7 @@ class _Staging:
             self.allocate(x, op, Panels(panel // size, chunk, *swizzle))
 
     def reads_of(self, v: Value) -> Iterator[Read]:
-        """Those whose elements v is computed from one by one, so that lanes hold them as they hold v."""
+        """Yield the reads that `v` is computed from elementwise, so that lanes hold them in the layout of `v`."""
         op = self.makers.get(v)
         if isinstance(op, Read):
             yield op
@@ -159,7 +159,7 @@ class _Staging:
                 yield from self.reads_of(x)
 
     def access(self, x: Value, reads: list[Read], block: Fragment, side: int) -> StagedAccess:
-        """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
+        """Return the accesses to a staged operand: lanes write the widest chunks, in the order of global memory."""
         shape, size, lanes, readers = x.type.shape, x.type.dtype.bytes, self.machine.lanes, self.old.waves[1 - side]
         if not reads:
             width = power_of_two(shape[-1], self.machine.shared.widest_bytes // size)
@@ -177,7 +177,7 @@ class _Staging:
         return _access(lanes, shape, size, order, width, block, side, readers)
 
     def access_as_it_lies(self, x: Value, width: int, held: Layout, readers: int) -> StagedAccess:
-        """Rows are written as they lie in global memory, and lanes read them for each other."""
+        """Return the accesses where rows are written as in global memory, and read with transposing loads."""
         found, lanes, order = self.transposed[x], self.machine.lanes, self.axes(x)
         shape = tuple(x.type.shape[axis] for axis in order)
         reading = read_transposed(held, found.lanes, found.rows)
@@ -186,7 +186,7 @@ class _Staging:
         return StagedAccess(shape, x.type.dtype.bytes, written, (reading.permuted(order),), 1, lanes, readers)
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
-        """The reads that a tile is computed from; None for what lanes already hold in some way."""
+        """Yield the reads that a tile is computed from; None for values that lanes already hold in some layout."""
         op = self.makers.get(v)
         match op:
             case Read() | Gather():
@@ -208,10 +208,10 @@ class _Staging:
         self.memories[x] = memory
         self.allocations.append(Allocate(results=(memory,), loc=maker.loc if maker else op.loc))
 
-    # -- the kernel anew
+    # -- the rewritten kernel
 
     def block(self, block: Block) -> Block:
-        """Operands are written right behind where they are made, and read before the first product that takes them."""
+        """Return the block with operands written right after their definition, and read before their first product."""
         found: dict[ProductSide, Value] = {}
         first = block.ops[0].loc if block.ops else NOWHERE
         ops: list[Op] = [self.write(v, first) for v in block.args if v in self.memories]
@@ -225,14 +225,14 @@ class _Staging:
         return replace(block, ops=tuple(ops))
 
     def product(self, op: Mma, found: dict[ProductSide, Value]) -> list[Op]:
-        """The product, and the reads of those operands that no product before it in this block has read."""
+        """Return the product, after the reads of those operands that no product before it in this block has read."""
         ops: list[Op] = []
         parts = [op.a, op.b]
         for side, x in enumerate((op.a, op.b)):
             if x not in self.memories:
                 continue
             part = ProductSide(x, side, _fragment(op))
-            if part not in found or part.fragment is None:  # the matrix unit reads when it multiplies: each time anew
+            if part not in found or part.fragment is None:  # wgmma reads shared memory in every product
                 found[part] = self.builder.fresh(f"{x.name}_part", x.type)
                 ops.append(self.read(part, found[part], op.loc))
             parts[side] = found[part]
@@ -255,7 +255,7 @@ class _Staging:
         return Write(v, self.memories[v], self.start(v), self.axes(v), loc=loc)
 
     def axes(self, v: Value) -> tuple[int, ...]:
-        """Which axis of its memory each of a tile's axes runs along."""
+        """Return the axis of its memory for each axis of a tile."""
         *batch, rows, depth = _axes(v)
         return (*batch, depth, rows) if v in self.turned else _axes(v)
 
@@ -265,7 +265,7 @@ class _Staging:
 
 @dataclass(frozen=True)
 class ProductSide:
-    """An operand as the lanes take it for one side of a product."""
+    """An operand as lanes hold it for one side of a product."""
 
     of: Value
     side: int
@@ -277,32 +277,32 @@ def _axes(v: Value) -> tuple[int, ...]:
 
 
 def _fragment(op: Mma) -> Fragment | None:
-    """None where the operands are not held by lanes."""
+    """Return the fragment of a product; None where lanes do not hold its operands."""
     return None if isinstance(instruction_of(op), GroupInstruction) else fragment_of(op)
 
 
 def _lies_along_rows(read: Read) -> bool:
-    """Whether it is neighbouring rows, the last axis but one, that are neighbours in memory."""
+    """Whether neighbouring rows, the last axis but one, are contiguous in memory."""
     memory = read.memory.type
     assert isinstance(memory, Memory)
     return len(read.axes) > 1 and read.axes[-2] == stored_axes(memory)[-1]
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:
-    """Whether all waves can read it where it lies."""
+    """Whether all waves can read `source` from shared memory already."""
     return isinstance(source, (Read, Gather)) and lies_in(source.memory, "shared")
 
 
 def _divides(per_lane: int, block: Fragment) -> bool:
-    """Whether lanes can take a block by so many neighbours at a time."""
+    """Whether lanes can load a block in vectors of `per_lane` neighbours."""
     return per_lane > 0 and block.per_lane % per_lane == 0
 
 
-# -- where rows lie -------------------------------------------------------------------------------------------------
+# -- the placement of rows ---------------------------------------------------------------------------------------------
 
 
 def bank_table(machine: Chip, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
-    """What plain rows, both paddings and the best XOR cost an operand of this shape, written in the widest chunks."""
+    """Return the cost of plain rows, both paddings and the best XOR for an operand written in the widest chunks."""
     one = NAMED[instruction].fragment()
     count = max(1, power_of_two(shape[1] // one.depth, machine.shared.widest_bytes // (one.per_lane * dtype.bytes)))
     width = power_of_two(shape[1], machine.shared.widest_bytes // dtype.bytes)
@@ -327,9 +327,9 @@ def _access(
     side: int,
     readers: int,
 ) -> StagedAccess:
-    """Lanes walk the axes in some order when they write, the last one in chunks; waves then read it in blocks."""
+    """Return the accesses of lanes that write axes in `order`, the last one in chunks, and of waves that read."""
     *batch, rows, _ = shape
-    repeats = block.in_order != SPREADS[side]  # whoever reads rows in order reads others where there are more of them
+    repeats = block.in_order != SPREADS[side]  # reads of rows in order differ with the number of rows
     if repeats and order[-1] == len(shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
         shape = (REPEATING_ROWS, shape[-1])
     back = tuple(order.index(axis) for axis in range(len(order)))

@@ -1,18 +1,18 @@
-"""Results go to global memory through shared memory, chunk by chunk, and the machine copies each chunk by itself.
+"""Stage the epilogue: results are written to shared memory chunk by chunk, and TMA stores each chunk to global memory.
 
     write(%sums, %c, [%m, %n])   →   %c_shared = allocate() : memory<2x2x64x64xf16, shared, xor(8, 8, 1)>
                                      write_through(%sums, %c, [%m, %n], %c_shared)
 
-Lanes hold a few neighbours of many rows, and would store them one by one; a chunk leaves in whole rows of 128 bytes.
-Every group of waves has chunks of its own, `buffers` of them, and fills them again when they have been read. What is
-computed transposed (`turn_narrow_products`) is transposed on its way there.
+Lanes hold a few neighbours of many rows, and would store them one by one; a chunk is stored in whole rows of 128 bytes.
+Every warpgroup has `buffers` chunks, and fills them again after TMA has read them. Results that are computed transposed
+(`transpose_narrow_mma`) are transposed on their way there.
 
-Rows that the copy engine cannot take are stored by lanes; each wave brings what it holds into rows first, so that its
-lanes store neighbours:
+Unaligned rows, which TMA cannot store, are stored by lanes; each wave transposes what it holds into rows first, so that
+its lanes store neighbours:
 
     %c_shared = allocate() : memory<8x8x32xf16, shared, pad(8)>
 
-Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored as lanes
+TMA stores complete in any order, and no wave waits for them: what is read again, or written twice, is stored as lanes
 hold it.
 """
 
@@ -70,15 +70,15 @@ PADDED = Reason(
     "cut tiles of {padded}",
 )
 BLOCK = 8
-"""Rows and columns that lanes hold side by side."""
+"""Rows and columns of a block of neighbouring lanes."""
 LEAST_TURNED = 40
-"""Rows of a tile that is computed transposed: fewer are stored as lanes hold them."""
+"""The fewest rows of a tile that is computed transposed: smaller tiles are stored as lanes hold them."""
 NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store {memory} themselves")
 
 
 @dataclass(frozen=True)
 class StageWrites:
-    """`by_engine`: whether the copy engine may store; `buffers`: chunks that a group fills before it lets them go."""
+    """`by_engine`: whether TMA may store; `buffers`: chunks that a warpgroup fills before it issues their stores."""
 
     machine: Chip
     by_engine: bool = True
@@ -124,11 +124,11 @@ class StageWrites:
 
         staged = rewrite(kernel, stage)
         made = replace(staged, body=in_front(allocations, staged.body))
-        return made.declining(*declined) if self.by_engine else made  # else lanes store everything
+        return made.declining(*declined) if self.by_engine else made  # without TMA no remark: lanes store everything
 
     def chunks_of_groups(self, op: Write, columns: int, spreads: LayoutsNeeded) -> Memory:
-        """From which the copy engine stores: as many rows of sums as waves multiply at once, or as many columns of sums
-        that are transposed."""
+        """Return the shared memory that TMA stores from: as many rows of sums as a warpgroup multiplies at once, or as
+        many columns of transposed sums."""
         dtype, groups = op.tile.type.dtype, prod(spreads.waves) // GROUP
         rows, buffers = GROUP_ROWS, self.buffers
         if not _is_held_by_groups(op, spreads):
@@ -140,27 +140,27 @@ class StageWrites:
         return Memory((groups, buffers, rows, columns), dtype, "shared", placement)
 
     def chunks_of_waves(self, op: Write, spreads: LayoutsNeeded) -> Memory | None:
-        """From which lanes do, no more bytes than those; None where they store as they hold it."""
+        """Return the shared memory that lanes store from, of no more bytes; None where they store what they hold."""
         if not isinstance(op.memory.type.extents[-1], int) or not _is_held_by_groups(op, spreads):
-            return None  # open rows may be such that lanes store single elements
+            return None  # with dynamic rows, lanes may have to store single elements
         waves, (layout,) = prod(spreads.waves), spreads.held(op.tile)
         if prod(layout.registers) > most_sums(self.by_engine):
-            return None  # the places of rows would push sums out of registers
+            return None  # the addresses of rows would spill sums
         room = waves // GROUP * self.buffers * GROUP_ROWS * max(_ROWS.row_bytes)
         return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)
 
 
 def most_sums(by_engine: bool) -> int:
-    """That a lane holds while it brings some of them into rows; lanes that load tiles have fewer registers left."""
+    """Return the sums that a lane may hold while it transposes some; lanes that load tiles have fewer registers."""
     return MANY_SUMS if by_engine else MANY_SUMS // 2
 
 
 _ROWS = GROUP_INSTRUCTIONS[0]
-"""Rows of a chunk lie as those of an operand do: the engine has the same words for both."""
+"""The instruction whose operands have the rows of a chunk: TMA has the same swizzles for both."""
 
 
 def _want_rows(op: Write) -> None:
-    """`Left` where a tile does not lie in rows of the memory, or is not there as a whole."""
+    """Raise `Left` where a tile is not along the rows of the memory, or is padded."""
     name, shape = op.memory.name, op.tile.type.shape
     want(not op.within, PADDED, op.loc, memory=name, tile=dims(op.within), padded=dims(shape))
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == op.memory.type.rank - 1 and len(op.axes) > 1
@@ -168,7 +168,7 @@ def _want_rows(op: Write) -> None:
 
 
 def _odd_rows(op: Write, engine: CopyEngine) -> Declined | None:
-    """What keeps the engine from the rows of this memory; open ones are looked at when it is launched."""
+    """Return a remark where TMA cannot store the rows of this memory; dynamic rows are checked at the launch."""
     row, size, grain = row_pitch(op.memory), op.memory.type.dtype.bytes, engine.grain_bytes
     if not isinstance(row, int) or row * size % grain == 0:
         return None
@@ -177,7 +177,7 @@ def _odd_rows(op: Write, engine: CopyEngine) -> Declined | None:
 
 
 def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
-    """Columns of a chunk: the longest rows that divide the tile; `Left` where the engine cannot write this memory."""
+    """Return the columns of a chunk, the longest rows that divide the tile; raise `Left` where TMA cannot store it."""
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
     grain, axes, loc = engine.grain_bytes, memory.rank, op.loc
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
@@ -192,8 +192,9 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
 
 
 def turned_rows(rows: int, element_bytes: int) -> int:
-    """Of a tile of so many rows that is computed transposed, those of a chunk: the most that divide them; 0 where lanes
-    store it. Of a long tile there are several anyway, and small ones leave room for steps."""
+    """Return the rows of a chunk for a tile of `rows` that is computed transposed: the most that divide them, or 0
+    where lanes store it. A long tile has several chunks anyway, and small chunks leave shared memory for pipeline
+    stages."""
     if rows < LEAST_TURNED or rows % BLOCK or GROUP_ROWS * element_bytes != max(_ROWS.row_bytes):
         return 0
     most = GROUP_ROWS if rows <= 2 * GROUP_ROWS else GROUP_ROWS // 2
@@ -201,8 +202,8 @@ def turned_rows(rows: int, element_bytes: int) -> int:
 
 
 def turned_buffers(rows: int, elements: int, buffers: int = 2) -> int:
-    """Chunks of so many rows that a group has of its elements: `buffers`, or as many as have the bytes of one chunk of
-    sums that are not transposed."""
+    """Return how many chunks of `rows` a warpgroup has: `buffers`, or as many as have the bytes of one chunk of sums
+    that are not transposed, but no more than its elements fill."""
     return min(max(buffers, GROUP_ROWS // rows), elements // (rows * GROUP_ROWS))
 
 

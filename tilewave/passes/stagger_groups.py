@@ -1,4 +1,4 @@
-"""Of two groups of waves, one ends its tile some steps before the other, and stores it while the other multiplies.
+"""Ping-pong: of two consumer warpgroups, one ends its tile some steps earlier and stores it while the other multiplies.
 
     %sum = loop(%steps, [%zero]) {…}           %most = loop(%steps - 2, [%zero]) {…}
     ‹what is computed from %sum and written›   role(second group) { await(%passed, 0, ‹tile›) }
@@ -8,16 +8,16 @@
                                                }
                                                ‹what is computed from %sum and written›
 
-Both groups read the same stages of the ring, step by step, so left alone they end together, and nothing multiplies
-while they compute and store. Here the second group waits in front of its last `lead` steps until the first has come to
-the last of its own: alone, each is as quick as the matrix unit, so nothing is lost by that. Then one group stores under
-the last products of the other, and the other under the first products of the next tile.
+Both warpgroups read the same pipeline stages, step by step, so that by default they end together, and nothing
+multiplies during their epilogues. Here the second warpgroup waits before its last `lead` steps until the first one has
+reached its last step: alone, each is as fast as the matrix unit, so nothing is lost by that. One warpgroup then stores
+during the last products of the other, and the other during the first products of the next tile.
 
-The stages of those steps are held meanwhile, and fewer are left for what comes next: a lead that is longer than an
-epilogue takes only slows down. On an H200, bias and gelu behind 4096³ by tiles of 128x256x64 and 256x128x64 took 3.4
-and 2.9 % with two steps, 3.7 and 3.3 % with three, 3.3 and 3.2 % without this pass; on another card 3.0 and 2.6, 3.7
-and 3.4, 3.2 and 3.0 %. What is computed after the sums is what decides; a result that is only rounded and stored is
-left alone. What is loaded for it, a bias say, is asked for in front of those steps too.
+The stages of those steps stay occupied meanwhile, and fewer are left for the next tile: a lead that is longer than the
+epilogue only slows down. On an H200, bias and gelu after 4096³ with tiles of 128x256x64 and 256x128x64 took 3.4 and
+2.9 % with two steps, 3.7 and 3.3 % with three, 3.3 and 3.2 % without this pass; on another card 3.0 and 2.6, 3.7 and
+3.4, 3.2 and 3.0 %. The pass applies where the epilogue computes something; a result that is only rounded and stored is
+unchanged. Loads of the epilogue, of a bias say, are issued before those steps too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tilewave.layouts.fragments import GROUP
 GROUPS = 2
 REGISTER_BYTES = 4
 MOST_LOADED_BYTES = 256
-"""That a lane holds beside its sums while it multiplies: half as much as of sums of 64 x 256."""
+"""Bytes that a lane may hold besides its sums while it multiplies: half as much as of sums of 64 x 256."""
 
 MAYBE_NEVER = Reason(
     "a tile may take no step at all, in whose last a group of waves lets the other go on, so both compute what follows "
@@ -63,7 +63,7 @@ MAYBE_NEVER = Reason(
 
 @dataclass(frozen=True)
 class StaggerGroups:
-    """`lead`: how many steps the first group is ahead at the end of a tile; as many stages are held for the second."""
+    """`lead`: steps by which the first warpgroup ends a tile earlier; as many stages are kept for the second."""
 
     lead: int = 2
     most_loaded_bytes: int = MOST_LOADED_BYTES
@@ -91,15 +91,15 @@ class StaggerGroups:
 
 @dataclass(frozen=True)
 class _Home:
-    """Where a tile is computed."""
+    """The block that computes a tile."""
 
     block: Block
     turns: Loop | None
-    """The loop over tiles whose body it is, if there is one."""
+    """The loop over tiles whose body is `block`, if there is one."""
 
     @property
     def at(self) -> int:
-        """The loop over the depth, in the block."""
+        """The position of the K loop in the block."""
         return next(i for i, op in enumerate(self.block.ops) if _multiplies(op))
 
     @property
@@ -108,7 +108,7 @@ class _Home:
 
     @property
     def stages(self) -> int:
-        """Of the ring that is read in each step."""
+        """Stages of the pipeline that each step reads."""
         return min(op.signals.type.shape[0] for op in self.steps.body.ops if isinstance(op, Await))
 
     @property
@@ -117,7 +117,7 @@ class _Home:
 
 
 def _home(body: Block) -> _Home | None:
-    """Of a tile that is multiplied in one loop, in which nothing else is computed, and that has an epilogue."""
+    """Return the block of a tile with a single K loop, which only multiplies, and an epilogue; else None."""
     around: list[Loop] = []
     block = body
     while not any(_multiplies(op) for op in block.ops):
@@ -142,7 +142,7 @@ def _is_product(op: Op) -> bool:
 
 
 def _has_epilogue(home: _Home) -> bool:
-    """Whether lanes compute something from the sums."""
+    """Whether lanes compute something from the sums besides casts."""
     inside = [op for outer in home.behind for op in (outer, *(x for block in outer.blocks for x in walk(block)))]
     return any(
         isinstance(op, Elementwise) and not isinstance(op, Cast) and isinstance(op.result.type, Vector) for op in inside
@@ -150,9 +150,9 @@ def _has_epilogue(home: _Home) -> bool:
 
 
 def signals_for(stages: int) -> int:
-    """One for each tile that the first group may be ahead, and one more, so that none turns twice unseen.
+    """Return the number of mbarriers: one per tile that the first warpgroup may be ahead, and spares for the parity.
 
-    A tile takes at least one step, and the ring holds so many stages.
+    A tile takes at least one step, and the pipeline has `stages`, so that no mbarrier flips twice unobserved.
     """
     return 2 * stages
 
@@ -180,7 +180,7 @@ class _Staggered:
         return replace(block, ops=(*ops[: self.home.at], *self.in_two(loop, early), *rest))
 
     def in_two(self, loop: Loop, early: Sequence[Op]) -> list[Op]:
-        """The steps, of which the second group takes the last when the first is done with them."""
+        """Return the K loop in two; the second warpgroup takes the last steps after the first has done them."""
         b, lead = self.builder, min(self.choice.lead, self.home.stages - 1)
         between = tuple(b.fresh(v.name, v.type) for v in loop.results)
         with b.region():
@@ -200,10 +200,10 @@ class _Staggered:
         self.builder.effect(Role, group * GROUP, (group + 1) * GROUP, Block((), (op,)))
 
     def last_steps(self, loop: Loop, done: Number, count: Number, own: Value) -> Block:
-        """The body of the loop for the `count` steps behind those that are `done`.
+        """Return the body of the loop for the `count` steps after those that are `done`.
 
-        In the last of them the first group lets the second begin. Behind the loop it would be too late: assemblers put
-        arithmetic of the epilogue in front of whatever stands beside it.
+        In the last of them the first warpgroup arrives, and the second may begin. An arrival after the loop would be
+        too late: the assembler moves arithmetic of the epilogue before it.
         """
         b = self.builder
         body = renamed(loop.body, lambda v: b.fresh(v.name, v.type))
@@ -219,10 +219,10 @@ class _Staggered:
             start = list(b.ops)
         return Block((i, *carried), (*start, *substitute_block(body, {counter: step}).ops))
 
-    # -- what is loaded behind the steps, in front of the last
+    # -- loads of the epilogue, hoisted before the last steps
 
     def loaded_early(self) -> list[Op]:
-        """Loads of the epilogue, as many as lanes have room for, with the numbers that say where."""
+        """Return the loads of the epilogue that lanes have registers for, with the scalars of their positions."""
         ops = list(self.epilogue())
         makers = {v: op for op in ops for v in op.results}
         found: set[int] = set()
@@ -238,7 +238,7 @@ class _Staggered:
         return [op for op in ops if id(op) in found]
 
     def epilogue(self) -> Iterator[Op]:
-        """What stands behind the steps, also where only the one who has all parts of a tile takes it up."""
+        """Yield the ops after the steps, also those in loops of at most one trip, as split tiles have."""
         for op in self.home.behind:
             yield op
             if isinstance(op, Loop) and not op.init and self.ranges.of(op.trips)[1] <= 1:
@@ -246,7 +246,7 @@ class _Staggered:
 
 
 def _register_bytes(op: Load) -> int:
-    """That a lane needs for what it loads: elements that may lie outside come one by one, a register each."""
+    """Return the bytes of a lane's registers for a load: predicated elements are loaded one by one, a register each."""
     return prod(op.result.type.shape) * REGISTER_BYTES if op.guard else held_bytes(op.result)
 
 
@@ -256,7 +256,7 @@ def _without(gone: Sequence[Op], block: Block) -> Block:
 
 
 def _needed(op: Op, makers: dict[Value, Op]) -> Iterator[Op]:
-    """What an op is made from, of what `makers` make."""
+    """Yield the ops among `makers` that an op depends on."""
     for v in op.operands:
         if v in makers:
             yield from _needed(makers[v], makers)

@@ -1,18 +1,18 @@
-"""A kernel begins while the one launched before it still ends, and waits for that one before it touches memory.
+"""Programmatic dependent launch (PDL): a kernel starts while the previous one ends, and waits before it uses memory.
 
     role(consumers) { … }          role(consumers) { await_earlier() … }
     role(producer) { … }       →   role(producer) { await_earlier() let_next_start() … }
 
-Signals, registers and numbers are then ready when the last results of the kernel before arrive, which takes a while
-from kernel to kernel. Every wave that touches global memory waits by itself, so nothing rests on who tells whom.
+Mbarriers, registers and scalars are then ready when the last results of the previous kernel arrive, which takes a while
+from kernel to kernel. Every wave that accesses global memory waits itself, so nothing depends on an order of waves.
 
-It pays for short kernels, in which each workgroup computes one tile: 4 % of 2048³ on an H200. Kernels of several rounds
-are left alone: they gain nothing, and those whose last round is split lose 1 %. Where the launch decides how many
-rounds there are, the waits are there, and cost nothing unless it asks for an early start.
+It pays for short kernels, in which each workgroup computes one tile: 4 % of 2048³ on an H200. Kernels of several waves
+are unchanged: they gain nothing, and stream-K kernels lose 1 %. Where the launch decides how many waves there are, the
+waits are there, and cost nothing unless the launch asks for PDL.
 
-Workgroups that start early take whatever processor becomes free, in no order. Where neighbours want the same tiles of
-an operand that L2 cannot keep, this costs more than it gains, and the kernel is left alone, too: it starts when the one
-before has ended, whichever that is (`analysis/streaming.py`).
+Workgroups that start early take any SM that becomes free, in no order. Where neighbours need the same tiles of an
+operand that L2 cannot keep, this costs more than it gains, and the kernel is unchanged, too: it starts when the
+previous one has ended, whichever that is (`analysis/l2_residency.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilewave.ir.types import Memory
 
 @dataclass(frozen=True)
 class StartEarly:
-    """Kernels whose tiles are copied: their roles are apart from what prepares them."""
+    """Adds PDL to kernels whose tiles are copied: their roles are separate from the code that prepares them."""
 
     streamed: Streamed = NOTHING_STREAMED
 
@@ -57,7 +57,7 @@ class StartEarly:
         return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
 
     def streams_to_neighbours(self, kernel: Kernel) -> bool:
-        """Whether neighbours want the same tiles of an operand that L2 cannot keep, and not as a cluster, together."""
+        """Whether neighbours need the same tiles of an operand that L2 cannot keep, without multicast."""
         if kernel.cluster > 1 or not self.streamed.arrays or not any(isinstance(op, Role) for op in kernel.body.ops):
             return False
         try:
@@ -70,7 +70,7 @@ class StartEarly:
 
 
 def _loops_around_copies(block: Block) -> int | None:
-    """At most; None where nothing is copied."""
+    """Return the largest number of loops around a TMA load; None where there is none."""
     found = [0] if any(isinstance(op, CopyAsyncSignal) for op in block.ops) else []
     for op in block.ops:
         inside = [n for inner in op.blocks if (n := _loops_around_copies(inner)) is not None]
@@ -79,13 +79,13 @@ def _loops_around_copies(block: Block) -> int | None:
 
 
 def _waits(where: Op, behind: Block) -> list[Op]:
-    """Those who copy also let the next kernel start: not before this one has memory to itself."""
+    """Return the wait for the previous launch, and after it, where `behind` copies, the launch of dependents."""
     copies = any(isinstance(op, CopyAsyncSignal) for op in walk(behind))
     return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies else [])]
 
 
 def _touches(op: Op) -> bool:
-    """Whether it reaches global memory."""
+    """Whether `op`, or an op inside it, accesses global memory."""
     inside = (op, *(inner for block in op.blocks for inner in walk(block)))
     memories = (v.type for each in inside for v in each.operands if isinstance(v.type, Memory))
     return any(memory.space == "global" for memory in memories)

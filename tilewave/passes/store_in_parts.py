@@ -1,4 +1,4 @@
-"""Results of long rows are computed and stored a part at a time, together with what is loaded for them alone.
+"""Slice the stores of long rows: results are computed and stored slice by slice, with the loads for them alone.
 
 %w = load(%weight, …) : vector<8x8xf16>            %w_0 = load(%weight, …) : vector<1x8xf16>
 %y = mul(%row, cast(%w)) : vector<8x8xf32>     →   %y_0 = mul(part(%row), cast(%w_0)) : vector<1x8xf32>
@@ -6,8 +6,8 @@ store(%y, %c, …)                                   store(%y_0, %c, …)
                                                    %w_1 = load(%weight, …) : vector<1x8xf16>
                                                    …
 
-A lane then holds one part of the weights and results, next to the row. Where all of them are few, it is better to ask
-for them at once, and nothing changes.
+A lane then holds one slice of the weights and results, besides the row. Where all of them are small, it is better to
+load them at once, and nothing changes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class StoreInParts:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         if any(isinstance(op, (Matrix, MatrixShared)) for op in walk(kernel.body)):
-            return kernel  # sums of products are cut where they are brought into rows
-        kernel = drop_unused(kernel)  # what nobody needs any more would count as wanting a result whole
+            return kernel  # accumulators are sliced where distribute_lanes transposes them into rows
+        kernel = drop_unused(kernel)  # a dead op would count as using a result whole
         return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body))
 
 
@@ -55,7 +55,7 @@ class _Kernel:
         return replace(block, ops=tuple(ops))
 
     def store(self, op: Store) -> list[Op]:
-        """In parts along the first axis that has some, if what is stored comes from more than a lane can hold."""
+        """Return a store in slices along the first axis that has several, if its values take too many registers."""
         shape = op.x.type.shape
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), None)
         own = {v for v in self.made_for(op) if isinstance(v.type, Vector)}
@@ -70,12 +70,12 @@ class _Kernel:
             return out.ops
 
     def needed_bytes(self, own: set[Value]) -> int:
-        """That a lane holds of results, and of what it loads for them."""
+        """Return the bytes that a lane holds of results, and of the loads for them."""
         loaded = sum(held_bytes(v) for v in own if isinstance(self.makers[v], Load))
         return loaded + max(map(held_bytes, own), default=0)
 
     def made_for(self, store: Store) -> set[Value]:
-        """What is computed element by element, or loaded, for this store alone."""
+        """Return the values that are computed elementwise, or loaded, for this store alone."""
         found = {store.x}
         waiting = [store.x]
         while waiting:
@@ -94,13 +94,13 @@ class _Kernel:
         return isinstance(op, Renew) or (op.is_pure and op.corresponding() is not None)
 
     def begin(self, op: Load | Store, axis: int, i: int) -> tuple[int, ...]:
-        """Where the i-th part of what is loaded or stored begins."""
+        """Return the offset of the i-th slice of a load or store."""
         before = op.begin or (0,) * len(op.at)
         return tuple(far + i * step for far, step in zip(before, op.steps[axis], strict=True))
 
 
 class _OnePart:
-    """One part of a result, and of whatever is made for it."""
+    """One slice of a result, and of the values that are computed for it alone."""
 
     def __init__(self, kernel: _Kernel, own: set[Value], i: int) -> None:
         self.kernel, self.own, self.i = kernel, own, i
@@ -127,7 +127,7 @@ class _OnePart:
 
 
 def _along(op: Op, axis: int) -> Iterator[tuple[Value, int]]:
-    """The operands that run along an axis of the result, and the axis of their own that it is."""
+    """Yield the operands that run along an axis of the result, each with its corresponding axis."""
     if isinstance(op, Renew):
         yield op.x, axis
     for pair in op.corresponding() or ():

@@ -1,9 +1,9 @@
-"""Loops whose depth may be 0 take one step all the same, where it reads nothing but zeros.
+"""K loops of dynamic shapes take one step even where K is 0, if that step reads nothing but zeros.
 
     %steps = launch() { … floor_div(%K + 63, 64) }       %steps = launch() { … max(floor_div(%K + 63, 64), 1) }
     %sum = loop(%steps, [%zeros]) { read(%a, …) … }  →   %sum = loop(%steps, [%zeros]) { read(%a, …) {guard = [1]} … }
 
-The sums are the same, and passes behind may rely on a first step that makes them. A depth that is known never is 0.
+The sums are the same, and later passes can rely on a first step that writes them. A static K is never 0.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What is computed for each element of a vector is computed for a part of it where only parts are wanted.
+"""Slice elementwise ops: where only slices of a vector are used, only slices of it are computed.
 
 %y = exp(%x) : vector<1x32x2x2xf32>                      %part = part(%x) {axis = 1, first = 0} : vector<1x4x2x2xf32>
 %part = part(%y) {axis = 1, first = 0} : …            →  %y_0 = exp(%part) : vector<1x4x2x2xf32>
 store(%part, …)                                          store(%y_0, …)
 
-A lane then holds the results of one part at a time, and not of all its sums.
+A lane then holds the results of one slice at a time, and not of its whole accumulator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Vector
 
 Made = dict[tuple[Value, int, int, int], Value]
-"""Parts by what they are of, the axis, where they begin and how many they are."""
+"""Slices by value, axis, begin and length."""
 
 WANTED_WHOLE = Reason(
     "this is written in parts and also needed as a whole, so a lane holds all of it at once",
@@ -68,7 +68,7 @@ class _Parts:
         self.divided, self.builder = divided, Builder(names(kernel))
 
     def block(self, block: Block) -> Block:
-        """The block with parts taken first; what it makes of them is used again within it."""
+        """Return the block with slices extracted first; a slice is computed once per block."""
         made: Made = {}
         new: dict[Value, Value] = {}
         with self.builder.region():
@@ -81,7 +81,7 @@ class _Parts:
             return replace(block, ops=tuple(self.builder.ops))
 
     def part(self, x: Value, axis: int, first: int, count: int, made: Made) -> Value:
-        """A part of a value, from parts of what it is made of."""
+        """Return a slice of a value, computed from slices of its operands."""
         if not isinstance(x.type, Vector):
             return x
         key = (x, axis, first, count)
@@ -105,7 +105,7 @@ class _Parts:
 
 
 def _along(op: Op, axis: int) -> dict[Value, int]:
-    """For each operand that runs along an axis of the result, its own axis."""
+    """Return, for each operand that runs along an axis of the result, its corresponding axis."""
     pairs = [pair for both in op.corresponding() or () for pair in (both, both[::-1])]
     return {v: i for (v, i), other in pairs if other == (op.result, axis)}
 

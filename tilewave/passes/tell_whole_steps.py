@@ -1,12 +1,12 @@
-"""Where all of a step's elements are inside a mask, one number says so, and whoever comes later can ask that first.
+"""Mark steps without masked elements: one scalar says that a mask is true in the whole step, and selects test it first.
 
     %seen = less_equal(keys from %k on, rows from %m on)      %whole = less(%i, ‹(%m + 1) // 64›)
     %x = select(%seen, %scores, -inf)                     →   %seen = …
                                                               %x = select(or(%whole, %seen), %scores, -inf)
 
-In which steps a condition on positions holds everywhere follows from where their tiles begin
-(`analysis/masked_rounds`). `skip_whole_masks` then leaves the select out there. Of two that hide by the same, one
-behind the other, as a causal mask and the end of the keys do, one by both conditions is made first: it is asked once.
+The begin of its tiles decides in which steps a condition on positions is true everywhere
+(`analysis/masked_iterations`). `drop_true_masks` then skips the select there. Two nested selects by the same value, as
+a causal mask and the end of the keys are, are first merged into one by both conditions, which needs one test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewave.ir.types import BOOL, Tile
 
 
 def tell_whole_steps(kernel: Kernel) -> Kernel:
-    """In loops that multiply: there masks cost as much as what they mask."""
+    """Mark the steps of loops with products, where masks cost as much as what they mask."""
     makers = {v: op for op in walk(kernel.body) for v in op.results}
     telling = _Telling(makers, uses(kernel), Ranges(kernel), Builder(names(kernel)))
     told = replace(kernel, body=telling.block(kernel.body))
@@ -45,7 +45,7 @@ class _Telling:
         return replace(block, ops=tuple(ops))
 
     def loop(self, loop: Loop) -> list[Op]:
-        """The loop whose selects ask first, and what they ask by in front of it."""
+        """Return the loop whose selects test the scalar first, after the ops that compute the bounds."""
         rounds = MaskedRounds(loop, self.makers, self.ranges)
         front: list[Op] = []
         whole: dict[Value, tuple[list[Op], Value]] = {}
@@ -64,7 +64,7 @@ class _Telling:
         return [*front, replace(loop, body=replace(loop.body, ops=tuple(body)))] if whole else [loop]
 
     def joined(self, ops: Sequence[Op], rounds: MaskedRounds) -> list[Op]:
-        """The ops with one select for two that hide by the same."""
+        """Return the ops with one select for two nested ones by the same value."""
         found: list[Op] = []
         for op in ops:
             inner = self.makers.get(op.a) if isinstance(op, Select) else None
@@ -85,7 +85,7 @@ class _Telling:
         return found
 
     def are_one(self, inner: Select, outer: Select, rounds: MaskedRounds) -> bool:
-        """Whether nobody else takes what the inner one leaves, and in which steps each does nothing is told."""
+        """Whether no other op uses the inner result, and the unmasked steps of both conditions are known."""
         hidden = {self.constant(op.b) for op in (inner, outer)}
         same = len(hidden) == 1 and None not in hidden
         told = all(_masks(op) and rounds.everywhere(op.condition) for op in (inner, outer))
@@ -98,7 +98,7 @@ class _Telling:
         return op.value if isinstance(op, Const) else None
 
     def told(self, loop: Loop, bounds: StepBounds, op: Op) -> tuple[list[Op], list[Op], Value]:
-        """Where rounds begin and end that need no mask; and whether this is one of them."""
+        """Return the ops that compute the bounds of unmasked steps, the ops that test them, and the result."""
         builder, counter = self.builder, loop.body.args[0]
         with builder.region():
             builder.locate = lambda: op.loc

@@ -1,4 +1,4 @@
-"""Sums with fewer rows than the matrix unit multiplies at once are computed transposed, where that is less work.
+"""Compute sums with fewer rows than a wgmma has as a transposed product, where that is less work.
 
     %sum = loop(%steps, [%zero]) : tile<16x64xf32> {      %sum_t = loop(%steps, [%zero_t]) : tile<64x16xf32> {
       %z = mma(%x, %w, %acc)                           →    %z_t = mma(%w, %x, %acc_t)
@@ -6,8 +6,8 @@
                                                           %sum = permute(%sum_t)
 
 a · bᵀ is b · aᵀ transposed. A matrix unit that takes 64 rows and any number of columns computes four times as much as
-16 rows of activations need; with the weights as its rows nothing is wasted. Lanes transpose by giving their registers
-other names, and store what they hold.
+16 rows of activations need; with the weights as its rows nothing is wasted. The permute costs nothing: it renames
+registers, and lanes store what they hold.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TurnNarrowProducts:
             if not isinstance(op, Loop) or not only_adds_up(op):
                 return None
             products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
-            adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # what it only hands on stays as it is
+            adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # other carried values have no transpose
             if not adds_to_all or not all(map(self.pays, products.values())):
                 return None
             return _turned(op, constants, builder)
@@ -51,7 +51,7 @@ class TurnNarrowProducts:
         return rewrite(kernel, turn)
 
     def pays(self, op: Mma) -> bool:
-        """Whether the unit multiplies less the other way round."""
+        """Whether the matrix unit computes less for the transposed product."""
         rows, cols = op.acc.type.shape[-2:]
         a, b, acc = (v.type.dtype.name for v in (op.a, op.b, op.acc))
         depth = op.a.type.shape[-1]
@@ -59,13 +59,13 @@ class TurnNarrowProducts:
         return turned is not None and as_is is not None and turned < as_is
 
     def work(self, box: tuple[int, int, int], dtypes: tuple[str, str, str]) -> int | None:
-        """Products that the unit computes; None where it has no instruction for them."""
+        """Return the multiply-adds that the matrix unit computes; None where it has no instruction for the dtypes."""
         found = instructions_for(self.machine.matrix, *dtypes)
         return min((prod(i.padded(box, i.waves(box[:2], ONE_WAVE, 1))) for i in found), default=None)
 
 
 def _turned(loop: Loop, constants: Mapping[Value, Const], builder: Builder) -> list[Op]:
-    """The loop on transposed sums, and these as they were behind it."""
+    """Return the loop on transposed sums, and the permutes that transpose them back after it."""
     counter, *carried = loop.body.args
     others = {v: builder.fresh(f"{v.name}_t", _transposed(v)) for v in carried}
     begins = [_begin(v, constants.get(v), loop, builder) for v in loop.init]
@@ -86,7 +86,7 @@ def _turned(loop: Loop, constants: Mapping[Value, Const], builder: Builder) -> l
 
 
 def _begin(v: Value, constant: Const | None, loop: Loop, builder: Builder) -> Op:
-    """What a loop begins with, transposed: a constant stays one, which passes behind look for."""
+    """Return the transposed initial value; a constant stays a constant, which later passes look for."""
     result = builder.fresh(f"{v.name}_t", _transposed(v))
     if constant is not None:
         return replace(constant, results=(result,))

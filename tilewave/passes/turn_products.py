@@ -1,11 +1,11 @@
-"""Where waves share the rows of products, one whose sums are combined along rows is computed the other way round.
+"""Transpose a product whose accumulator is reduced along rows, where waves split the rows of products.
 
     %s = mma(%k, %q, %zero)             →  %zero_t = permute(%zero);  %s_t = mma(%q, %k, %zero_t)
     %most = reduce(%s) {axes = [0]}        %s = permute(%s_t);  %most = reduce(%s) {axes = [0]}
 
-a · bᵀ is b · aᵀ transposed, and lanes transpose by giving registers other names. Each wave then has whole columns of
-%s, and combines them by itself. A product that takes such sums as its second operand takes them as its first instead:
-both have the same rows then, in the same waves.
+a · bᵀ is b · aᵀ transposed, and a permute costs nothing: it renames registers. Each wave then has whole columns of %s,
+and reduces them without other waves. A product with such an accumulator as its second operand gets it as its first
+operand instead: both have the same rows then, in the same waves.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def turn_products(kernel: Kernel) -> Kernel:
 
 
 def _turned(kernel: Kernel) -> Iterator[Value]:
-    """The products to be computed the other way round."""
+    """Yield the results of the products to transpose."""
     makers = {v: op for op in walk(kernel.body) for v in op.results}
     along: dict[Value, set[int]] = {}
-    """Along which axes the sums of each product are combined, element by element before."""
+    """The axes along which the accumulator of each product is reduced, directly or through elementwise ops."""
     for op in walk(kernel.body):
         if isinstance(op, Reduce):
             for sums in (sums_in(op.x, axis, makers) for axis in op.axes):

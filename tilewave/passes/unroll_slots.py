@@ -1,4 +1,4 @@
-"""Steps that take turns in the slots of a memory are written out, one for each slot.
+"""Unroll a loop by its number of pipeline stages, so that every step has a constant stage index.
 
     loop(15) {                                     loop(7) {
       copy_async_chunks(…, sa[(i + 1) % 2])    →     copy_async_chunks(…, sa[1]);  acc = matrix(load(sa[0]), …, acc)
@@ -6,8 +6,8 @@
     }                                              }
                                                    copy_async_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
 
-Where a slot lies is then a number that the instruction says, and no arithmetic of addresses is left in the loop. Where
-it is known at the launch only how often a loop goes round, the steps behind its whole turns are done or not.
+The offset of a stage is then an immediate of the instruction, and no address arithmetic is left in the loop. Where the
+trip count is known at the launch only, each step after the unrolled loop is predicated.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MANY_SUMS = Reason(
 
 @dataclass(frozen=True)
 class UnrollSlots:
-    """`most_slots`: more steps than this are too long a loop.
+    """`most_slots`: with more stages the unrolled loop would be too long.
 
     `most_carried_words`: where a lane carries more registers from step to step, LLVM copies sums between ordinary and
-    accumulation registers.
+    accumulation registers (VGPRs and AGPRs).
     """
 
     most_slots: int = 4
@@ -57,7 +57,7 @@ class UnrollSlots:
             slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
             counts = {count for _, count in slots.values()}
             if counts <= {1}:
-                return None  # nothing takes turns
+                return None  # there is one stage only
             try:
                 self.check(op, counts)
             except Left as left:
@@ -78,7 +78,7 @@ class UnrollSlots:
 
 
 def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
-    """The numbers of slots in a loop's body: so far ahead of the step's own number, modulo so many."""
+    """Return the stage indices in a loop's body: their offset from the step's number, and the number of stages."""
     ahead, found = {loop.body.args[0]: 0}, {}
     for op in loop.body.ops:
         if isinstance(op, (Add, Mod)) and op.a in ahead:
@@ -101,7 +101,7 @@ class _Writer:
         self.index, *self.carried = loop.body.args
 
     def steps(self, trips: int, slots: int) -> tuple[Value, ...]:
-        """Write all of them; what the last one yields."""
+        """Emit all steps of a known trip count, and return the values that the last one yields."""
         turns = trips // slots if trips // slots > 1 else 0
         sums = self.turns(self.builder.const(turns, name="turns"), slots) if turns else self.loop.init
         for step in range(turns * slots, trips):
@@ -109,7 +109,7 @@ class _Writer:
         return sums
 
     def any_steps(self, most: int, slots: int) -> tuple[Value, ...]:
-        """The same for a number of steps that is not known: those behind whole turns are done or not, one by one."""
+        """Emit the steps of a dynamic trip count: each step after the unrolled loop is in a loop of one or no trip."""
         trips, first, sums = Number(self.builder, self.loop.trips).larger(0), self.zero(), self.loop.init
         if most >= slots:
             turns = trips // slots
@@ -122,7 +122,7 @@ class _Writer:
         return Number(self.builder, self.builder.const(0))
 
     def perhaps(self, trips: Number, index: Number, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
-        """A step that `trips` says is done or not."""
+        """Emit a step that runs if `trips` is 1."""
         builder = self.builder
         once, args = builder.fresh("once", INDEX_SCALAR), tuple(builder.fresh(v.name, v.type) for v in self.carried)
         with builder.region():
@@ -132,7 +132,7 @@ class _Writer:
         return results
 
     def turns(self, trips: Value, slots: int) -> tuple[Value, ...]:
-        """A loop whose body has a step for every slot."""
+        """Emit the unrolled loop, whose body has a step for every stage."""
         builder = self.builder
         turn = builder.fresh("turn", INDEX_SCALAR)
         args = tuple(builder.fresh(v.name, v.type) for v in self.carried)
@@ -148,7 +148,7 @@ class _Writer:
         return results
 
     def step(self, index: Value, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
-        """One step under new names; what it yields."""
+        """Emit one step with fresh names, and return the values that it yields."""
         new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
         for op in self.loop.body.ops:
             if isinstance(op, Yield):

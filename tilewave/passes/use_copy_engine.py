@@ -1,9 +1,9 @@
-"""Tiles go from global to shared memory without passing through lanes, where the machine can copy boxes by itself.
+"""Load tiles from global to shared memory by TMA, where the machine has it.
 
     %x = read(%a, [%m, %k]) : tile<128x64xf16>     →   copy(%a, [%m, %k], %x_shared, []) {axes = [0, 1]}
     write(%x, %x_shared, [%c0, %c0])
 
-All tiles of a kernel or none: what lanes bring and what the engine brings are awaited in different ways.
+TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA loads are different.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class UseCopyEngine:
         return rewrite(kernel, copy)
 
     def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[CopiedTile]:
-        """Everything that is staged, in one block or in blocks inside each other; raises `Left` where the engine cannot
-        bring it."""
+        """Return all staged tiles, of one block or of nested blocks; raise `Left` where TMA cannot load one of
+        them."""
         finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
         homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
         found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
@@ -109,7 +109,7 @@ class UseCopyEngine:
 
 @dataclass(frozen=True)
 class CopiedTile:
-    """A tile that is read from global memory, and written to shared memory and nowhere else."""
+    """A tile that is read from global memory, and written to shared memory only."""
 
     read: Read
     write: Write
@@ -129,7 +129,7 @@ class CopiedTile:
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
-        if isinstance(row, int):  # open rows are looked at when it is launched
+        if isinstance(row, int):  # dynamic rows are checked at the launch
             want(row * size % grain == 0 or is_one_row(memory), ROWS_APART, loc, **facts, bytes=row * size)
         want(positions.divisor(self.read.at[stored[-1]]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
@@ -141,7 +141,7 @@ class CopiedTile:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Which axis of global memory each of the shared memory's runs along."""
+        """The axis of global memory for each axis of shared memory."""
         return tuple(self.read.axes[axis] for axis in self.write.axes)
 
 
@@ -165,7 +165,7 @@ class _Finder:
         return isinstance(op, Write) and op.memory in self.staged
 
     def move(self, op: Op, block: Block) -> CopiedTile:
-        """A tile that this block moves for its own products, or for those of blocks inside it."""
+        """Return a tile that this block loads for its own products, or for those of blocks inside it."""
         assert isinstance(op, Write)
         read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
         if read is None:

@@ -1,10 +1,10 @@
-"""Keep the sums of packed products in the matrix unit's own registers for as long as a loop adds to them.
+"""Keep the sums of packed products in the registers of the matrix unit for as long as a loop adds to them.
 
     %sum = loop(%trips, [%zero]) … mma(%x, %y, %acc)   →  %acc_0 = zero_accumulator()
                                                           %acc_1 = loop(%trips, [%acc_0]) … accumulate(%x, %y, %acc)
                                                           %sum = read_accumulator(%acc_1)
 
-A matrix unit holds one set of sums at a time; a product whose sums are used inside the loop is taken in and out around
+A matrix unit holds one set of sums at a time; a product whose sums are used inside the loop loads and reads them in
 each step.
 """
 
@@ -67,7 +67,7 @@ def use_matrix_unit(kernel: Kernel) -> Kernel:
 
 
 def _carried(loop: Loop, product: Op, used: object) -> int | None:
-    """Which of a loop's carried values are the product's sums, if nothing else in the loop touches them."""
+    """Return the index of the product's sums among a loop's carried values; None where another op uses them."""
     assert isinstance(product, Mma)
     last = loop.body.ops[-1]
     if product not in loop.body.ops or not isinstance(last, Yield) or product.acc not in loop.body.args[1:]:

@@ -1,6 +1,6 @@
-"""Walk tiles with reductions part by part, so that no part is more than registers hold.
+"""Tile reductions: tiles that are reduced are computed part by part, so that each part fits into registers.
 
-A row of 4096, parts of 128. What needs a reduction's result belongs to a later phase; each phase is a loop:
+A row of 4096, parts of 128. Ops that need a reduction's result are in a later phase; each phase is a loop:
 
     %x = read(%a, [%m, %n])             →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was
     %max = reduce(%x) {how = max}          %max = reduce(%max_0)
@@ -9,12 +9,12 @@ A row of 4096, parts of 128. What needs a reduction's result belongs to a later 
     write(div(%e, broadcast(%sum)), …)     loop(32): what was kept of %e, div, write
 
 Parts and runs are powers of two, so sums of runs are nodes of the tree in which all elements are added, and the tree of
-those sums is the rest of it: every bit stays. Where elements may be combined in any order, each part is combined with
-what the parts before gave.
+those sums is the rest of it: results are bit-identical. Where elements may be combined in any order, each part is
+combined with the result of the parts before.
 
-What a later phase needs is read and computed again, unless that takes a function, a quotient or a reduction, or the
-memory is written in between: then it is kept in memory of the workgroup's own. What is read again comes from a cache;
-meanwhile the next rows can be brought there (`ahead`).
+Values that a later phase needs are read and computed again, unless that takes a function, a quotient or a reduction, or
+the memory is written in between: then they are stored in memory of the workgroup. What is read again comes from a
+cache; meanwhile the next rows can be prefetched (`ahead`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from tilewave.ir.rewrite import map_blocks, names, rename, walk
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, Tile, Type
 
 WALKED: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read, Write, Reduce, Shift)
-"""What this pass takes part by part."""
+"""Ops that this pass computes part by part."""
 
 NO_PARTS = Reason("{op} cannot be computed part by part, so tiles with reductions stay whole")
 FROM_OUTSIDE = Reason("a loop takes or gives the tile here whole, so it is not walked part by part")
@@ -67,7 +67,7 @@ TOUCHED_AGAIN = Reason("{memory} is written and touched again, so tiles with red
 
 @dataclass(frozen=True)
 class WalkReductions:
-    """Parts of at most `elements`; floats are added in runs of `run` neighbours first, both powers of two."""
+    """Computes parts of at most `elements`; floats are summed in runs of `run` neighbours first, both powers of two."""
 
     elements: int
     run: int
@@ -96,7 +96,7 @@ class _Walker:
     done: bool = False
 
     def block(self, block: Block) -> Block:
-        """A block with its tiles walked one axis after the other; those inside it likewise."""
+        """Return a block with its large tiles tiled one axis after the other, and its inner blocks likewise."""
         block = self.sunk(block)
         while (plan := self.plan(replace(block, ops=tuple(self.one_axis_each(block.ops))))) is not None:
             self.done = True
@@ -104,11 +104,11 @@ class _Walker:
         return replace(block, ops=tuple(map_blocks(op, self.block) for op in block.ops))
 
     def sunk(self, block: Block) -> Block:
-        """A block whose loops make what they take along the axes of large tiles: each can then be walked by itself."""
+        """Return a block whose loops compute the large tiles that they use, so that each loop can be tiled alone."""
         return sunk(block, self.wishes.is_large, self.written, self.builder)
 
     def one_axis_each(self, ops: Sequence[Op]) -> Iterator[Op]:
-        """Reductions along several axes as one along each, the last first."""
+        """Yield ops with reductions along several axes as one along each, the last first."""
         for op in ops:
             if not isinstance(op, Reduce) or len(op.axes) == 1:
                 yield op
@@ -121,7 +121,7 @@ class _Walker:
             yield Reduce(x, (min(op.axes),), op.how, results=op.results, loc=op.loc)
 
     def plan(self, block: Block) -> _Plan | None:
-        """The next axis to walk: those that are kept first, so that each part has its own phases."""
+        """Return the plan for the next axis: axes that are not reduced come first, so that each part has all phases."""
         large = [v for op in walk(block) for v in op.results if self.wishes.is_large(v)]
         if not large:
             return None
@@ -145,12 +145,12 @@ class _Walker:
 
 
 def _runs_along(op: Op, axes: Axes, label: Label) -> bool:
-    """Whether it takes or gives tiles with this axis; those that only stand inside its regions do not count."""
+    """Whether `op` uses or defines tiles with this axis; tiles that are only inside its regions do not count."""
     return any(isinstance(v.type, Tile) and label in axes.of(v) for v in (*_taken(op), *op.results))
 
 
 def _taken(op: Op) -> set[Value]:
-    """Its operands, and what its regions use from outside."""
+    """Return the operands of an op, and the outside values that its regions use."""
     inside = [inner for block in op.blocks for inner in walk(block)]
     made = {v for inner in inside for v in inner.results}
     made |= {v for o in (op, *inside) for block in o.blocks for v in block.args}
@@ -163,7 +163,7 @@ def _power_below(n: int) -> int:
 
 @dataclass
 class _Plan:
-    """In which phase each op of a block belongs, when one axis is walked; raises `Left` where it cannot be."""
+    """The phase of each op of a block when one axis is tiled; raises `Left` where it cannot be."""
 
     of: Block
     axes: Axes
@@ -172,7 +172,7 @@ class _Plan:
     part: int
     is_inner: bool
     phase: dict[Value, int] = field(default_factory=dict)
-    """Of tiles along the axis the phase that makes them; of the others the first phase that may use them."""
+    """For tiles along the axis the phase that computes them; for other values the first phase that may use them."""
     walked: list[tuple[int, Op]] = field(default_factory=list)
     apart: list[tuple[int, Op]] = field(default_factory=list)
 
@@ -198,20 +198,20 @@ class _Plan:
         self.check_order()
 
     def after_parts(self, op: Op) -> int:
-        """The first phase in which what an op touches was written by all parts."""
+        """Return the first phase in which all parts have written the memories that an op accesses."""
         memories = {memory for inner in _with_inner(op) for memory in (*inner.read, *inner.written)}
         writing = [phase for phase, other in self.walked if any(memories & {*o.written} for o in _with_inner(other))]
         return max(writing, default=-1) + 1
 
     def check_loops(self) -> None:
-        """A loop that is repeated for each part gives what does not lie along the axis to nobody but the parts."""
+        """Raise `Left` where a loop that is repeated for each part has other results that are used outside."""
         loops = [op for _, op in self.walked if isinstance(op, (Loop, While))]
         given = {v for op in loops for v in op.results if not self.is_along(v)}
         for op in (*(op for _, op in self.apart), *(op for op in self.of.ops if isinstance(op, Yield))):
             want(given.isdisjoint(_taken(op)), FROM_OUTSIDE, op.loc)
 
     def can_be_walked(self, op: Op) -> bool:
-        """Loops carry parts of tiles as long as nothing is combined along the axis."""
+        """Whether an op can be tiled; loops carry parts of tiles as long as nothing is combined along the axis."""
         if isinstance(op, (Loop, While)):
             return self.label not in self.axes.contracted()
         touches = any(map(self.is_along, (*op.operands, *op.results)))
@@ -222,7 +222,7 @@ class _Plan:
         return max(phase for phase, _ in (*self.walked, *self.apart)) + 1
 
     def axis(self, v: Value) -> int | None:
-        """Which axis of v is walked."""
+        """Return the axis of `v` that is tiled; None where it has none."""
         labels = self.axes.of(v) if isinstance(v.type, Tile) else ()
         return labels.index(self.label) if self.label in labels else None
 
@@ -239,7 +239,7 @@ class _Plan:
         return isinstance(op, Shift) and self.axis(op.x) == op.axis
 
     def check_order(self) -> None:
-        """What touches a memory that is written does so in the order in which it stands, or at one place."""
+        """Raise `Left` where accesses to a written memory would change their order, unless all are at one position."""
         when = {id(op): (phase, 1) for phase, op in self.walked} | {id(op): (phase, 0) for phase, op in self.apart}
         ops = [op for op in self.of.ops if not isinstance(op, Yield)]
         for memory in dict.fromkeys(v for op in walk(self.of) for v in op.written):
@@ -253,7 +253,7 @@ class _Plan:
                 want(alike, TOUCHED_AGAIN, touching[-1].loc, memory=memory.name)
 
     def place(self, op: Op) -> tuple[object, ...]:
-        """Where along a memory's axis the parts of an op's tile lie; of one without parts, itself."""
+        """Return the memory axis and the position of the parts of an op's tile; the op's id where it has no parts."""
         tile = op.tile if isinstance(op, Write) else op.results[0] if op.results else None
         axis = self.axis(tile) if tile is not None else None
         if axis is None or not isinstance(op, (Read, Write)):
@@ -261,12 +261,12 @@ class _Plan:
         return op.axes[axis], BlockScalars(self.of).formula(op.at[op.axes[axis]])
 
     def is_kept(self, op: Op) -> bool:
-        """Whether later phases find what an op made in memory, and do not compute it again."""
+        """Whether later phases load the result of `op` from memory, and do not compute it again."""
         written = isinstance(op, Read) and any(op.memory in other.written for other in walk(self.of))
         return isinstance(op, DEAR) or written
 
     def last_row(self) -> tuple[Value, Extent] | None:
-        """Where the tiles begin along an axis whose parts are independent, and where what they write ends."""
+        """Return the begin of tiles along an axis whose parts are independent, and the end of what they write."""
         if self.label in self.axes.contracted():
             return None
         writes = [o for _, op in self.walked for o in _with_inner(op) if isinstance(o, Write)]
@@ -282,7 +282,7 @@ class _Plan:
         return None if at in inside or self.phase.get(at, 0) else (at, length)
 
     def needed(self, phase: int) -> tuple[list[Op], list[Value]]:
-        """The ops of a phase with those of earlier ones that are computed again, and what is kept for it."""
+        """Return the ops of a phase, with those of earlier phases that are repeated, and the values loaded for it."""
         makers = {v: (made, op) for made, op in self.walked for v in op.results}
         again: set[Value] = set()
         kept: dict[Value, None] = {}
@@ -314,7 +314,7 @@ def _defined(op: Op) -> Iterator[Value]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Parts of one length: how many, where the first begins."""
+    """Parts of one length: the begin of the first, the length, and how many there are."""
 
     first: int
     size: int
@@ -322,7 +322,7 @@ class _Piece:
 
 
 def _pieces(extent: int, part: int, run: int) -> list[_Piece]:
-    """Whole parts, then falling powers of two, then what is shorter than a run."""
+    """Return whole parts, then falling powers of two, then the rest that is shorter than a run."""
     found, at = [_Piece(0, part, extent // part)], extent // part * part
     while part > run and at < extent:
         part //= 2
@@ -333,7 +333,7 @@ def _pieces(extent: int, part: int, run: int) -> list[_Piece]:
 
 
 class _Emitter:
-    """Writes a block's phases, one loop or more for each."""
+    """Emits the phases of a block, one loop or more for each."""
 
     def __init__(self, plan: _Plan, wishes: WalkReductions, builder: Builder) -> None:
         self.plan, self.builder = plan, builder
@@ -341,9 +341,9 @@ class _Emitter:
         self.loc: Loc = plan.of.ops[0].loc
         self.builder.locate = lambda: self.loc
         self.memories: dict[Value, Value] = {}
-        """Where what later phases need is kept, and the sums of runs."""
+        """Memories of values for later phases, and of the sums of runs."""
         self.found: dict[Value, list[Value]] = {}
-        """Of reductions without an order, what is left of the parts."""
+        """Partial results of reductions that have no order, by result."""
 
     def block(self) -> Block:
         plan = self.plan
@@ -381,7 +381,7 @@ class _Emitter:
         return self.builder.emit(Read, memory, at, axes, type=Tile(shape, memory.type.dtype))
 
     def finish(self, op: Reduce) -> None:
-        """A reduction's result from those of the parts."""
+        """Emit a reduction's result from those of the parts."""
         builder, (axis,) = self.builder, op.axes
         if op.has_order:
             shape = _with(op.x.type.shape, axis, -(-self.plan.extent // self.run))
@@ -399,7 +399,7 @@ def _with(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
 
 
 class _Part:
-    """The ops of a phase on parts of one length."""
+    """Emits the ops of a phase for parts of one length."""
 
     def __init__(self, emitter: _Emitter, phase: int, ops: Sequence[Op], kept: Sequence[Value], piece: _Piece) -> None:
         self.emitter, self.phase, self.ops, self.kept, self.piece = emitter, phase, ops, kept, piece
@@ -430,7 +430,7 @@ class _Part:
             self.emitter.found.setdefault(op.result, []).append(x)
 
     def trips(self, bound: tuple[Value, Extent] | None) -> Value:
-        """As many parts as begin inside what is written."""
+        """Return the number of parts that begin inside what is written."""
         builder, piece = self.builder, self.piece
         count = builder.const(piece.count)
         if bound is None:
@@ -452,7 +452,7 @@ class _Part:
             self.op(op)
 
     def counted(self, unit: int) -> Value:
-        """Where the part begins, in units of so many elements."""
+        """Return the begin of the part, in units of `unit` elements."""
         step = self.builder.binary(Mul, self.number, self.builder.const(self.piece.size // unit))
         return self.builder.binary(Add, step, self.builder.const(self.piece.first // unit))
 
@@ -480,14 +480,14 @@ class _Part:
             case Loop() | While():
                 op = map_blocks(op, self.region)
             case _:
-                pass  # nothing but its tiles says which part it takes
+                pass  # only its tiles depend on the part
         self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in op.results})
         self.builder.ops.append(rename(op, self.new))
         for v in op.results:
             self.keep(v)
 
     def guard(self, op: Read | Write, tile: Value) -> tuple[int, ...]:
-        """Of a boundary tile, parts may lie behind the end of the memory as a whole."""
+        """Return the predicated axes of an access: parts of a boundary tile may be outside the memory as a whole."""
         axis = self.plan.axis(tile)
         return op.guard if axis is None else tuple(sorted({*op.guard, op.axes[axis]}))
 
@@ -499,7 +499,7 @@ class _Part:
             return Block(tuple(self.new[v] for v in block.args), tuple(self.builder.ops))
 
     def keep(self, v: Value) -> None:
-        """For a later phase; what is computed again was kept before, if at all."""
+        """Store `v` for a later phase; values that are computed again were stored before, if at all."""
         memory = self.emitter.memories.get(v)
         if memory is not None and v not in self.kept:
             x = self.new[v]
@@ -513,7 +513,7 @@ class _Part:
         return tuple(self.builder.binary(Add, v, self.offset) if a == along else v for a, v in enumerate(at))
 
     def next_rows(self, op: Read) -> tuple[int, ...]:
-        """What is read next lies behind the tile's rows, where this part was read before."""
+        """Return the distance to the next rows, to prefetch them where this part was read before; else ()."""
         mine, shape = self.plan.axis(op.result), op.result.type.shape
         others = [axis for axis in range(len(shape)) if axis != mine]
         again = self.phase > self.plan.phase.get(op.result, self.phase)
@@ -523,13 +523,13 @@ class _Part:
         return tuple(shape[rows] if axis == op.axes[rows] else 0 for axis in range(op.memory.type.rank))
 
     def count(self, op: Iota) -> Value:
-        """The numbers of a part's elements in the tile."""
+        """Return the numbers of a part's elements in the tile."""
         here = self.builder.emit(Iota, type=self.smaller(op.result))
         first = self.builder.cast(self.offset, op.result.type.dtype)
         return self.builder.binary(Add, here, self.builder.emit(Broadcast, first, type=here.type))
 
     def reduce(self, op: Reduce) -> None:
-        """The sums of a part's runs are written down; without an order, a part is combined with those before."""
+        """Store the sums of a part's runs; without an order, combine the part with those before."""
         x = self.new[op.x]
         if not op.has_order:
             before = self.carried.get(op.result)

@@ -1,13 +1,13 @@
-"""Rows that are reduced whole get a length that lanes can share evenly; what is beyond never counts.
+"""Pad rows that are reduced whole to a length that lanes can share evenly; the padding never counts.
 
 %x = read(%a, [%m, %c0]) : tile<1x1000xf32>       →  %x = read(%a, [%m, %c0]) : tile<1x1024xf32>
 %s = reduce(%x) {axes = [1], how = sum}              %inside = less(%places, %c1000) …
                                                      %s = reduce(select(%inside, %x, %zero)) {axes = [1], how = sum}
 
-That is a power of two, or for longer rows a whole number of parts, one for each wave and each a power of two. A row is
-whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one reads
-zeros there and writes nothing; what a formula places goes nowhere there. Other tiles keep their lengths: what lies
-behind them belongs to somebody else.
+The length is a power of two, or for longer rows a whole number of parts, one per wave and each a power of two. A row is
+whole where every access along it begins at 0 and the memory ends where the row ends, so that the padded row reads zeros
+there and writes nothing; gathered and scattered elements get positions outside the memory. Other tiles keep their
+lengths, because the elements past their end belong to other tiles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewave.ir.rewrite import map_blocks, names, rename, walk
 from tilewave.ir.types import Tile, Type
 
 PART_BYTES, MOST_PARTS = 2048, 16
-"""What a wave of 32 lanes takes of a row, in four chunks of 16 bytes a lane, and how many waves share one at most."""
+"""Bytes of a row for a wave of 32 lanes, in four chunks of 16 bytes a lane, and the most waves that share a row."""
 
 
 def widen_rows(kernel: Kernel) -> Kernel:
@@ -49,7 +49,7 @@ class _Widening:
         self.old, self.axes = kernel, Axes(kernel.body.ops)
         self.positions, self.builder = BlockScalars(kernel.body), Builder(names(kernel))
         self.lengths: dict[Label, int] = {}
-        """The rows to be widened, and how long each is in memory."""
+        """The rows to pad, and the length of each in memory."""
         for op in walk(kernel.body):
             if isinstance(op, Reduce):
                 for axis in op.axes:
@@ -59,7 +59,7 @@ class _Widening:
         self.wider = {v: Value(v.name, self.widened(v)) for v in _tiles(kernel) if self.widened(v) != v.type}
 
     def is_whole(self, label: Label, extent: int) -> bool:
-        """Whether all that moves along it is a whole row in memory."""
+        """Whether every access along `label` is to a whole row in memory."""
         for op in walk(self.old.body):
             match op:
                 case Read(memory, at, axes) | Write(_, memory, at, axes):
@@ -71,7 +71,7 @@ class _Widening:
                 case Mma() if self.goes_along(op, label):
                     return False
                 case _:
-                    pass  # touches no memory along the row
+                    pass  # accesses no memory along the row
         return True
 
     def goes_along(self, op: Op, label: Label) -> bool:
@@ -83,14 +83,14 @@ class _Widening:
         return Tile(tuple(self.longer(label, n) if label in self.lengths else n for label, n in shape), v.type.dtype)
 
     def longer(self, label: Label, length: int) -> int:
-        """The length that a row gets."""
+        """Return the padded length of a row."""
         part = PART_BYTES // self.element_bytes(label)
         while -(-length // part) > MOST_PARTS:
             part *= 2
         return _power_above(length) if length <= part else -(-length // part) * part
 
     def element_bytes(self, label: Label) -> int:
-        """Of what is read along a row, the narrowest."""
+        """Return the bytes of the narrowest element that is read along a row."""
         reads = (op for op in walk(self.old.body) if isinstance(op, Read) and label in self.axes.of(op.result))
         return min((op.result.type.dtype.bytes for op in reads), default=4)
 
@@ -119,7 +119,7 @@ class _Widening:
         self.builder.ops.append(wider)
 
     def nowhere_behind(self, where: Block, along: Sequence[Label]) -> Block:
-        """A formula for where elements lie, with a place outside the memory for those behind the ends of rows."""
+        """Return a formula of positions that is outside the memory for elements past the ends of rows."""
         ends = [(v, self.lengths[label]) for v, label in zip(where.args, along, strict=True) if label in self.lengths]
         *ops, end = where.ops
         if not ends or not end.operands:
@@ -134,7 +134,7 @@ class _Widening:
 
 
 def _nothing(op: Reduce) -> int | float | bool:
-    """What is combined with a row without changing it, the sign of its zeros included."""
+    """Return the identity of a reduction, which changes no row, the sign of its zeros included."""
     found, dtype = identity(op.how, op.x.type.dtype), op.x.type.dtype
     return -0.0 if op.how == "sum" and dtype.is_float else found
 

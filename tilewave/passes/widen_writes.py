@@ -1,12 +1,12 @@
-"""Results leave in 16 bytes a lane: where lanes hold fewer neighbours, their wave brings them into rows first.
+"""Widen stores to 16 bytes a lane: where lanes hold fewer neighbours, their wave first transposes them into rows.
 
     write(%sums, %c, [%m, %n])   →   %c_shared = overlay(%y_shared) : memory<8x16x64xf16, shared, pad(4)>
                                      write_through(%sums, %c, [%m, %n], %c_shared)
 
-A lane holds four neighbours of the sums: 16 bytes of f32, but 8 of f16. Each wave has a part of the memory to itself,
-so that its lanes need no barrier among them. The bytes are those of a staged operand that nobody reads any more: the
-kernel takes no more shared memory than before. Where nothing was staged, a memory is allocated that leaves room for as
-many waves as a compute unit runs.
+A lane holds four neighbours of the sums: 16 bytes of f32, but 8 of f16. Each wave has its own part of the memory, so
+that its lanes need no barrier among waves. The bytes are those of a staged operand that is dead by then: the kernel
+needs no more shared memory than before. Where nothing was staged, the allocated memory leaves room for as many waves as
+a compute unit runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 ROW_BYTES = (128, 64)
-"""How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
+"""Possible lengths of a chunk's rows; shorter ones are no better than what lanes hold."""
 
 ACROSS_ROWS = Reason(
     "{memory} is written across its rows, so lanes store {bytes} bytes at a time or less",
@@ -105,13 +105,13 @@ class _Widening:
             return op
 
     def is_narrow(self, op: Write) -> bool:
-        """Whether a lane's four neighbours are less than it can store."""
+        """Whether a lane's four neighbours are narrower than the widest store."""
         dtype = op.tile.type.dtype
         narrow = NEIGHBOURS * dtype.bytes < self.machine.widest_load_bytes and dtype != BOOL
         return narrow and len(op.axes) > 1 and lies_in(op.memory, "global")
 
     def chunk(self, op: Write, block: Block, position: int) -> tuple[Value | None, Memory]:
-        """Where a wave brings its part into rows: the memory whose bytes it takes, and what it makes of them."""
+        """Return the memory whose bytes a wave reuses to transpose its part into rows, and the type of the rows."""
         layout = self.checked_layout(op)
         under = self.free(block, position)
         waves = prod(self.old.waves)
@@ -123,14 +123,14 @@ class _Widening:
         return under, kind
 
     def checked_layout(self, op: Write) -> Layout:
-        """How lanes hold the tile; the memory must have rows for more than they hold side by side."""
+        """Return the layout of the tile; raise `Left` where the rows of the memory do not allow wider stores."""
         memory, size, widest = op.memory.type, op.tile.type.dtype.bytes, self.machine.widest_load_bytes
         facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
         shapes = {"tile": dims(op.within), "padded": dims(op.tile.type.shape)}
         want(not op.within, PADDED, op.loc, **facts, **shapes)
         rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, op.loc, **facts)
-        length = memory.extents[-1]  # where it is open, most tiles lie inside as a whole
+        length = memory.extents[-1]  # with a dynamic one, most tiles are no boundary tiles
         row_bytes = length * size if isinstance(length, int) else 0
         more = {"row_bytes": row_bytes, "widest": widest, "elements": widest // size}
         want(row_bytes % widest == 0, RAGGED_ROWS, op.loc, **facts, **more)
@@ -140,7 +140,7 @@ class _Widening:
         return layout
 
     def sums(self, op: Write) -> Layout | None:
-        """How lanes hold the tile, if as a matrix instruction leaves its sums."""
+        """Return the layout of the tile, if it is that of a matrix instruction's accumulator."""
         held = self.spreads.held(op.tile)
         shape, waves = op.tile.type.shape, self.spreads.waves
         own = shape[-2] // waves[0], shape[-1] // waves[1]
@@ -149,7 +149,7 @@ class _Widening:
         return next((layout for layout in found if held == (layout,)), None)
 
     def free(self, block: Block, position: int) -> Value | None:
-        """The largest staged memory that is used in front of this write alone, and first of all staged there."""
+        """Return the largest staged memory that is written first, and used before this write only, if there is one."""
         before, all_uses = _uses(block.ops[:position]), _uses(self.old.body.ops)
         filled = [m for m in self.staged if isinstance(next(iter(before[m]), None), (Write, CopyAsync))]
         free = [m for m in filled if before[m] == all_uses[m]]
@@ -170,7 +170,7 @@ def _bytes(memory: Value) -> int:
 
 
 def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
-    """The ops that touch each memory, in order."""
+    """Return the ops that access each memory, in order."""
     found: dict[Value, list[Op]] = defaultdict(list)
     for op in walk(Block((), tuple(ops))):
         for v in op.operands:

@@ -1,4 +1,4 @@
-"""The order of passes behind the tile level, decided here and nowhere else; each line says why it stands there."""
+"""The order of the passes after the tile level, defined only here; each comment gives the reason for a place."""
 
 from __future__ import annotations
 
@@ -76,95 +76,99 @@ from tilewave.pipeline.runner import Pass
 
 
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
-    """From whole tiles to register blocks of `rows` x `cols`."""
+    """Return the passes from whole tiles to register blocks of `rows` x `cols`."""
     return (
-        add_up_parts,  # first: whoever follows sees loops that are whole
-        WalkReductions(4 * cols, 8),  # early: it leaves tiles of other shapes behind
-        SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
+        add_up_parts,  # first, because later passes expect K loops that are not split
+        WalkReductions(4 * cols, 8),  # before split_tiles, because it leaves tiles of other shapes
+        SplitTiles(rows, cols),  # before prepack_operands, because the size of a block decides the panels
         PrepackOperands(rows, cols, unit, formats),
-        simplify,  # last: folds the positions of blocks and panels
+        simplify,  # last, because it folds the positions of blocks and panels
     )
 
 
 def cpu_in_place(cols: int) -> tuple[Pass, ...]:
-    """The same, where operands are read where they lie: to pack them costs more than small products do. Tiles stay
-    whole, and what a step turns of them is turned once for all of its rows."""
+    """Return the passes for small products, which read operands in place: packing would cost more than the product.
+
+    Tiles stay whole, and what a step transposes of them is transposed once for all of its rows.
+    """
     return (add_up_parts, dissolve_loops, WalkReductions(4 * cols, 8), simplify)
 
 
 def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
-    """The same, with sums in the registers of a matrix unit."""
-    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed
+    """Return the passes of `cpu`, with accumulators in the registers of a matrix unit."""
+    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # after prepack_operands, because it needs panels
 
 
 def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
-    """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
+    """Return the passes from whole tiles to lane code; `pipelining` overlaps loads and products, or is empty."""
     return (
-        add_up_parts,  # first: whoever follows sees loops that are whole
-        dissolve_loops,  # early: a single step needs no pipeline, and no barrier for the step behind it
-        hoist_reads,  # before anybody counts or stages what a step reads
-        widen_rows,  # before waves are counted: it is the longer rows that they share
-        ChooseWaves(machine),
-        ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
-        pad_products,  # behind: tiles grow to whole blocks of what was chosen; whoever follows sees no others
-        chain_products,  # behind: it counts rows; before staging: it says in which order operands are read
-        shift_through_shared,  # behind: it is the longer rows that move; before layouts are asked for
-        StageShared(machine),
-        # Before the loop is pipelined, which copies the loads.
+        add_up_parts,  # first, because later passes expect K loops that are not split
+        dissolve_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
+        hoist_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
+        widen_rows,  # before choose_wave_count, because waves share the padded rows
+        ChooseWaves(machine),  # before reduce_across_waves, because layouts depend on the number of waves
+        ChooseInstructions(machine, places),  # before stage_shared, because the instruction decides what is staged
+        pad_products,  # after select_mma, because tiles are padded to blocks of the selected instruction
+        chain_products,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
+        shift_through_shared,  # after pad_rows, because padded rows are shifted; before passes that need layouts
+        StageShared(machine),  # before coalesce_loads, which spreads the loads of staged tiles over all lanes
+        # Before pipelining, because software_pipeline copies the loads.
         MinimizeGlobalLoads(machine.widest_load_bytes, machine.shared.widest_bytes),
-        LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
-        *pipelining,  # before barriers: it decides what must be waited for
-        reduce_across_waves,  # before layouts are converted: what waves left for each other can be had in any
-        ConvertLayouts(machine),  # before barriers: what waves exchange goes through memories
-        WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
-        place_barriers,
-        FitShared(machine, places),  # behind everything that allocates
-        guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
-        separate_edges,  # behind: it takes guards away
-        compute_at_launch,  # behind: how many steps lie inside
-        distribute_lanes,
-        take_parts_first,  # behind: writes are cut into parts there
-        simplify,  # folds the positions of lanes
-        compare_places,  # behind: it looks at sums as simple as they get
-        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
-        RecomputeRows(),
-        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
-        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
-        InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
-        UnrollSlots(),  # last: it repeats what was ordered
-        simplify,
+        LoadIntoShared(machine, _slots(pipelining)),  # after coalesce_loads, because it takes the widest loads
+        *pipelining,  # before place_barriers, because it decides what has to be waited for
+        reduce_across_waves,  # before convert_layouts, because partial results can be read in any layout
+        ConvertLayouts(machine),  # before place_barriers, because waves exchange tiles through shared memory
+        WidenWrites(machine),  # after pipelining and before place_barriers, because it reuses the bytes of staged tiles
+        place_barriers,  # after widen_stores, the last pass that adds accesses to shared memory
+        FitShared(machine, places),  # after widen_stores, the last pass that allocates
+        guard_edges,  # last on tiles, because the passes above move reads, and each access has its own predicates
+        separate_edges,  # after predicate_edges, because it removes predicates
+        compute_at_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch
+        distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
+        take_parts_first,  # after distribute_lanes, which slices the writes
+        simplify,  # after distribute_lanes, because it folds the positions of lanes
+        compare_places,  # after simplify, because it matches sums in their simplest form
+        MeetOnce(),  # before rematerialize, because what it moves after a barrier is rematerialized there
+        RecomputeRows(),  # after distribute_lanes, because it counts the registers of lanes
+        StoreInParts(),  # after rematerialize, because rematerialized values need not be live all at once
+        LoadEarly(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
+        # After hoist_loads, because it orders the final loads and products.
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),
+        UnrollSlots(),  # after interleave_mma, because it repeats the ordered steps
+        simplify,  # last, because unroll_stages makes the stage indices constants
     )
 
 
 def _slots(pipelining: Sequence[Pass]) -> int:
-    """How many steps of what is brought past the registers shared memory will hold at once."""
+    """Return the number of pipeline stages for tiles that are copied past the registers."""
     return max((p.slots_of_brought for p in pipelining if isinstance(p, PipelineLoop)), default=1)
 
 
 def prefetch(buffers: int) -> tuple[Pass, ...]:
-    """Load ahead while multiplying."""
+    """Return the passes that load ahead while multiplying."""
     return (
         PipelineLoop(buffers),
-        simplify,  # finds how often its loops go round
-        dissolve_loops,  # loops of one round disappear, and with them barriers that only further rounds would need
+        simplify,  # after software_pipeline, because it computes the trip counts of its loops
+        dissolve_loops,  # after simplify, so that loops of one trip, and barriers for their next trips, disappear
     )
 
 
 def hopper_plain(
     machine: Chip, places: Places, pipelining: Sequence[Pass], vector_bytes: int | None = None
 ) -> tuple[Pass, ...]:
-    """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it.
+    """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
-    Rows begin and end at multiples of `vector_bytes`, or, unsaid, of what the widest load moves.
+    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
+    `lanes` gives the reasons for passes without a comment.
     """
     return (
-        LimitVectors(vector_bytes or machine.widest_load_bytes),  # first: whoever asks how tiles are held must know it
-        TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
+        LimitVectors(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
+        TurnNarrowProducts(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         ShareParts(machine.processors),
-        add_up_parts,  # behind: what workgroups cannot share
+        add_up_parts,  # after split_k, because it serializes the splits that workgroups cannot share
         dissolve_loops,
         hoist_reads,
-        turn_products,  # before instructions are chosen: groups of waves lie below each other
+        turn_products,  # before select_mma, because warpgroups split the rows of the product
         widen_rows,
         ChooseWaves(machine),
         ChooseInstructions(machine, places),
@@ -175,7 +179,8 @@ def hopper_plain(
         *pipelining,
         reduce_across_waves,
         ConvertLayouts(machine),
-        StageWrites(machine, by_engine=False),  # behind: it asks how tiles are held; before shared memory is full
+        # After convert_layouts, because it needs layouts; before check_shared_capacity, because it allocates.
+        StageWrites(machine, by_engine=False),
         place_barriers,
         FitShared(machine, places),
         guard_edges,
@@ -183,11 +188,11 @@ def hopper_plain(
         compute_at_launch,
         distribute_lanes,
         simplify,
-        compare_places,  # behind: it looks at sums as simple as they get
-        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
-        RecomputeRows(),  # behind: it is lanes that hold rows
-        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
-        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
+        compare_places,  # after simplify, because it matches sums in their simplest form
+        MeetOnce(),  # before rematerialize, because what it moves after a barrier is rematerialized there
+        RecomputeRows(),  # after distribute_lanes, because it counts the registers of lanes
+        StoreInParts(),  # after rematerialize, because rematerialized values need not be live all at once
+        LoadEarly(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
         simplify,
     )
 
@@ -201,61 +206,65 @@ def hopper(
     open_on_lines: bool = True,
     streamed: Streamed = NOTHING_STREAMED,
 ) -> tuple[Pass, ...]:
-    """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
+    """Return the passes where TMA can load all tiles: a producer warp issues the loads, `stages` steps ahead.
 
-    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
+    Where shared memory holds fewer stages, the pipeline has fewer, but not below `fewest`; None: the pass chooses.
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
-    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
+    `open_on_lines`: whether arrays with rows of dynamic length begin them on cache lines.
+    `streamed`: the arrays that L2 does not keep. `lanes` gives the reasons for passes without a comment.
     """
     return (
-        RepackRows(machine),  # first: whoever asks where rows begin must know that they are copied
-        TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
-        take_a_step,  # before: whoever makes parts of a depth must know that there is one
-        ShareParts(machine.processors),  # before: what its author cuts is not cut again
-        add_up_parts,  # behind: what workgroups cannot share
-        SplitLastRound(  # makes rounds, or
+        RepackRows(machine),  # first, because later passes need the alignment of the packed copies
+        TurnNarrowProducts(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        take_a_step,  # before split_k and stream_k, because they split a K of at least one step
+        ShareParts(machine.processors),  # before stream_k, because a sum that its author splits is not split again
+        add_up_parts,  # after split_k, because it serializes the splits that workgroups cannot share
+        SplitLastRound(  # before make_persistent, because it makes the kernel persistent itself where it splits tiles
             workgroups or machine.processors,
             line_bytes=machine.line_bytes,
             open_on_lines=open_on_lines,
             only_few=not workgroups,
         ),
-        MakePersistent(workgroups),  # leaves it to this one
-        alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
-        hoist_reads,  # behind: it moves what stands between loops
-        mask_once,  # before: fewer masks are told apart then
-        tell_whole_steps,  # on tiles, whose positions are sums
-        turn_products,  # before instructions are chosen: groups of waves lie below each other
+        MakePersistent(workgroups),  # after stream_k, because it takes the kernels that stream_k leaves
+        # After make_persistent, because it needs loops over tiles; before stage_shared, which adds to the K loops.
+        alternate_depth,
+        hoist_reads,  # after alternate_k_direction, because it moves what is between the loops
+        mask_once,  # before mark_unmasked_steps, because fewer masks are left to mark
+        tell_whole_steps,  # before distribute_lanes, because positions of tiles are sums
+        turn_products,  # before select_mma, because warpgroups split the rows of the product
         ChooseInstructions(machine, places),
         pad_products,
         shift_through_shared,
         StageShared(machine),
-        UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
-        MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        UseCopyEngine(machine),  # after stage_shared, because it replaces the reads and writes of staged tiles
+        MinimizeGlobalLoads(machine.widest_load_bytes),  # after use_tma, because it takes what lanes still load
         reduce_across_waves,
         ConvertLayouts(machine),
         place_barriers,
         guard_edges,
-        StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
+        StageWrites(machine),  # after place_barriers, because distribute_lanes adds the barriers of warpgroups
         distribute_lanes,
-        take_parts_first,  # behind: writes are cut into parts there
-        LoadInParts(),  # behind: what is loaded is wanted in parts now
-        skip_whole_masks,  # on lanes: what decides a mask is left out too
-        compare_with_steps,  # behind: it looks for loops in which masks are apart
-        keep_maximum,  # before: where it does, there are no factors
-        skip_unit_factors,  # on lanes: each wave asks for itself
-        SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
-        ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each tells
-        OrderCopies(streamed),  # behind: it asks what is shared
-        lag_products,  # behind: it takes steps of rings apart
-        simplify,
-        dissolve_loops,  # of a first step that stands in front of its loop, much is known
-        skip_zeros,  # behind: what loops begin with is settled
-        overlap_steps,  # behind: the first product of a loop is told apart by its number
-        StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
-        StartEarly(streamed),  # behind roles: each waits by itself, when it is ready
-        FitShared(machine, places),  # behind the ring
-        ShareProcessors(machine),  # behind it, too
-        carry_slots,  # behind whoever asks of which step a slot is
-        MultiplyByReciprocals(),  # last: whatever computes positions is there
-        simplify,
+        take_parts_first,  # after distribute_lanes, which slices the writes
+        LoadInParts(),  # after slice_elementwise, because loads are used in slices then
+        skip_whole_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
+        compare_with_steps,  # after drop_true_masks, because it looks for the loops that this puts around masks
+        keep_maximum,  # before skip_unit_rescaling, because deferred rescaling leaves no factors
+        skip_unit_factors,  # after distribute_lanes, because each wave tests its own factors
+        # After distribute_lanes, because each role is a program of lanes.
+        SpecializeWaves(machine, stages, fewest if stages else 1),
+        # After specialize_waves, because it changes on which mbarriers the roles arrive.
+        ShareCopies(machine, open_on_lines=open_on_lines),
+        OrderCopies(streamed),  # after multicast_loads, because multicast tiles are loaded first
+        lag_products,  # after specialize_waves, because it takes the steps of pipelines apart
+        simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
+        dissolve_loops,  # after delay_dependent_mma, because much is known of the step that it peels
+        skip_zeros,  # after fold_trivial_loops, because the initial values of loops are final then
+        overlap_steps,  # after peel_accumulator_init, because the step number marks the first product of a loop
+        StaggerGroups(),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
+        StartEarly(streamed),  # after specialize_waves, because each role waits itself, when it is ready
+        FitShared(machine, places),  # after specialize_waves, because it allocates the pipeline stages
+        ShareProcessors(machine),  # after specialize_waves, because occupancy depends on the pipeline stages
+        carry_slots,  # after overlap_mma, because that derives stage indices from step numbers
+        MultiplyByReciprocals(),  # after all passes that compute positions, because it takes all divisions
+        simplify,  # last, because strength_reduce_division leaves arithmetic to fold
     )

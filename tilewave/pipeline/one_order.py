@@ -1,4 +1,4 @@
-"""`batch_invariant`: that a kernel's passes leave every sum in one order, for every tile; proved from its IR."""
+"""`batch_invariant`: prove from the IR that passes leave each sum of a kernel in one order, the same for every tile."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PROVED = Reason(
 )
 NO_SUM = Reason("it adds nothing up over several steps")
 STAGING = ("stage_shared", "prepack_operands")
-"""Passes from here on move tiles to where they are multiplied, step by step, and leave the steps as they are."""
+"""From these passes on, tiles are moved to where they are multiplied, and the order of steps does not change."""
 
 
 def want_one_order(name: str, start: Kernel, steps: Sequence[Step]) -> tuple[Declined, ...]:
-    """What is proved of each sum, for `why()`; an error where the bits of one may change with the batch."""
+    """Return what is proved of each sum, for `why()`; raise where the result of one may change with the batch."""
     found, broken = sum_orders(judged(start, steps))
     for why in broken:
         raise ConstraintError(f"{name} is not batch invariant: {why.what}", loc=why.loc, remedy=why.remedy)
@@ -29,10 +29,10 @@ def want_one_order(name: str, start: Kernel, steps: Sequence[Step]) -> tuple[Dec
 
 
 def judged(start: Kernel, steps: Sequence[Step]) -> Kernel:
-    """The kernel behind the passes that decide in which order steps are taken.
+    """Return the kernel after the passes that decide the order of steps.
 
-    Parts into which the author cuts a sum are added up in one order by whoever shares them, so the kernel is looked at
-    as it was before.
+    Where the author splits a sum, `split_k` adds the partial sums in a fixed order, so the kernel before it is
+    returned.
     """
     kernel = start
     for step in steps:
@@ -49,5 +49,5 @@ def _shares(kernel: Kernel) -> bool:
 
 
 def _is_cut(kernel: Kernel) -> bool:
-    """Whether its author cuts a sum into parts."""
+    """Whether the author splits a sum (split-K)."""
     return any(isinstance(op, Loop) and op.split > 1 for op in walk(kernel.body))

@@ -1,4 +1,4 @@
-"""Run passes one after the other, verify after each, and keep what each did."""
+"""Run passes in order, verify the kernel after each, and record what each did."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Step:
     after: Kernel
     seconds: float
     declined: tuple[Declined, ...] = ()
-    """Where it could have helped and did not, and why."""
+    """Remarks: where the pass could have helped and did not, and why."""
 
     @property
     def changed(self) -> bool:
         return self.before != self.after
 
     def diff(self, context: int = 3) -> str:
-        """A unified diff of the texts, or "(unchanged)"."""
+        """Return a unified diff of the IR texts, or "(unchanged)"."""
         before, after = str(self.before).splitlines(), str(self.after).splitlines()
         lines = list(difflib.unified_diff(before, after, lineterm="", n=context))[2:]
         return "\n".join(lines) or "(unchanged)"
@@ -47,7 +47,7 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
             said = p(kernel)
         after = kernel
         if said is not kernel:
-            after = replace(said, declined=())  # each step has its own
+            after = replace(said, declined=())  # because remarks belong to the step
             verify(after)
         steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start, said.declined))
         kernel = after
@@ -55,35 +55,35 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
 
 
 def pass_name(p: Pass) -> str:
-    """`map_workgroups` for the function of that name and for the class MapWorkgroups."""
+    """Return `map_workgroups` for the function of that name and for the class MapWorkgroups."""
     name = getattr(p, "__name__", type(p).__name__)
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 def decision(p: Pass) -> str:
-    """The pass with its parameters."""
+    """Return the text of a pass with its parameters."""
     return p.__name__ if hasattr(p, "__name__") else repr(p)
 
 
 def after(steps: Iterable[Step], name: str, otherwise: Kernel) -> Kernel:
-    """The kernel behind a pass; where the list leaves it out, another."""
+    """Return the kernel after a pass; `otherwise` where the list leaves the pass out."""
     return next((step.after for step in steps if step.name == name), otherwise)
 
 
 def last_on_tiles(steps: Sequence[Step], start: Kernel) -> Kernel:
-    """The last kernel that still speaks of whole tiles."""
+    """Return the last kernel at the tile level."""
     return next((step.after for step in reversed(steps) if step.after.level == "tile"), start)
 
 
 def numbered(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps, those of one name told apart: `simplify`, `simplify_2`."""
+    """Return the steps, with repeated names numbered: `simplify`, `simplify_2`."""
     steps = tuple(steps)
     names = told_apart(step.name for step in steps)
     return tuple(replace(step, name=name) for step, name in zip(steps, names, strict=True))
 
 
 def told_apart(names: Iterable[str]) -> list[str]:
-    """The names, with a number behind the second of a kind, the third, …"""
+    """Return the names, with a number appended to the second of a kind, the third, …"""
     count: dict[str, int] = {}
     found = []
     for name in names:

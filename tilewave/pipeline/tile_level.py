@@ -1,4 +1,4 @@
-"""The passes that every target begins with; alone, because code from the cache needs no others."""
+"""The passes that every target begins with, in a separate module, because code from the cache needs no others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tilewave.pipeline.runner import Pass
 
 
 def tile_level(order: TileOrder) -> tuple[Pass, ...]:
-    """What every target begins with."""
+    """Return the passes that every target begins with."""
     return (
-        MapWorkgroups(order),  # first: everything behind it may look at where tiles are
-        orient_reads,  # before simplify, which drops what it leaves unused
+        MapWorkgroups(order),  # first, because later passes need the positions of tiles
+        orient_reads,  # before simplify, which removes the permutes that it leaves unused
         simplify,
-        skip_masked_steps,  # behind: it knows positions as sums, which are as simple as they get then
-        compute_at_launch,  # behind: what is moved there is as simple as it gets
+        skip_masked_steps,  # after simplify, because it matches positions as sums in their simplest form
+        compute_at_launch,  # after simplify, because the scalars that it hoists are folded then
     )

@@ -1,4 +1,4 @@
-"""What the passes of a kernel left as it was, and why: for people a table of lines, for programs a tuple of records."""
+"""Remarks: what the passes of a kernel left unchanged, and why; for people a table, for programs a tuple of records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "no pass declined anything"
 
 @dataclass(frozen=True)
 class WhyRow:
-    """One thing that one pass left as it was."""
+    """The remark of one pass on one thing that it left unchanged."""
 
     step: str
     """The pass, by the name of its step."""
@@ -34,18 +34,18 @@ class WhyRow:
 
     @property
     def line(self) -> str:
-        """`gemm.py:21`, or nothing where no line is to blame."""
+        """`gemm.py:21`, or an empty text where the remark is on no line."""
         return str(self.loc) if self.loc.line else ""
 
     @property
     def record(self) -> dict[str, str]:
-        """For JSON."""
+        """The remark as a JSON object."""
         return {"pass": self.step, "line": self.line, "what": self.what, "remedy": self.remedy}
 
 
 @dataclass(frozen=True)
 class Why:
-    """Rows in the order of the passes; prints as a table."""
+    """Remarks in the order of the passes; prints as a table."""
 
     rows: tuple[WhyRow, ...]
 
@@ -54,19 +54,19 @@ class Why:
         return Why(tuple(WhyRow(step.name, declined) for step in steps for declined in step.declined))
 
     def of_options(self, declined: Iterable[Declined]) -> Why:
-        """With what was asked for when it was compiled, and is taken as something else."""
+        """Return the remarks with those on compile options that are replaced by others."""
         return Why((*(WhyRow("options", d) for d in declined), *self.rows))
 
     def of_sums(self, proved: Iterable[Declined]) -> Why:
-        """With what is proved of the order of sums."""
+        """Return the remarks with what is proved of the order of sums."""
         return Why((*(WhyRow("batch_invariant", d) for d in proved), *self.rows))
 
     def of_choice(self, declined: Declined) -> Why:
-        """With what was chosen because nobody said it."""
+        """Return the remarks with the one on the tile sizes that were chosen where the author gives none."""
         return Why((WhyRow("tiles", declined), *self.rows))
 
     def of_a_call(self, declined: Iterable[Declined]) -> Why:
-        """With what the arrays of a call keep the code from."""
+        """Return the remarks with those on the arrays of a call, which keep it from faster code."""
         return Why((*self.rows, *(WhyRow("call", d) for d in declined)))
 
     def __iter__(self) -> Iterator[WhyRow]:
