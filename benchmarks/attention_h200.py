@@ -46,7 +46,14 @@ TILES = {64: (192, 128), 128: (128, 128), 256: (128, 64)}
 """Queries and keys, for heads of so many elements."""
 SHORT_TILE, SHORT_SEQ = (128, 128), 1024
 """Of heads of 64, which short sequences would leave too few tiles of."""
-LADDER = ("make_persistent", "keep_maximum", "lag_products", "stage_writes", "mask_once", "skip_whole_masks")
+LADDER = (
+    "make_persistent",
+    "defer_rescaling",
+    "delay_dependent_mma",
+    "stage_epilogue",
+    "merge_masks",
+    "drop_true_masks",
+)
 
 
 @dataclass(frozen=True)

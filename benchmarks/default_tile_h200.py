@@ -25,7 +25,7 @@ import tilewave
 from tilewave import TilewaveError, WaveCompileOptions, f16, f32, iterate, mma, read, sym, wave, wave_compile, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
-from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.default import TunableKernel, machine_of
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCKS = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
@@ -96,7 +96,7 @@ def space_cells():
     ranked = []
     for shape in SPACE_SHAPES:
         sizes = dict(zip((M, N, K), shape, strict=True))
-        open_tiles = UndecidedKernel.of(product("NT"), sizes, (), {}, TARGET)
+        open_tiles = TunableKernel.of(product("NT"), sizes, (), {}, TARGET)
         tiles = dict.fromkeys(tuple(c.point[s] for s in BLOCKS) for c in open_tiles.choices())
         ranked.append([(shape, tile) for tile in tiles])
     for at in range(max(map(len, ranked))):

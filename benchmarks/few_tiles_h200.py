@@ -64,21 +64,21 @@ class Configuration:
     rows: int = 0
     columns: int = 0
     parts: int = 0
-    buffers: int | None = None
+    num_stages: int | None = None
     depth: int = 64
 
     def __str__(self) -> str:
         if not self.rows:
             return "unasked"
         parts = f" in {self.parts}" if self.parts else ""
-        stages = f", {self.buffers} stages" if self.buffers else ""
+        stages = f", {self.num_stages} stages" if self.num_stages else ""
         return f"{self.rows}x{self.columns}x{self.depth}{parts}{stages}"
 
     def compiled(self, shape: tuple[int, int, int]) -> Any:
         subs = dict(zip((M, N, K), shape, strict=True))
         tile = {BLOCK_M: self.rows, BLOCK_N: self.columns, BLOCK_K: self.depth} if self.rows else {}
         parts = {PARTS: self.parts} if self.parts else {}
-        options = tw.WaveCompileOptions(subs={**subs, **tile, **parts}, target=TARGET, buffers=self.buffers)
+        options = tw.WaveCompileOptions(subs={**subs, **tile, **parts}, target=TARGET, num_stages=self.num_stages)
         return tw.wave_compile(options, tw.wave(constraints(self.parts))(gemm))
 
 
@@ -105,7 +105,7 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
         if width // 2 not in (64, 128):
             yield Configuration(128, width // 2, depth=128)
     if not quick:
-        yield Configuration(rows, 64, buffers=4)
+        yield Configuration(rows, 64, num_stages=4)
         yield Configuration(rows, 64, 2 if tiles <= 66 else 0, depth=128)
         yield Configuration(rows, 128)
         yield Configuration(rows, 128, depth=128)

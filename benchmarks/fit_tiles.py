@@ -25,12 +25,12 @@ from pathlib import Path
 import tilewave
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
-from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.default import TunableKernel, machine_of
 from tilewave.tune.fitted import HOPPER
 from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.measured import DATA, H200, measured_launches
 from tilewave.tune.neighbours import FARTHEST, Neighbours, neighbours_of
-from tilewave.tune.space import BUFFERS, SPLIT
+from tilewave.tune.space import NUM_STAGES, SPLIT
 
 TARGET = "sm_90a"
 FITTED = (
@@ -53,9 +53,9 @@ FITTED = (
     "scattered",
     "outside_row",
     "short_row",
-    "odd_store",
+    "unaligned_store",
     "held_store",
-    "turned_store",
+    "transposed_store",
     "unit_bytes_per_second",
     "few_units",
     "latency",
@@ -69,13 +69,13 @@ FITTED = (
     "lane_line",
     "kept_bytes_per_second",
     "hbm_share",
-    "off_lines_copied",
+    "unaligned_lines_copied",
     "many_sums",
     "sharpness",
     "early_sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0, "kept_bytes_per_second": 1e13}
-LEAST = {"off_lines_copied": 1.0, "many_sums": 1.0}
+LEAST = {"unaligned_lines_copied": 1.0, "many_sums": 1.0}
 UNSURE = 0.03
 """Times that are predicted this near each other, as a share, are taken for one another."""
 BAD = 0.12
@@ -86,18 +86,20 @@ BAD = 0.12
 def undecided(shape, layout):
     made = gemm(shape, tilewave.f16, out=tilewave.f16, layout=layout.lower())
     sizes = {s: v for s, v in made.subs.items() if s in (M, N, K)}
-    return UndecidedKernel.of(made.kernel, sizes, (), {}, TARGET)
+    return TunableKernel.of(made.kernel, sizes, (), {}, TARGET)
 
 
 def knobs(launch):
-    return {s.name: n for s, n in {SPLIT: launch.split, BUFFERS: launch.buffers}.items() if n and (s, n) != (SPLIT, 1)}
+    return {
+        s.name: n for s, n in {SPLIT: launch.split, NUM_STAGES: launch.num_stages}.items() if n and (s, n) != (SPLIT, 1)
+    }
 
 
 def cut(launch):
     open_tiles = undecided(launch.shape, launch.layout)
     point = dict(zip(open_tiles.space.tiles, launch.tile, strict=True))
-    problem = replace(open_tiles.problem, in_one_order=launch.in_one_order)
-    return problem.cut(point | {s: n for s, n in {SPLIT: launch.split, BUFFERS: launch.buffers}.items() if n})
+    problem = replace(open_tiles.problem, in_fixed_order=launch.in_fixed_order)
+    return problem.cut(point | {s: n for s, n in {SPLIT: launch.split, NUM_STAGES: launch.num_stages}.items() if n})
 
 
 def shapes_of(rows):
@@ -202,7 +204,7 @@ def told(launch):
     return (
         "x".join(map(str, launch.tile))
         + f" in {launch.split}" * (launch.split > 1)
-        + f" {launch.buffers}b" * (launch.buffers > 0)
+        + f" {launch.num_stages}b" * (launch.num_stages > 0)
     )
 
 
@@ -268,9 +270,9 @@ def main():
 
 def report(found):
     shares = []
-    for (shape, layout, in_one_order), chosen, best, share in found:
+    for (shape, layout, in_fixed_order), chosen, best, share in found:
         shares.append(share)
-        told_shape = f"{'x'.join(map(str, shape))} {layout}" + ", one order" * in_one_order
+        told_shape = f"{'x'.join(map(str, shape))} {layout}" + ", one order" * in_fixed_order
         print(f"{told_shape}: {told(chosen)} at {share:.3f} of {told(best)}", flush=True)
     mean = math.exp(sum(map(math.log, shares)) / len(shares))
     print(f"{len(shares)} shapes: {mean:.3f} in the geometric mean, {min(shares):.3f} at worst")

@@ -23,25 +23,25 @@ import tilewave as tw
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import K, M, N
 from tilewave.tune.choose import ALIGNED, bucket
-from tilewave.tune.default import UndecidedKernel, largest_sizes, machine_of
+from tilewave.tune.default import TunableKernel, largest_sizes, machine_of
 from tilewave.tune.measured import H200, measured_launches
 from tilewave.tune.records import STRENGTHS, TileRecord
 from tilewave.tune.store import FILE, SHIPPED
 
 TARGET = "sm_90a"
 FEWEST_POINTS, FEWEST_ROWS, EVEN = 8, 64, 64
-ALIKE = 1.005
+REPLAY = 1.005
 """Times as long as the best take launches that another card may tell the other way round."""
 NEAR_THE_END = 0.8
 """The least share of a bucket's largest depth that tells what is best for the bucket."""
 AXES = {"N": ((M, K), (K, N)), "T": ((K, M), (N, K))}
 
 
-def undecided(sizes, layout, in_one_order):
+def undecided(sizes, layout, in_fixed_order):
     """Where sizes are left out, they are open."""
     axes = AXES[layout[0]][0], AXES[layout[1]][1]
-    found = UndecidedKernel.of(product_kernel(ProductForm(tw.f16, tw.f16, *axes)), sizes, (), {}, TARGET)
-    return found.for_all_batches() if in_one_order else found
+    found = TunableKernel.of(product_kernel(ProductForm(tw.f16, tw.f16, *axes)), sizes, (), {}, TARGET)
+    return found.for_all_batches() if in_fixed_order else found
 
 
 def sizes_of(product):
@@ -62,14 +62,14 @@ def buckets_of(product):
 def tells(product, launches):
     (rows, *weights), _, _ = product
     is_narrow = any(one.tile[0] < FEWEST_ROWS for one in launches) and not any(n % EVEN for n in weights)
-    has_narrow = rows >= FEWEST_ROWS or is_narrow or any(one.in_one_order for one in launches)
+    has_narrow = rows >= FEWEST_ROWS or is_narrow or any(one.in_fixed_order for one in launches)
     return len(launches) >= FEWEST_POINTS and has_narrow
 
 
 def is_in_one_order(launch):
     """Whether its workgroups share no tile, though they might."""
     machine, work = machine_of(TARGET), cut(launch)
-    alike = machine.predict(work) == machine.predict(replace(work, in_one_order=True))
+    alike = machine.predict(work) == machine.predict(replace(work, in_fixed_order=True))
     return launch.split == 1 and alike
 
 
@@ -101,13 +101,13 @@ def is_legal(launch, open_tiles):
 def point_of(launch, symbols):
     point = dict(zip((s.name for s in symbols), launch.tile, strict=True))
     point |= {"split": launch.split} if launch.split > 1 else {}
-    return point | ({"buffers": launch.buffers} if launch.buffers else {})
+    return point | ({"buffers": launch.num_stages} if launch.num_stages else {})
 
 
 def best_of(launches, open_tiles):
     """(the quickest, and what it is predicted to take; among some that cards do not tell apart, the model does)."""
     quickest = min(one.seconds for one in launches)
-    alike = [one for one in launches if one.seconds <= ALIKE * quickest]
+    alike = [one for one in launches if one.seconds <= REPLAY * quickest]
     predicted = [open_tiles.at(point_of(one, open_tiles.space.tiles), "").prediction.seconds for one in alike]
     return min(zip(alike, predicted, strict=True), key=lambda told: told[1])
 

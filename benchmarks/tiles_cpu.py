@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 from tilewave import WaveCompileOptions, f32, wave_compile  # noqa: E402
 from tilewave.kernels import gemm  # noqa: E402
 from tilewave.kernels.products import K, M, N  # noqa: E402
-from tilewave.tune.default import UndecidedKernel  # noqa: E402
+from tilewave.tune.default import TunableKernel  # noqa: E402
 
 FEWEST = 3
 
@@ -46,7 +46,7 @@ def measured(shape):
     kernel = gemm(shape, f32).kernel
     sizes = {M: m, N: n, K: k}
     rows = []
-    for choice in UndecidedKernel.of(kernel, sizes, (), {}, "cpu").choices():
+    for choice in TunableKernel.of(kernel, sizes, (), {}, "cpu").choices():
         one = wave_compile(WaveCompileOptions(subs={**sizes, **choice.point}, target="cpu"), kernel)
         tile = "x".join(map(str, [*choice.point.values()][:2]))
         rows.append((least(lambda one=one: one(a, b, c)), tile, choice.prediction.seconds))

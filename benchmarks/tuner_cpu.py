@@ -26,7 +26,7 @@ from tilewave.bench.measure import PAUSE_SECONDS
 from tilewave.compile import as_chosen
 from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.search import RUNS
 
 SHAPES = (
@@ -57,7 +57,7 @@ def measured(text, rounds):
     axes = BATCH[:1] if batch else ()
     form = ProductForm(tw.f32, tw.f32, (M, K), (N, K) if layout == "nt" else (K, N), axes)
     subs = {M: m, N: n, K: k} | ({BATCH[0]: batch} if batch else {})
-    open_tiles = UndecidedKernel.of(product_kernel(form), subs, (), {}, "cpu")
+    open_tiles = TunableKernel.of(product_kernel(form), subs, (), {}, "cpu")
     choices = open_tiles.predicted({})
     before = {s: min(v, dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), (m, n, k), strict=True))[s]) for s, v in BEFORE.items()}
     choices = [*choices, open_tiles.at({s.name: v for s, v in before.items()}, "")]

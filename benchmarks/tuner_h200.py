@@ -46,7 +46,7 @@ from tilewave.cli.bench import SHAPES
 from tilewave.compile import as_chosen
 from tilewave.runtime.cuda_driver import DeviceMemory, cuda_driver
 from tilewave.tune.choose import rank
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.search import candidates, unlike_each_other
 
 LONGEST, LEAST = 16384, 256
@@ -82,7 +82,7 @@ def shapes_like(file):
 
 
 def undecided(shape, layout):
-    return UndecidedKernel.of(product(layout), dict(zip((M, N, K), shape, strict=True)), (), {}, TARGET)
+    return TunableKernel.of(product(layout), dict(zip((M, N, K), shape, strict=True)), (), {}, TARGET)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Point:
             "dtype": "f16",
             "tile": "x".join(map(str, self.tile)),
             "split": c.split,
-            "buffers": c.buffers or 0,
+            "buffers": c.num_stages or 0,
             "order": c.order,
             "predicted": round(1e6 * c.prediction.seconds, 3),
             "runs": self.runs,

@@ -23,7 +23,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.kernels import Heads, Scores
 from tilewave.kernels.attentions import attention_tile_for
-from tilewave.kernels.key_splits import DecodeWay, rows_tile_for
+from tilewave.kernels.split_kv import DecodeWay, rows_tile_for
 
 TANH_ULPS, LOG2_ULPS = (
     max(column[name] for column in bounds().values() if name in column) for name in ("tanh", "log2")
@@ -153,8 +153,10 @@ class Problem:
         target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
         of_k, rows, parts = self.heads[1], self.sharing * self.queries, -(-self.keys // length)
         tile = rows_tile_for(target, heads, self.dtype, rows)
-        find = shipped.attention_parts_kernel(tile, heads, self.scores, self.queries, f32, *[self.dtype] * 3, self.bias)
-        join = shipped.join_parts_kernel(self.size_v, f32, self.out, f32)
+        find = shipped.attention_splits_kernel(
+            tile, heads, self.scores, self.queries, f32, *[self.dtype] * 3, self.bias
+        )
+        join = shipped.join_splits_kernel(self.size_v, f32, self.out, f32)
         means, sums = (poisoned((parts, self.batch, of_k, rows, *more), f32) for more in ((self.size_v,), ()))
         q, added = self.in_rows(self.q), [] if self.added is None else [self.in_rows(self.added)]
         execute(way, find.compile(target=target), q, self.k, self.v, *added, means, sums, length)

@@ -2,141 +2,141 @@
 
 from kernels import FORMATS
 
-from tilewave.analysis.streaming import Streamed
-from tilewave.ir.places import Places
+from tilewave.analysis.l2_residency import Streamed
+from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
-from tilewave.passes.add_up_parts import add_up_parts
-from tilewave.passes.alternate_depth import alternate_depth
-from tilewave.passes.carry_slots import carry_slots
-from tilewave.passes.chain_products import chain_products
-from tilewave.passes.choose_instructions import ChooseInstructions
-from tilewave.passes.choose_waves import ChooseWaves
-from tilewave.passes.compare_places import compare_places
-from tilewave.passes.compare_with_steps import compare_with_steps
-from tilewave.passes.compute_at_launch import compute_at_launch
-from tilewave.passes.convert_layouts import ConvertLayouts
-from tilewave.passes.dissolve_loops import dissolve_loops
-from tilewave.passes.fit_shared import FitShared
-from tilewave.passes.guard_edges import guard_edges
-from tilewave.passes.hoist_reads import hoist_reads
-from tilewave.passes.keep_maximum import keep_maximum
-from tilewave.passes.lag_products import lag_products
-from tilewave.passes.limit_vectors import LimitVectors
-from tilewave.passes.load_early import LoadEarly
-from tilewave.passes.load_in_parts import LoadInParts
-from tilewave.passes.load_into_shared import LoadIntoShared
-from tilewave.passes.make_persistent import MakePersistent
-from tilewave.passes.map_workgroups import MapWorkgroups
-from tilewave.passes.mask_once import mask_once
-from tilewave.passes.meet_once import MeetOnce
-from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
-from tilewave.passes.order_copies import OrderCopies
-from tilewave.passes.orient_reads import orient_reads
-from tilewave.passes.overlap_steps import overlap_steps
-from tilewave.passes.pad_products import pad_products
-from tilewave.passes.pipeline_loop import PipelineLoop
-from tilewave.passes.place_barriers import place_barriers
-from tilewave.passes.prepack_operands import PrepackOperands
-from tilewave.passes.recompute_rows import RecomputeRows
-from tilewave.passes.reduce_across_waves import reduce_across_waves
-from tilewave.passes.repack_rows import RepackRows
-from tilewave.passes.separate_edges import separate_edges
-from tilewave.passes.share_copies import ShareCopies
-from tilewave.passes.share_parts import ShareParts
-from tilewave.passes.share_processors import ShareProcessors
-from tilewave.passes.shift_through_shared import shift_through_shared
-from tilewave.passes.simplify import simplify
-from tilewave.passes.skip_masked_steps import skip_masked_steps
-from tilewave.passes.skip_unit_factors import skip_unit_factors
-from tilewave.passes.skip_whole_masks import skip_whole_masks
-from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.specialize_waves import SpecializeWaves
-from tilewave.passes.split_last_round import SplitLastRound
-from tilewave.passes.split_tiles import SplitTiles
-from tilewave.passes.stage_shared import StageShared
-from tilewave.passes.stage_writes import StageWrites
-from tilewave.passes.stagger_groups import StaggerGroups
-from tilewave.passes.start_early import StartEarly
-from tilewave.passes.store_in_parts import StoreInParts
-from tilewave.passes.take_a_step import take_a_step
-from tilewave.passes.take_parts_first import take_parts_first
-from tilewave.passes.tell_whole_steps import tell_whole_steps
-from tilewave.passes.turn_narrow_products import TurnNarrowProducts
-from tilewave.passes.turn_products import turn_products
-from tilewave.passes.unroll_slots import UnrollSlots
-from tilewave.passes.use_copy_engine import UseCopyEngine
-from tilewave.passes.use_matrix_unit import use_matrix_unit
-from tilewave.passes.walk_reductions import WalkReductions
-from tilewave.passes.widen_rows import widen_rows
-from tilewave.passes.widen_writes import WidenWrites
+from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
+from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
+from tilewave.passes.grid.make_persistent import MakePersistent
+from tilewave.passes.grid.map_workgroups import MapWorkgroups
+from tilewave.passes.grid.raise_occupancy import RaiseOccupancy
+from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.split_k import SplitK
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.grid.take_first_step import take_first_step
+from tilewave.passes.lanes.fuse_wave_reductions import FuseWaveReductions
+from tilewave.passes.lanes.peel_edges import peel_edges
+from tilewave.passes.lanes.predicate_edges import predicate_edges
+from tilewave.passes.lanes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.lanes.rematerialize import Rematerialize
+from tilewave.passes.lanes.slice_elementwise import slice_elementwise
+from tilewave.passes.lanes.slice_loads import SliceLoads
+from tilewave.passes.lanes.slice_stores import SliceStores
+from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
+from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
+from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
+from tilewave.passes.memory.coalesce_loads import CoalesceLoads
+from tilewave.passes.memory.convert_layouts import ConvertLayouts
+from tilewave.passes.memory.direct_to_shared import DirectToShared
+from tilewave.passes.memory.limit_vector_width import LimitVectorWidth
+from tilewave.passes.memory.multicast_loads import MulticastLoads
+from tilewave.passes.memory.order_tma_loads import OrderTmaLoads
+from tilewave.passes.memory.pack_unaligned import PackUnaligned
+from tilewave.passes.memory.place_barriers import place_barriers
+from tilewave.passes.memory.prepack_operands import PrepackOperands
+from tilewave.passes.memory.shift_through_shared import shift_through_shared
+from tilewave.passes.memory.stage_epilogue import StageEpilogue
+from tilewave.passes.memory.stage_shared import StageShared
+from tilewave.passes.memory.use_tma import UseTma
+from tilewave.passes.memory.widen_stores import WidenStores
+from tilewave.passes.schedule.carry_stage_index import carry_stage_index
+from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
+from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.hoist_loads import HoistLoads
+from tilewave.passes.schedule.overlap_mma import overlap_mma
+from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
+from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
+from tilewave.passes.schedule.specialize_waves import SpecializeWaves
+from tilewave.passes.schedule.unroll_stages import UnrollStages
+from tilewave.passes.softmax.defer_rescaling import defer_rescaling
+from tilewave.passes.softmax.drop_true_masks import drop_true_masks
+from tilewave.passes.softmax.hoist_mask_compares import hoist_mask_compares
+from tilewave.passes.softmax.mark_unmasked_steps import mark_unmasked_steps
+from tilewave.passes.softmax.merge_masks import merge_masks
+from tilewave.passes.softmax.skip_masked_blocks import skip_masked_blocks
+from tilewave.passes.softmax.skip_unit_rescaling import skip_unit_rescaling
+from tilewave.passes.tile.chain_mma import chain_mma
+from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
+from tilewave.passes.tile.fold_permutes import fold_permutes
+from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
+from tilewave.passes.tile.licm_reads import licm_reads
+from tilewave.passes.tile.pad_mma import pad_mma
+from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.select_mma import SelectMma
+from tilewave.passes.tile.simplify import simplify
+from tilewave.passes.tile.split_tiles import SplitTiles
+from tilewave.passes.tile.tile_reductions import TileReductions
+from tilewave.passes.tile.transpose_mma import transpose_mma
+from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 
 PASSES = {
-    "add_up_parts": lambda text: add_up_parts,
-    "alternate_depth": lambda text: alternate_depth,
-    "carry_slots": lambda text: carry_slots,
-    "chain_products": lambda text: chain_products,
-    "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
-    "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
-    "compare_places": lambda text: compare_places,
-    "compare_with_steps": lambda text: compare_with_steps,
-    "compute_at_launch": lambda text: compute_at_launch,
+    "serialize_split_k": lambda text: serialize_split_k,
+    "alternate_k_direction": lambda text: alternate_k_direction,
+    "carry_stage_index": lambda text: carry_stage_index,
+    "chain_mma": lambda text: chain_mma,
+    "select_mma": lambda text: SelectMma(CHIPS[text], Places()),
+    "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text]),
+    "vectorize_bounds_checks": lambda text: vectorize_bounds_checks,
+    "hoist_mask_compares": lambda text: hoist_mask_compares,
+    "hoist_to_launch": lambda text: hoist_to_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
-    "dissolve_loops": lambda text: dissolve_loops,
-    "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
-    "guard_edges": lambda text: guard_edges,
-    "hoist_reads": lambda text: hoist_reads,
-    "limit_vectors": lambda text: LimitVectors(int(text)),
-    "load_early": lambda text: LoadEarly(int(text)),
-    "load_in_parts": lambda text: LoadInParts(int(text)),
-    "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
+    "fold_trivial_loops": lambda text: fold_trivial_loops,
+    "check_shared_capacity": lambda text: CheckSharedCapacity(CHIPS[text], Places()),
+    "predicate_edges": lambda text: predicate_edges,
+    "licm_reads": lambda text: licm_reads,
+    "limit_vector_width": lambda text: LimitVectorWidth(int(text)),
+    "hoist_loads": lambda text: HoistLoads(int(text)),
+    "slice_loads": lambda text: SliceLoads(int(text)),
+    "direct_to_shared": lambda text: DirectToShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
-    "mask_once": lambda text: mask_once,
-    "meet_once": lambda text: MeetOnce(int(text)),
-    "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
-    "order_copies": lambda text: OrderCopies(Streamed(frozenset(text.split(",")))),
-    "orient_reads": lambda text: orient_reads,
-    "overlap_steps": lambda text: overlap_steps,
-    "pad_products": lambda text: pad_products,
-    "pipeline_loop": lambda text: PipelineLoop(int(text)),
+    "merge_masks": lambda text: merge_masks,
+    "fuse_wave_reductions": lambda text: FuseWaveReductions(int(text)),
+    "coalesce_loads": lambda text: CoalesceLoads(int(text)),
+    "order_tma_loads": lambda text: OrderTmaLoads(Streamed(frozenset(text.split(",")))),
+    "fold_permutes": lambda text: fold_permutes,
+    "overlap_mma": lambda text: overlap_mma,
+    "pad_mma": lambda text: pad_mma,
+    "software_pipeline": lambda text: SoftwarePipeline(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
-    "recompute_rows": lambda text: RecomputeRows(int(text)),
+    "rematerialize": lambda text: Rematerialize(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
-    "repack_rows": lambda text: RepackRows(CHIPS[text]),
-    "separate_edges": lambda text: separate_edges,
-    "share_processors": lambda text: ShareProcessors(CHIPS[text]),
-    "share_parts": lambda text: ShareParts(int(text)),
-    "share_copies": lambda text: ShareCopies(CHIPS[text]),
+    "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
+    "peel_edges": lambda text: peel_edges,
+    "raise_occupancy": lambda text: RaiseOccupancy(CHIPS[text]),
+    "split_k": lambda text: SplitK(int(text)),
+    "multicast_loads": lambda text: MulticastLoads(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
-    "split_last_round": lambda text: SplitLastRound(int(text), 0),
+    "stream_k": lambda text: StreamK(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
-    "stage_writes": lambda text: StageWrites(CHIPS[text]),
-    "store_in_parts": lambda text: StoreInParts(int(text)),
-    "take_a_step": lambda text: take_a_step,
-    "take_parts_first": lambda text: take_parts_first,
-    "skip_masked_steps": lambda text: skip_masked_steps,
-    "skip_unit_factors": lambda text: skip_unit_factors,
-    "lag_products": lambda text: lag_products,
-    "keep_maximum": lambda text: keep_maximum,
-    "skip_whole_masks": lambda text: skip_whole_masks,
-    "skip_zeros": lambda text: skip_zeros,
-    "stagger_groups": lambda text: StaggerGroups(int(text)),
-    "start_early": lambda text: StartEarly(),
-    "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
-    "tell_whole_steps": lambda text: tell_whole_steps,
-    "turn_narrow_products": lambda text: TurnNarrowProducts(CHIPS[text]),
-    "turn_products": lambda text: turn_products,
-    "unroll_slots": lambda text: UnrollSlots(),
-    "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
-    "walk_reductions": lambda text: WalkReductions(*map(int, text.split("x"))),
-    "widen_rows": lambda text: widen_rows,
-    "widen_writes": lambda text: WidenWrites(CHIPS[text]),
+    "stage_epilogue": lambda text: StageEpilogue(CHIPS[text]),
+    "slice_stores": lambda text: SliceStores(int(text)),
+    "take_first_step": lambda text: take_first_step,
+    "slice_elementwise": lambda text: slice_elementwise,
+    "skip_masked_blocks": lambda text: skip_masked_blocks,
+    "skip_unit_rescaling": lambda text: skip_unit_rescaling,
+    "delay_dependent_mma": lambda text: delay_dependent_mma,
+    "defer_rescaling": lambda text: defer_rescaling,
+    "drop_true_masks": lambda text: drop_true_masks,
+    "peel_accumulator_init": lambda text: peel_accumulator_init,
+    "ping_pong": lambda text: PingPong(int(text)),
+    "dependent_launch": lambda text: DependentLaunch(),
+    "strength_reduce_division": lambda text: StrengthReduceDivision(),
+    "mark_unmasked_steps": lambda text: mark_unmasked_steps,
+    "transpose_narrow_mma": lambda text: TransposeNarrowMma(CHIPS[text]),
+    "transpose_mma": lambda text: transpose_mma,
+    "unroll_stages": lambda text: UnrollStages(),
+    "use_tma": lambda text: UseTma(CHIPS[text]),
+    "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
+    "pad_rows": lambda text: pad_rows,
+    "widen_stores": lambda text: WidenStores(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"

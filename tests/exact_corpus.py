@@ -24,7 +24,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.kernels import AttentionTile, Heads, Rows, Scores, gradients
 from tilewave.kernels.attentions import H_KV, K2, B, H
-from tilewave.kernels.decodes import R, U
+from tilewave.kernels.decode import R, U
 from tilewave.kernels.linear import ProductForm, product_kernel
 
 M, N, K = sym.M, sym.N, sym.K
@@ -177,11 +177,13 @@ ATTENTIONS = {
         lambda *those: shipped.attention_rows_kernel(*those, 1, f32, *[f16] * 4, f32), {B: 2, H_KV: 2, R: 2, K2: 136}
     ),
     "decode in parts": decoding(
-        lambda *those: shipped.attention_parts_kernel(*those, 1, f32, *[f16] * 3),
+        lambda *those: shipped.attention_splits_kernel(*those, 1, f32, *[f16] * 3),
         {B: 1, H_KV: 2, R: 2, K2: 200, U: 3},
         length=72,
     ),
-    "joined parts": Case(lambda: shipped.join_parts_kernel(64, f32, f16, f32), {B: 1, H: 2, sym.M: 3, sym.N: 64, U: 3}),
+    "joined parts": Case(
+        lambda: shipped.join_splits_kernel(64, f32, f16, f32), {B: 1, H: 2, sym.M: 3, sym.N: 64, U: 3}
+    ),
 }
 
 

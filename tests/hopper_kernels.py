@@ -10,8 +10,8 @@ from lane_runs import ORDERS, operands
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Role
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.kernels import gemm as mapped_gemm

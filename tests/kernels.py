@@ -5,7 +5,7 @@ import pytest
 
 from tilewave import *
 from tilewave.lang.kernel import WaveKernel
-from tilewave.passes.prepack_operands import PanelFormat
+from tilewave.passes.memory.prepack_operands import PanelFormat
 
 M, N, K, B = sym.M, sym.N, sym.K, sym.B
 BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_B = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K, sym.BLOCK_B

@@ -78,7 +78,7 @@ def check_gemm(lanes, shape, chip, dtype=f16, out=f32, turned=(False, False)):
     m, n, k = shape
     rng = np.random.default_rng(7)
     a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), out)
-    given = [np.ascontiguousarray(x.T) if is_turned else x for x, is_turned in zip((a, b), turned, strict=True)]
+    given = [np.ascontiguousarray(x.T) if is_transposed else x for x, is_transposed in zip((a, b), turned, strict=True)]
     code = MachineCode(lanes, chip)
     code.run(*given, c)
     check_product(c, a, b, out)

@@ -17,7 +17,7 @@ class Product:
     """A kernel compiled once: a · bᵀ for arrays of any M, N and K."""
 
     def __init__(self, kernel, subs, dtype=f16, acc=f32, turned=(), dynamic=(), symbols=lambda m, n: {}):
-        self.kernel, self.subs, self.dtype, self.acc, self.turned = kernel, subs, dtype, acc, turned
+        self.kernel, self.subs, self.dtype, self.acc, self.transposed = kernel, subs, dtype, acc, turned
         self.dynamic, self.symbols, self.made = dynamic, symbols, {}
 
     def compiled(self, instruction_set=None):
@@ -36,7 +36,7 @@ class Product:
         self.check_arrays(*self.operands(m, n, k, seed), instruction_set)
 
     def check_arrays(self, a, b, c, instruction_set=None):
-        given = [x.T if name in self.turned else x for name, x in (("a", a), ("b", b))]
+        given = [x.T if name in self.transposed else x for name, x in (("a", a), ("b", b))]
         self.compiled(instruction_set)(*given, c, **self.symbols(*c.shape))
         if c.size:
             check_product(c, a, b, self.acc)

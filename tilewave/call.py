@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any
 
-from tilewave.backend.protocol import CallAgain
+from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
 from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
@@ -50,14 +50,14 @@ def compiled_for(
     kernel: WaveKernel,
     target: str,
     subs: Mapping[Symbol, Any],
-    longest: Mapping[Symbol, int],
+    max_sizes: Mapping[Symbol, int],
     sizes: Mapping[Symbol, int],
 ) -> Compiled:
     """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are.
 
     `sizes` are those of the call that it is compiled for.
     """
-    options = WaveCompileOptions(subs=subs, target=target, longest=longest, **kernel.options)
+    options = WaveCompileOptions(subs=subs, target=target, max_sizes=max_sizes, **kernel.options)
     return compile_near(options, kernel, sizes)
 
 
@@ -92,7 +92,7 @@ class KernelCalls:
         numbers = {word(name): _passed_as(kind) for name, kind in parameters if isinstance(kind, DType)}
         self.signature = Signature(kernel.name, tuple(word(name) for name, _ in parameters), numbers)
         dims = [d for _, kind in self.memories for d in kind.dims if isinstance(d, Symbol)]
-        self.told = {d.name for d in dims if d not in kernel.subs}
+        self.passed = {d.name for d in dims if d not in kernel.subs}
         """The sizes that arrays tell."""
         self.symbols = {s.name: s for s in (*_symbols_of_body(kernel), *kernel.subs, *kernel.symbols())}
         for name in self.signature.names:
@@ -131,10 +131,10 @@ class KernelCalls:
             if len(self._without_symbols) >= KEPT_KERNELS:
                 self._without_symbols.clear()
             self._without_symbols[where] = compiled
-        told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
-        compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
+        passed = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_given(s, value)}
+        compiled.launch(call.arrays, {**call.scalars, **passed} if passed else call.scalars)
 
-    def again(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> CallAgain | None:
+    def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """A call of arrays and numbers that has been made, for other arrays that lie as these: as `Compiled.again`."""
         arrays, scalars, others = self.signature.bind(given, named)
         where = None if others else self._where(arrays)
@@ -142,7 +142,7 @@ class KernelCalls:
         if known is None and not others:
             places = self._places(arrays)
             known = self._compiled(self._device(arrays, places), {}, places)
-        return None if known is None else known.again(arrays, scalars, fresh)
+        return None if known is None else known.replay(arrays, scalars, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """The numbers of a call in the author's order, as a launch passes them; an error where one is none."""
@@ -160,12 +160,12 @@ class KernelCalls:
         except (AttributeError, IndexError, TypeError):  # it has no shape that can be told so quickly
             return None
 
-    def _longest(self, places: Places, symbols: Mapping[Symbol, Any]) -> dict[Symbol, int]:
+    def _max_sizes(self, places: Places, symbols: Mapping[Symbol, Any]) -> dict[Symbol, int]:
         """Room for the sizes that the kernel takes whole; those that the call computes have none."""
         found = {}
         for size in self.whole:
             value, (_, shape) = symbols.get(size.symbol), places[size.array]
-            if value is None or self._is_told(size.symbol, value):
+            if value is None or self._is_given(size.symbol, value):
                 found[size.symbol] = room_for(shape[size.axis] if size.axis < len(shape) else 0)
         return found
 
@@ -205,17 +205,17 @@ class KernelCalls:
 
     def _compiled(self, device: str, symbols: Mapping[Symbol, Any], places: Places) -> Compiled:
         """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
-        longest = self._longest(places, symbols)
-        subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
+        max_sizes = self._max_sizes(places, symbols)
+        subs = {s: value for s, value in symbols.items() if not self._is_given(s, value)}
         target = target_on(self.kernel.name, device).name
         said = target, *sorted((s.name, str(value)) for s, value in subs.items())
-        found = self._kernels.get((said, *longest.items()))
+        found = self._kernels.get((said, *max_sizes.items()))
         if found is None:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
-            with _missing_told(self.kernel.name):
-                found = compiled_for(self.kernel, target, subs, longest, self._sizes(places))
-            key = said, *self._taken(found, longest).items()
+            with _missing_given(self.kernel.name):
+                found = compiled_for(self.kernel, target, subs, max_sizes, self._sizes(places))
+            key = said, *self._taken(found, max_sizes).items()
             self._kernels[key] = found
         return found
 
@@ -227,16 +227,16 @@ class KernelCalls:
             found.update({dim: length for dim, length in pairs if isinstance(dim, Symbol)})
         return found
 
-    def _taken(self, compiled: Compiled, longest: Mapping[Symbol, int]) -> Mapping[Symbol, int]:
+    def _taken(self, compiled: Compiled, max_sizes: Mapping[Symbol, int]) -> Mapping[Symbol, int]:
         """Those of the sizes that the kernel does take whole; others decide nothing from now on."""
-        taken = {name for name, _, _ in compiled.kernel.limits} if longest else set()
-        unused = {s for s in longest if word(s.name) not in taken}
+        taken = {name for name, _, _ in compiled.kernel.limits} if max_sizes else set()
+        unused = {s for s in max_sizes if word(s.name) not in taken}
         self.whole = tuple(size for size in self.whole if size.symbol not in unused)
-        return {s: most for s, most in longest.items() if s not in unused}
+        return {s: most for s, most in max_sizes.items() if s not in unused}
 
-    def _is_told(self, symbol: Symbol, value: Any) -> bool:
+    def _is_given(self, symbol: Symbol, value: Any) -> bool:
         """Whether it is a size that arrays tell too, and a number for them to agree with."""
-        return symbol.name in self.told and isinstance(value, Expression) and not any(True for _ in value.symbols())
+        return symbol.name in self.passed and isinstance(value, Expression) and not any(True for _ in value.symbols())
 
     def _device(self, arrays: Sequence[Any], places: Places) -> str:
         """The one that all arrays are on."""
@@ -274,7 +274,7 @@ def _is_other(one: str, other: str) -> bool:
 
 
 @contextmanager
-def _missing_told(kernel: str) -> Iterator[None]:
+def _missing_given(kernel: str) -> Iterator[None]:
     """A symbol that nobody gave a value is told in the words of a call."""
     try:
         yield

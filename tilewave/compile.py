@@ -14,11 +14,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size, is_right_unseen
+from tilewave.analysis.index_trace import needed_values
 from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, Cut, Schedule, stores
-from tilewave.analysis.verdicts import Verdicts
-from tilewave.analysis.visits import needed_values
-from tilewave.backend.protocol import Backend, Build, BuildOptions, CallAgain, CountedLoop, Emulated, Resources
+from tilewave.analysis.size_proofs import Verdicts
+from tilewave.backend.protocol import Backend, Build, BuildOptions, CountedLoop, Emulated, ReplayedCall, Resources
 from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
 from tilewave.errors import (
     NOWHERE,
@@ -33,27 +33,27 @@ from tilewave.errors import (
 )
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
-from tilewave.ir.core import ONE_ORDER, Kernel, Value
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
-from tilewave.ir.places import Places
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, no_grid, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
-from tilewave.pipeline.one_order import want_one_order
+from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_layouts import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
-from tilewave.runtime.call_look import CallLook, SeenCall
+from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
-from tilewave.trace import TileRoom
-from tilewave.tune.space import undecided
+from tilewave.trace import TileLimits
+from tilewave.tune.space import tunable
 from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.interp.exact_check import PassCheck
-    from tilewave.passes.map_workgroups import TileOrder
+    from tilewave.passes.grid.map_workgroups import TileOrder
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import BySize
 
@@ -91,12 +91,12 @@ class SchedulingType(Enum):
         return SchedulingType.PREFETCH
 
     @property
-    def declined(self) -> tuple[Declined, ...]:
+    def remarks(self) -> tuple[Remark, ...]:
         """What `why` says of it."""
         return () if self is self.taken else (NO_SCHEDULE.at(NOWHERE, asked=self.name, taken=self.taken.name),)
 
 
-NO_SCHEDULE = Reason(
+NO_SCHEDULE = RemarkKind(
     "SchedulingType.{asked} is taken as SchedulingType.{taken}: no pass orders a loop in that way",
     "write SchedulingType.{taken}, which is the same here",
 )
@@ -113,10 +113,10 @@ class WaveCompileOptions:
     dynamic_symbols: Iterable[Symbol] = ()
     instruction_set: str | None = None
     """For the CPU: avx512, avx2, …; the best of this machine where it is not said."""
-    buffers: int | None = None
+    num_stages: int | None = None
     """How many steps of a loop shared memory holds at once; one for PREFETCH and four for Hopper's copy engine, or as
     many of these as fit, where it is not said."""
-    longest: Mapping[Symbol, int] = field(default_factory=dict)
+    max_sizes: Mapping[Symbol, int] = field(default_factory=dict)
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
     tune: Tune | None = None
     """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
@@ -176,9 +176,9 @@ class Compiled:
     """It was loaded from, without its steps; nothing where it was compiled."""
     assumed: tuple[Assumed, ...] = ()
     """What its author takes for granted of the numbers of a call."""
-    not_taken: tuple[Declined, ...] = ()
+    not_taken: tuple[Remark, ...] = ()
     """Of its options, what was taken as something else."""
-    proved: tuple[Declined, ...] = ()
+    proved: tuple[Remark, ...] = ()
     """Of a batch invariant kernel, in which order each of its sums is added."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
@@ -220,7 +220,7 @@ class Compiled:
             yield "workgroups", self.kernel.workgroups
             yield "tiles", grid_of(self.kernel)
         yield "proof", self.proof.verdict
-        for name, figure in ({} if self.file else self.build.figures).items():
+        for name, figure in ({} if self.file else self.build.metrics).items():
             if figure not in ((), []):
                 yield name, figure
 
@@ -256,14 +256,14 @@ class Compiled:
                 raise _with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
-    def again(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> CallAgain | None:
+    def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """The same call, which has been made, for arrays that lie as these; `fresh` are those that nobody else has.
 
         It takes any arrays of the same library that begin where such do. None where each must be looked at closely.
         """
         if self.by_size is not None:
-            return self.by_size.of(_shapes(arrays)).again(arrays, values, fresh)
-        return self.build.again(arrays, values, self._sized, fresh)
+            return self.by_size.of(_shapes(arrays)).replay(arrays, values, fresh)
+        return self.build.replay(arrays, values, self._sized, fresh)
 
     @cached_property
     def _sized(self) -> _JudgedSizes:
@@ -398,7 +398,7 @@ class Compiled:
     @property
     def open_sizes(self) -> tuple[str, ...]:
         """The sizes that it takes from the arrays of each call."""
-        return self.sizes.told
+        return self.sizes.passed
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -455,8 +455,8 @@ class Compiled:
             remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
             raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
         if missing:
-            told = ", ".join(f"{name}=…" for name in wanted or ())
-            remedy = f"give all of them by name: {told}" if told else f"write {self.name}(…, {missing[0]}=4)"
+            passed = ", ".join(f"{name}=…" for name in wanted or ())
+            remedy = f"give all of them by name: {passed}" if passed else f"write {self.name}(…, {missing[0]}=4)"
             raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
         for name, value in given.items():
             least = 1 if name in self.proof.positive else 0
@@ -491,8 +491,8 @@ class Compiled:
         own = self.signature.dtypes
         wanted = {v.name for v in self._deciding} & own.keys()
         scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
-        told = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return self._judged(self._of_names({**scalars.scalars, **told}))
+        passed = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
+        return self._judged(self._of_names({**scalars.scalars, **passed}))
 
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
@@ -515,8 +515,8 @@ class Compiled:
 
     def bound(self, /, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
-        told = self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return bind(self.kernel, self._of_names(told).values)
+        passed = self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes))
+        return bind(self.kernel, self._of_names(passed).values)
 
     def _of_names(self, known: Mapping[str, Any]) -> SizedCall:
         """The call with these numbers, without its arrays; those that are not said decide nothing."""
@@ -537,10 +537,10 @@ class Compiled:
         found = Why.of(self.steps).of_options(self.not_taken)
         found = found.of_sums(self.proved)
         if self.choice is not None:
-            found = found.of_choice(self.choice.declined())
+            found = found.of_choice(self.choice.remarks())
         if not arrays:
             return found
-        return found.of_a_call(self.build.declined_for(arrays, self.sizes.of_call(arrays, {}).parameters))
+        return found.of_a_call(self.build.remarks_for(arrays, self.sizes.of_call(arrays, {}).parameters))
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -706,7 +706,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
     _check_tune(options.tune or kernel.tune)
-    if undecided(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
+    if tunable(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
         compiled = _choosing(options, kernel, target, sizes)
     else:
         compiled = _compiled(options, kernel, target)
@@ -731,13 +731,13 @@ def _choosing(
 ) -> Compiled:
     """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
     with IMPORTING:
-        from tilewave.tune.default import BySize, UndecidedKernel, largest_sizes  # noqa: PLC0415  most give their tiles
+        from tilewave.tune.default import BySize, TunableKernel, largest_sizes  # noqa: PLC0415  most give their tiles
     with IMPORTING:
-        from tilewave.tune.taking import take  # noqa: PLC0415  as above
+        from tilewave.tune.chosen import take  # noqa: PLC0415  as above
 
     tune: Tune | None = options.tune or kernel.tune
-    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
-    tiles = UndecidedKernel.of(kernel, *facts)
+    facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
+    tiles = TunableKernel.of(kernel, *facts)
     tiles = tiles.for_all_batches() if options.batch_invariant else tiles
     known: dict[tuple[Any, ...], Compiled] = {}
 
@@ -755,7 +755,7 @@ def _choosing(
 
     if not tiles.left_open:
         return for_buckets(None)
-    serving = BySize(tiles.told, for_buckets)
+    serving = BySize(tiles.passed, for_buckets)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
@@ -763,37 +763,37 @@ def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOpt
     """With what was chosen, as far as it is not the kernel that says it."""
     subs = {**options.subs, **choice.tiles}
     in_place = choice.is_in_place or options.in_place
-    return replace(options, subs=subs, buffers=choice.buffers or options.buffers, in_place=in_place, tune=None)
+    return replace(options, subs=subs, num_stages=choice.num_stages or options.num_stages, in_place=in_place, tune=None)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
     """The same with a build of the caller's own, of which the options' target is told."""
     target = target_named(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
-    room = TileRoom(target.name, target.most_bytes)
-    traced = trace_kernel(kernel, options.subs, dynamic, options.longest, room)
+    room = TileLimits(target.name, target.most_bytes)
+    traced = trace_kernel(kernel, options.subs, dynamic, options.max_sizes, room)
     if not any(map(stores, walk(traced.ir.body))):
         raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
-    told = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
-    remedy = Correction(told, NOWHERE if rightly_ordered else traced.order.loc)
+    passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
+    remedy = Correction(passed, NOWHERE if rightly_ordered else traced.order.loc)
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)
     if not is_open(final) and not order_depends_on(final) and not is_right_unseen(traced.ir, traced.order.doubt):
         verdicts.first({s.name: 1 for s in given})
     if options.batch_invariant:
-        final = replace(final, sums=ONE_ORDER)
+        final = replace(final, sums=BATCH_INVARIANT)
     built = build(final, traced.places)
-    proved = want_one_order(kernel.name, final, built.steps) if options.batch_invariant else ()
+    proved = want_batch_invariant(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
     return replace(
         made,
         assumed=traced.assumed,
-        not_taken=(*options.schedule.declined, *remarks(options.without_effect)),
+        not_taken=(*options.schedule.remarks, *remarks(options.without_effect)),
         proved=proved,
     )
 
@@ -801,11 +801,11 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
     """The target's part of them; what would be taken and change nothing is refused."""
     _check_schedule(options.schedule)
-    buffers: object = options.buffers
-    if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
-        raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    prefetched = (options.buffers or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
-    wanted = BuildOptions(prefetched, options.buffers, options.instruction_set, options.in_place)
+    num_stages: object = options.num_stages
+    if num_stages is not None and (isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1):
+        raise TilewaveError(f"buffers is {num_stages!r}", loc=here(), remedy="a loop needs one buffer at least")
+    prefetched = (options.num_stages or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
+    wanted = BuildOptions(prefetched, options.num_stages, options.instruction_set, options.in_place)
     target.check(wanted)
     if wanted.in_place:
         _check_in_place(target)

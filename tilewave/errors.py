@@ -241,14 +241,14 @@ def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
 
 def authors_traceback(error: BaseException) -> str:
     """What Python would print of an error that is not ours, had the author's file been run without us."""
-    told = traceback.TracebackException.from_exception(error)
-    _leave_out_our_frames(told)
-    return "".join(told.format() if told.stack else told.format_exception_only())
+    given = traceback.TracebackException.from_exception(error)
+    _leave_out_our_frames(given)
+    return "".join(given.format() if given.stack else given.format_exception_only())
 
 
-def _leave_out_our_frames(told: traceback.TracebackException) -> None:
-    told.stack = traceback.StackSummary.from_list([f for f in told.stack if not _is_ours(f.filename)])
-    for earlier in (told.__cause__, told.__context__):
+def _leave_out_our_frames(given: traceback.TracebackException) -> None:
+    given.stack = traceback.StackSummary.from_list([f for f in given.stack if not _is_ours(f.filename)])
+    for earlier in (given.__cause__, given.__context__):
         if earlier is not None:
             _leave_out_our_frames(earlier)
 

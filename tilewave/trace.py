@@ -89,14 +89,14 @@ def steps_along(length: Index, step: int, name: str) -> Index:
 
 
 @dataclass(frozen=True)
-class TileRoom:
+class TileLimits:
     """What a workgroup can hold of one tile on its target; None is no limit."""
 
     target: str = ""
     most_bytes: int | None = None
 
 
-ANYWHERE = TileRoom()
+ANYWHERE = TileLimits()
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Trace(Builder):
     made_at: dict[Value, Loc] = field(default_factory=dict)
     zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
     """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
-    longest: Mapping[Any, int] = field(default_factory=dict)
+    max_sizes: Mapping[Any, int] = field(default_factory=dict)
     """How long a dimension is at most that a workgroup takes whole, where its length is known only at the launch."""
     allocations: list[Op] = field(default_factory=list)
     """The memories of a workgroup's own, which stand in front of all else."""
@@ -167,7 +167,7 @@ class Trace(Builder):
     """The least and the most that those of them may be which the kernel took."""
     unplaced: frozenset[Any] = frozenset()
     """Dimensions cut over the grid whose tiles the kernel's own loop places: where they begin, nobody else knows."""
-    room: TileRoom = ANYWHERE
+    room: TileLimits = ANYWHERE
     transfers: list[TileTransfer] = field(default_factory=list)
     products: list[TileProduct] = field(default_factory=list)
 

@@ -157,11 +157,11 @@ def of_class(cls: type) -> Iterator[str]:
 def signature(name: str, found: Any) -> str:
     """`name(a, b=1)`, without the annotations, which docstrings put into words."""
     try:
-        told = inspect.signature(found)
+        given = inspect.signature(found)
     except (TypeError, ValueError):
         return name
-    kept = [p.replace(annotation=p.empty) for p in told.parameters.values() if p.name not in ("self", "cls")]
-    return re.sub(r"<(\w+)[^>]*>", r"\1", f"{name}{told.replace(parameters=kept, return_annotation=told.empty)}")
+    kept = [p.replace(annotation=p.empty) for p in given.parameters.values() if p.name not in ("self", "cls")]
+    return re.sub(r"<(\w+)[^>]*>", r"\1", f"{name}{given.replace(parameters=kept, return_annotation=given.empty)}")
 
 
 def fenced(code: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ def rotary(x: Half, y: Half, cosine: Half, sine: Half, turned_x: Half, turned_y:
     write(a * s + b * c, turned_y)
 
 
-def turned(x, y, c, s):
+def transposed(x, y, c, s):
     return x * c - y * s, x * s + y * c
 
 
@@ -33,7 +33,7 @@ def case(tokens=512, head=128):
     angles = np.outer(np.arange(tokens), 10_000.0 ** -(np.arange(half) / half))
     inputs = whole[:, :half], whole[:, half:], np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     result = np.empty_like(whole)
-    return Case(rotary, inputs, (result[:, :half], result[:, half:]), turned, turned, roundings=3, size=sizes)
+    return Case(rotary, inputs, (result[:, :half], result[:, half:]), transposed, transposed, roundings=3, size=sizes)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from read_back import CASES, COLUMN_WISE, ROW_WISE, built, check
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, CopyAsyncOut, CopyAsyncSignal, Load, LoadEach, Meet, Store, StoreEach, WriteThrough
+from tilewave.ir.ops import Barrier, Load, LoadEach, Meet, Store, StoreEach, TmaLoad, TmaStore, WriteThrough
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
@@ -209,7 +209,7 @@ def test_the_copy_engine_takes_no_part_where_memory_is_handed_over():
     """Its copies are not ordered with what lanes load and store, and its wave does not meet the others."""
     for case in PRODUCTS:
         kernel = cached(case, "sm_90a", ROW_WISE, 128, 96).ir()
-        assert not [op for op in walk(kernel.body) if isinstance(op, (CopyAsyncSignal, CopyAsyncOut))], case
+        assert not [op for op in walk(kernel.body) if isinstance(op, (TmaLoad, TmaStore))], case
 
 
 @wave(tiling())
@@ -229,7 +229,7 @@ def in_every_step(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M,
 def test_copies_out_do_not_overtake_each_other(target):
     """What is written twice is not copied out by the machine, whose copies arrive in any order."""
     compiled = wave_compile(WaveCompileOptions(subs=sizes(128, 64, 128), target=target), in_every_step)
-    assert not [op for op in walk(compiled.ir().body) if isinstance(op, CopyAsyncOut)]
+    assert not [op for op in walk(compiled.ir().body) if isinstance(op, TmaStore)]
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, (rows, 128)).astype(np.float16) for rows in (128, 64))
     for order, seed in ORDERS:

@@ -3,9 +3,9 @@
 import pytest
 from kernels import *
 
+from tilewave.analysis.index_trace import CHUNK, IndexRun
+from tilewave.analysis.multicast import MOST_TURNS
 from tilewave.analysis.rewritten import written_again
-from tilewave.analysis.sharers import MOST_TURNS
-from tilewave.analysis.visits import CHUNK, IndexRun
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.mapping import from_function

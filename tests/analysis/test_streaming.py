@@ -6,8 +6,8 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm, sizes
 
 from tilewave import *
-from tilewave.analysis.streaming import NOTHING_STREAMED, streamed
-from tilewave.ir.ops import AwaitEarlier
+from tilewave.analysis.l2_residency import NOTHING_STREAMED, streamed
+from tilewave.ir.ops import WaitPriorLaunch
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import GFX942, SM_90A
 
@@ -67,5 +67,5 @@ def test_calls_of_a_bucket_that_streams_start_when_those_before_have_ended(known
     options = WaveCompileOptions(known, target="sm_90a", batch_invariant=True, tune=tune)
     one = wave_compile(options, kernel)
     two_rows, one_row = (one.by_size.near({M: m, N: 8192, K: 8192}).build for m in (128, 64))
-    waits = [any(isinstance(op, AwaitEarlier) for op in walk(build.lanes.body)) for build in (two_rows, one_row)]
+    waits = [any(isinstance(op, WaitPriorLaunch) for op in walk(build.lanes.body)) for build in (two_rows, one_row)]
     assert waits == [False, True] and two_rows.key != one_row.key

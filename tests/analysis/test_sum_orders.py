@@ -7,17 +7,17 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, check_product, gemm, poisoned, random_array, sizes
 
 from tilewave import *
-from tilewave.analysis.sum_orders import sum_orders
+from tilewave.analysis.reduction_order import sum_orders
 from tilewave.backend.nvidia.build import build_with, copying_passes
 from tilewave.compile import compile_with
 from tilewave.errors import ConstraintError
-from tilewave.ir.core import ONE_ORDER
+from tilewave.ir.core import BATCH_INVARIANT
 from tilewave.ir.ops import Unset
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.pipeline.one_order import judged
+from tilewave.pipeline.batch_invariant import judged
 from tilewave.pipeline.runner import pass_name
-from tilewave.tune.default import IllegalRecord, UndecidedKernel
+from tilewave.tune.default import IllegalRecord, TunableKernel
 from tilewave.tune.records import TileRecord
 from tilewave.tune.space import SPLIT
 from tilewave.tune.store import Found
@@ -62,8 +62,8 @@ def test_without_the_option_hopper_s_sums_depend_on_the_tile():
 def test_with_it_both_passes_decline_and_say_so():
     why = compiled(MANY, "sm_90a").why()
     said = {row.step: row.what for row in why}
-    assert said["split_last_round"] == "sums are to be added in one order, so tiles of the last round are not shared"
-    assert said["alternate_depth"] == (
+    assert said["stream_k"] == "sums are to be added in one order, so tiles of the last round are not shared"
+    assert said["alternate_k_direction"] == (
         "sums are to be added in one order, so every tile walks its depth from the begin"
     )
 
@@ -71,8 +71,8 @@ def test_with_it_both_passes_decline_and_say_so():
 @pytest.mark.parametrize(
     ("left_out", "told"),
     [
-        ("split_last_round", "in which order this sum reads a depends on which tile it is"),
-        ("alternate_depth", "how many steps this sum takes depends on which tile it is"),
+        ("stream_k", "in which order this sum reads a depends on which tile it is"),
+        ("alternate_k_direction", "how many steps this sum takes depends on which tile it is"),
     ],
 )
 def test_a_list_of_passes_that_breaks_it_is_refused(left_out, told):
@@ -132,14 +132,14 @@ def test_a_kernel_that_adds_nothing_up_is_told_so():
 @pytest.mark.parametrize("subs", [sizes(256, 256, 8192, 128, 128, 64), {BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64}])
 def test_parts_that_the_author_cuts_keep_it_though_workgroups_share_them(subs):
     one = compiled(subs, "sm_90a", gemm(constraints=[SplitConstraint(K, 4)]))
-    assert any(step.name == "share_parts" and step.changed for step in one.build.steps)
+    assert any(step.name == "split_k" and step.changed for step in one.build.steps)
     (said,) = proofs(one)
     assert "in 4 parts, one after the other" in said
 
 
 def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():
     one = compiled(sizes(64, 64, 64), "gfx942")
-    assert one.kernel.sums == ONE_ORDER and "sums = one_order" in str(one.kernel).splitlines()[0]
+    assert one.kernel.sums == BATCH_INVARIANT and "sums = one_order" in str(one.kernel).splitlines()[0]
 
 
 # -- tiles that nobody gave
@@ -190,14 +190,14 @@ def test_where_more_is_done_in_a_step_one_depth_serves_every_batch():
 def test_zeros_that_sums_begin_with_are_kept():
     """Behind -0 alone, zeros of a tile that hangs over the depth would make 0 of a sum."""
     one = compiled(sizes(128, 128, 256, 64, 64, 64), "sm_90a")
-    assert any(row.step == "skip_zeros" and "begins with zero" in row.what for row in one.why())
+    assert any(row.step == "peel_accumulator_init" and "begins with zero" in row.what for row in one.why())
     assert not any(isinstance(op, Unset) for op in walk(one.build.steps[-1].after.body))
     free = wave_compile(WaveCompileOptions(subs=sizes(128, 128, 256, 64, 64, 64), target="sm_90a"), gemm())
     assert any(isinstance(op, Unset) for op in walk(free.build.steps[-1].after.body))
 
 
 def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
-    tiles = UndecidedKernel.of(scaled_by_step(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
+    tiles = TunableKernel.of(scaled_by_step(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
     taken = tiles.choices()[0]
     depth = 128 if taken.point[BLOCK_K] == 64 else 64
     for values, serves in (({}, True), ({BLOCK_K.name: depth}, False)):

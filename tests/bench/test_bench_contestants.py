@@ -30,7 +30,7 @@ from tilewave.bench.epilogue import EPILOGUES
 from tilewave.bench.gpu import error_bound
 from tilewave.bench.result import Settings
 from tilewave.errors import TilewaveError
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.rewrite import unnamed
 from tilewave.ir.types import BF16, F16, F32
 from tilewave.machine.chips import SM_90A
@@ -219,12 +219,12 @@ def test_every_pass_can_be_left_out_or_is_needed():
     left_out = {name.removeprefix("without ") for name in ABLATIONS if name.startswith("without ")}
     assert left_out == set(NAMES) - set(NEEDED)
     assert set(NEEDED) <= set(NAMES)
-    assert {"make_persistent", "alternate_depth", "stage_writes", "specialize_waves"} <= left_out
+    assert {"make_persistent", "alternate_k_direction", "stage_epilogue", "specialize_waves"} <= left_out
 
 
 def test_an_ablation_is_the_list_without_a_pass_or_with_another_number():
     passes = copying_passes(SM_90A, Places())
-    assert [pass_name(p) for p in without("stage_writes")(passes)] == [n for n in NAMES if n != "stage_writes"]
+    assert [pass_name(p) for p in without("stage_epilogue")(passes)] == [n for n in NAMES if n != "stage_epilogue"]
     changed = having("specialize_waves", stages=2)(passes)
     assert [pass_name(p) for p in changed] == NAMES
     assert [p.stages for p in changed if pass_name(p) == "specialize_waves"] == [2]
@@ -268,15 +268,15 @@ def test_all_ablations_are_measured_in_one_run(bench_call, gpu, monkeypatch):
         return kernel
 
     monkeypatch.setattr(bench_contestants, "compiled_ablation", ablation)
-    code, out, err = bench_call(*SMALL, "--ablation", "--without", "guard_edges", "--mode", "short")
+    code, out, err = bench_call(*SMALL, "--ablation", "--without", "predicate_edges", "--mode", "short")
     assert (code, err) == (0, "")
-    assert built == [*ABLATIONS, "without guard_edges"]
+    assert built == [*ABLATIONS, "without predicate_edges"]
     assert [row[1] for row in rows_of(out)[1 : 3 + len(built)]] == [OURS, *built, "cublas"]
 
 
 def test_ablations_are_known_by_their_names(bench_call, monkeypatch):
-    settings = asked(bench_call, monkeypatch, "--without", "fit_shared", "--without", "stage_writes")
-    assert settings.ablations == ("without fit_shared", "without stage_writes")
+    settings = asked(bench_call, monkeypatch, "--without", "check_shared_capacity", "--without", "stage_epilogue")
+    assert settings.ablations == ("without check_shared_capacity", "without stage_epilogue")
     assert [ablation_named(name).name for name in settings.ablations] == list(settings.ablations)
     assert ablation_named("3 stages").name == "3 stages"
     assert "no pass of sm_90a is called 'fly'" in bench_call("--without", "fly")[2]

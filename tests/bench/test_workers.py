@@ -11,14 +11,14 @@ from worker_tasks import dies, dies_once, refuses, seconds, seconds_but_dies_onc
 from tilewave import *
 from tilewave.bench.ray_workers import RayWorkers
 from tilewave.bench.workers import MOST_TIMES, Killed, LocalWorkers
-from tilewave.tune.default import UndecidedKernel
-from tilewave.tune.search import PointTime, search
+from tilewave.tune.default import TunableKernel
+from tilewave.tune.search import ConfigTime, search
 
 M, N, K = sym.M, sym.N, sym.K
 
 
 def timed(texts):
-    return [PointTime(one, 1e-9, 3) for one in seconds(texts)]
+    return [ConfigTime(one, 1e-9, 3) for one in seconds(texts)]
 
 
 class Over:
@@ -32,11 +32,11 @@ class Over:
     def __call__(self, measure, batches):
         tasks = [(str(self.marker) if at == 2 else "", [p.text for p in batch]) for at, batch in enumerate(batches)]
         for number, times in self.workers.results(seconds_but_dies_once, tasks):
-            yield batches[number], [PointTime(one, 1e-9, 3) for one in times]
+            yield batches[number], [ConfigTime(one, 1e-9, 3) for one in times]
 
 
 def undecided():
-    return UndecidedKernel.of(gemm(), {M: 512, N: 512, K: 512}, (), {}, "sm_90a", Tune(buffers=3, BLOCK_N=(64, 128)))
+    return TunableKernel.of(gemm(), {M: 512, N: 512, K: 512}, (), {}, "sm_90a", Tune(buffers=3, BLOCK_N=(64, 128)))
 
 
 def local_ray():

@@ -217,7 +217,7 @@ def rounds_of(mode, ours, count=3):
 
 def result_of(shape, short, sustained, **more):
     checks = tuple(
-        Checked(name, 2.08e-4, 1e-3, same_bits=True, writes=F16, is_ours=name == OURS) for name in (OURS, "cublas")
+        Checked(name, 2.08e-4, 1e-3, bitwise_equal=True, writes=F16, is_ours=name == OURS) for name in (OURS, "cublas")
     )
     rounds = (rounds_of(SHORT, short), rounds_of(SUSTAINED, sustained))
     facts = {"checks": checks, "failed": (), "rounds": rounds, "launched_by": "CUDA graphs", **more}
@@ -261,8 +261,8 @@ def test_the_table_shows_medians_spreads_errors_and_the_geometric_mean():
 
 
 def test_who_is_wrong_or_missing_is_said_and_has_no_mean():
-    bad = Checked(OURS, 0.5, 1e-3, same_bits=True, writes=F16, is_ours=True)
-    moving = Checked("cublas", 2e-4, 1e-3, same_bits=False, writes=F16, is_ours=False)
+    bad = Checked(OURS, 0.5, 1e-3, bitwise_equal=True, writes=F16, is_ours=True)
+    moving = Checked("cublas", 2e-4, 1e-3, bitwise_equal=False, writes=F16, is_ours=False)
     alone = Rounds(SHORT, 10, ((Sample("cublas", 1.0),),), "cublas")
     failed = (LeftOut("triton", "No module named 'triton'", is_ours=False),)
     report = report_of(
@@ -283,7 +283,7 @@ def test_who_is_wrong_or_missing_is_said_and_has_no_mean():
 
 
 def test_bits_that_change_are_a_fault_of_ours_and_a_baseline_s_own_affair():
-    facts = {"error": 1e-4, "bound": 1e-3, "same_bits": False, "writes": F16}
+    facts = {"error": 1e-4, "bound": 1e-3, "bitwise_equal": False, "writes": F16}
     assert not Checked("x", **facts, is_ours=True).passed
     assert Checked("cublas", **facts, is_ours=False).passed
     assert not Checked("cublas", **{**facts, "error": math.nan}, is_ours=False).passed

@@ -44,7 +44,7 @@ def test_diff_shows_every_pass_of_every_kernel(call):
     assert (code, err) == (0, "")
     lines = [line.strip() for line in out.splitlines()]
     assert [line.strip("─ ") for line in lines if "──" in line] == ["double", "copy"]
-    assert sum(line.startswith("orient_reads  orient_reads") for line in lines) == 2
+    assert sum(line.startswith("fold_permutes  fold_permutes") for line in lines) == 2
     assert any(line.startswith("map_workgroups  MapWorkgroups(grouped(2))") for line in lines)
     assert "(unchanged)" in lines
     assert any(line.startswith("-  %tile_b, %tile_m, %tile_n = tile_of(%workgroup)") for line in lines)
@@ -65,7 +65,7 @@ def test_diff_for_machines(call):
     found = json.loads(out)
     assert code == 0
     assert list(found) == ["double", "copy"]
-    assert [step["pass"] for step in found["copy"]][:3] == ["map_workgroups", "orient_reads", "simplify"]
+    assert [step["pass"] for step in found["copy"]][:3] == ["map_workgroups", "fold_permutes", "simplify"]
     mapped, oriented, *_ = found["copy"]
     assert mapped["decision"] == "MapWorkgroups(grouped(2))"
     assert mapped["changed"]
@@ -143,7 +143,7 @@ def test_a_pass_that_is_not_there_is_told_with_those_that_are(call):
     code, out, err = call("diff", "k.py", "--set", SIZES, "--only", "simplfy", k=KERNEL)
     assert (code, out) == (2, "")
     assert err.startswith(
-        "error: no pass is called 'simplfy'\n  the passes of double are map_workgroups, orient_reads,"
+        "error: no pass is called 'simplfy'\n  the passes of double are map_workgroups, fold_permutes,"
     )
 
 
@@ -385,7 +385,7 @@ def test_compile_tells_of_fixed_sizes_that_they_were_checked(call):
 
 
 def test_diff_shows_what_the_launch_computes(call):
-    words = ("diff", "k.py", "--set", "SPACE=global,N=48", "--target", "numpy", "--only", "compute_at_launch")
+    words = ("diff", "k.py", "--set", "SPACE=global,N=48", "--target", "numpy", "--only", "hoist_to_launch")
     code, out, err = call(*words, "--kernel", "copy", k=KERNEL)
     assert (code, err) == (0, "")
     assert "{M}x48xf32" in out and "launch()" in out

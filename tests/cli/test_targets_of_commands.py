@@ -27,7 +27,7 @@ SUFFIXES = {
 FACTS = {"cpu": "instruction_set", "gfx942": "registers", "gfx950": "registers", "sm_90a": "waves", "toy_1": "bricks"}
 OWN_PASS = {
     "cpu": "prepack_operands",
-    "gfx942": "interleave_products",
+    "gfx942": "interleave_mma",
     "sm_90a": "specialize_waves",
     "toy_1": "fold_toys",
 }
@@ -82,7 +82,7 @@ def test_diff_shows_the_passes_of_a_target(target, call):
     words = ["diff", GEMM, "--target", target]
     steps = [step["pass"] for step in json.loads(answered(call, *words, "--json"))["gemm"]]
     own = [pass_name(p) for p in TARGETS[target].passes()]
-    assert steps[:3] == ["map_workgroups", "orient_reads", "simplify"]
+    assert steps[:3] == ["map_workgroups", "fold_permutes", "simplify"]
     assert {name for name in steps[3:] if name in own} or not own
     for only in {steps[0], steps[-1]}:
         (step,) = json.loads(answered(call, *words, "--only", only, "--json"))["gemm"]

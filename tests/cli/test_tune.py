@@ -9,9 +9,9 @@ import pytest
 from tilewave import Tune
 from tilewave.bench import measure, reference, tuning
 from tilewave.bench.workers import Killed
-from tilewave.cli.tune_tasks import OverWorkers, TuneTask, compile_points, install, measure_points
+from tilewave.cli.tune_tasks import OverWorkers, TuneTask, compile_configs, install, measure_configs
 from tilewave.errors import TilewaveError
-from tilewave.tune.search import PointTime
+from tilewave.tune.search import ConfigTime
 from tilewave.tune.store import SHIPPED
 
 PRODUCT = """
@@ -167,17 +167,17 @@ def test_blocks_of_attention_are_tuned_by_the_same_command(call, target, how):
 
 
 def test_a_point_without_a_time_is_told_below_the_table(call, monkeypatch):
-    monkeypatch.setattr(tuning.PointTimer, "compiled", refusing("BLOCK_N=32", tuning.PointTimer.compiled))
+    monkeypatch.setattr(tuning.ConfigTimer, "compiled", refusing("BLOCK_N=32", tuning.ConfigTimer.compiled))
     words = ["--sizes", SIZES, "--runs", 3, "--rounds", 2, "--try", "BLOCK_M=8", "--try", "BLOCK_N=16:32"]
     code, out, _ = call("tune", "k.py", *words, k=PRODUCT)
     assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=20 has no time: not this one" in out
 
 
 def refusing(text, compiled):
-    def maybe(self, point):
-        if text in point.text:
+    def maybe(self, config):
+        if text in config.text:
             raise TilewaveError("not this one")
-        return compiled(self, point)
+        return compiled(self, config)
 
     return maybe
 
@@ -245,21 +245,21 @@ def task_of(tmp_path, text=PRODUCT, sizes=SIZES, target="cpu"):
 
 def test_what_a_worker_compiles_is_in_the_cache_of_whoever_measures(tmp_path, monkeypatch):
     task = task_of(tmp_path)
-    points = task.timer.open_tiles.predicted({})
-    entries = compile_points(task.of(points[:1]))
+    configs = task.timer.open_tiles.predicted({})
+    entries = compile_configs(task.of(configs[:1]))
     assert entries and os.environ.get("TILEWAVE_CACHE_DIR") != str(tmp_path)
     monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path / "there"))
     install(entries)
     written = {path.name for path in (tmp_path / "there").glob("*.entry")}
     assert written == {name for name, _ in entries}
-    task.timer.compiled(points[0]).build.code  # noqa: B018
+    task.timer.compiled(configs[0]).build.code  # noqa: B018
     assert {path.name for path in (tmp_path / "there").glob("*.entry")} == written  # nothing was compiled anew
 
 
 def test_points_travel_by_name_and_come_back_as_they_were(tmp_path):
     task = task_of(tmp_path)
-    points = task.timer.open_tiles.predicted({})
-    assert [one.text for one in pickle.loads(pickle.dumps(task.of(points))).choices] == [p.text for p in points]
+    configs = task.timer.open_tiles.predicted({})
+    assert [one.text for one in pickle.loads(pickle.dumps(task.of(configs))).choices] == [p.text for p in configs]
 
 
 class Here:
@@ -273,28 +273,31 @@ class Here:
             self.did.append(do.__name__)
             if do.__name__ in self.kills:
                 yield number, Killed(3)
-            elif do is measure_points:
-                yield number, (self.machine or task.timer.open_tiles.machine.name, [PointTime(1e-3)] * len(task.points))
+            elif do is measure_configs:
+                yield (
+                    number,
+                    (self.machine or task.timer.open_tiles.machine.name, [ConfigTime(1e-3)] * len(task.configs)),
+                )
             else:
                 yield number, do(task)
 
 
 def spread(tmp_path, **workers):
     task, here = task_of(tmp_path), Here(**workers)
-    points = task.timer.open_tiles.predicted({})
+    configs = task.timer.open_tiles.predicted({})
     over = OverWorkers(here, task, here)
     assert not over.measures_here and OverWorkers(here, task).measures_here
-    return here, [times for _, times in over(None, [points[:1], points[1:]])]
+    return here, [times for _, times in over(None, [configs[:1], configs[1:]])]
 
 
 def test_workers_compile_and_measure_every_batch(tmp_path):
     here, found = spread(tmp_path)
-    assert here.did == ["compile_points"] * 2 + ["measure_points"] * 2
+    assert here.did == ["compile_configs"] * 2 + ["measure_configs"] * 2
     assert [one.seconds for times in found for one in times] == [1e-3, 1e-3]
 
 
 def test_times_of_another_machine_and_of_batches_that_kill_are_none(tmp_path):
     _, found = spread(tmp_path, machine="A100")
     assert all(one.seconds is None and "measured on A100, not on" in one.why for times in found for one in times)
-    _, found = spread(tmp_path, kills=("measure_points", "compile_points"))
+    _, found = spread(tmp_path, kills=("measure_configs", "compile_configs"))
     assert {one.why for times in found for one in times} == {"3 processes died of this batch"}

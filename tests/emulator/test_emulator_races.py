@@ -50,7 +50,7 @@ TO_SHARED = f"""\
 	s_nop 0
 {STORE}{WAIT}{BARRIER}\tglobal_load_lds_dword v2, s[6:7]
 {WAIT}{BARRIER}{STORE}"""
-BUFFERS = DESCRIPTOR + (
+NUM_STAGES = DESCRIPTOR + (
     WRITE_THEN_READ.replace("global_", "buffer_")
     .replace("store_dword v1, v0, s[6:7]", "store_dword v0, v1, s[8:11], 0 offen")
     .replace("v2, s[6:7]", "v2, s[8:11], 0 offen")
@@ -84,7 +84,7 @@ RIGHT = {
     "read then write": READ_THEN_WRITE,
     "write twice": WRITE_TWICE,
     "to shared": TO_SHARED,
-    "buffers": BUFFERS,
+    "buffers": NUM_STAGES,
     "flat": FLAT,
     "in a loop": TWO_ROUNDS,
 }

@@ -21,13 +21,13 @@ from tilewave.ir.ops import (
     Copy,
     CopyAsync,
     Gather,
-    GroupProduct,
     Loop,
     Mma,
     Read,
     Reduce,
     Role,
     Shuffle,
+    Wgmma,
     Write,
 )
 from tilewave.ir.rewrite import rewrite, walk
@@ -193,9 +193,7 @@ def test_waves_of_sm_90a_reduce_by_themselves(schedule):
     assert not any(isinstance(op, Read) and op.memory.type.space == "global" for op in ops)
     consumers, _ = (op for op in made.ir().body.ops if isinstance(op, Role))
     steps = [
-        op
-        for op in walk(consumers.body)
-        if isinstance(op, Loop) and any(isinstance(p, GroupProduct) for p in walk(op.body))
+        op for op in walk(consumers.body) if isinstance(op, Loop) and any(isinstance(p, Wgmma) for p in walk(op.body))
     ]
     assert steps and not any(isinstance(op, Barrier) for step in steps for op in walk(step.body))
     assert made.resources.waves == (12, 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kernels import *
 
-from tilewave.ir.ops import Convert, MatrixHeld, Shuffle
+from tilewave.ir.ops import Convert, Shuffle, WgmmaRegisters
 from tilewave.ir.rewrite import walk
 
 pytestmark = pytest.mark.share(6)
@@ -166,7 +166,7 @@ def test_tiles_that_grow(target, tile):
 def test_sums_deeper_than_the_rows_of_a_matrix_unit(tile):
     shape = (tile[0] + 6, 70, 64, 300)
     made = compiled_chain("sm_90a", tile, shape, chain())
-    (taker,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixHeld))
+    (taker,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaRegisters))
     assert taker.shape[2] >= tile[3]  # padded to whole instructions
     check(made, shape)
 

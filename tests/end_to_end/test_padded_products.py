@@ -188,7 +188,7 @@ def test_arrays_of_any_strides(chip):
 
 
 def grown(made):
-    return next(op for op in walk(made.ir("pad_products").body) if isinstance(op, Mma))
+    return next(op for op in walk(made.ir("pad_mma").body) if isinstance(op, Mma))
 
 
 def test_the_instruction_for_which_a_tile_grows_least():
@@ -198,7 +198,7 @@ def test_the_instruction_for_which_a_tile_grows_least():
 
 def test_a_tile_that_fits_is_left_alone():
     made = compiled(gemm(), target="gfx942", subs=sizes(64, 64, 64, 64, 64, 32))
-    (step,) = (s for s in made.build.steps if s.name == "pad_products")
+    (step,) = (s for s in made.build.steps if s.name == "pad_mma")
     assert not step.changed
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewave import *
-from tilewave.analysis import repacking
+from tilewave.analysis import packing
 from tilewave.backend.nvidia.code import Variant
 from tilewave.errors import CallError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
@@ -19,8 +19,8 @@ TILE = (64, 64, 64)
 
 @pytest.fixture(autouse=True)
 def always_worth_it(monkeypatch):
-    monkeypatch.setattr(repacking, "LEAST_BYTES", 1)
-    monkeypatch.setattr(repacking, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
+    monkeypatch.setattr(packing, "LEAST_PRODUCTS", 0)
 
 
 def opened(made, **sizes):
@@ -71,7 +71,7 @@ def test_sizes_that_are_known_are_multiplied_alike(shape, order):
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
     rng = np.random.default_rng(2)
     a, b, c = operand(rng, (m, k), F16), operand(rng, (n, k), F16), poisoned((m, n), F16)
-    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b"]
+    assert [r.name for r in plan(compiled, (a, b, c)).packed_copies] == ["a", "b"]
     compiled.interpret(a, b, c, level="lane", order=order, seed=5)
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
 
@@ -84,7 +84,7 @@ def test_the_other_layouts_are_repacked_alike(layout):
     a = operand(rng, (m, k) if layout[0] == "n" else (k, m), F16)
     b = operand(rng, (n, k) if layout[1] == "t" else (k, n), F16)
     c = poisoned((m, n), F16)
-    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b", "c"]
+    assert [r.name for r in plan(compiled, (a, b, c)).packed_copies] == ["a", "b", "c"]
     compiled.interpret(a, b, c, level="lane")
     left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
     np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
@@ -100,7 +100,7 @@ def test_operands_that_are_taken_along_the_depth_only_are_transposed(layout, dty
         a = operand(rng, (m, k) if layout[0] == "n" else (k, m), dtype)
         b = operand(rng, (n, k) if layout[1] == "t" else (k, n), dtype)
         c = poisoned((m, n), out)
-        turned = {r.name for r in plan(compiled, (a, b, c)).repacked if r.order == (1, 0)}
+        turned = {r.name for r in plan(compiled, (a, b, c)).packed_copies if r.order == (1, 0)}
         assert turned == {x for x, letter in zip("ab", layout, strict=True) if letter != {"a": "n", "b": "t"}[x]}
         compiled.interpret(a, b, c, level="lane")
         left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
@@ -110,7 +110,7 @@ def test_operands_that_are_taken_along_the_depth_only_are_transposed(layout, dty
 def test_sizes_that_are_known_are_transposed_alike():
     made = gemm((97, 83, 71), I8, I32, tile=(64, 64, 128), layout="nn")
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
-    assert "%b: memory<71x83xi8, global, columns(57)>" in str(compiled.ir("repack_rows"))
+    assert "%b: memory<71x83xi8, global, columns(57)>" in str(compiled.ir("pack_unaligned"))
     rng = np.random.default_rng(12)
     a, b, c = operand(rng, (97, 71), I8), operand(rng, (71, 83), I8), poisoned((97, 83), I32)
     compiled.interpret(a, b, c, level="lane", order="random", seed=3)
@@ -141,7 +141,7 @@ def test_one_row_and_one_column_are_taken_as_they_lie(layout, shape, dtypes):
     assert not planned.variant.is_plain
     lines = {name for name, x in (("a", a), ("b", b)) if x.size == max(x.shape)}
     turned = lines if dtype is I8 and k == 1 else set()  # bytes across a depth of 1 are 67 rows of it, and no line
-    assert {r.name for r in planned.repacked} & lines == turned
+    assert {r.name for r in planned.packed_copies} & lines == turned
     compiled.interpret(a, b, c, level="lane", order="random", seed=4)
     left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
     np.testing.assert_array_equal(c.astype(np.float64), left.astype(np.float64) @ right.astype(np.float64))
@@ -163,7 +163,7 @@ def test_one_column_of_known_length_beside_rows_whose_number_is_open(k):
     subs = {symbol: value for symbol, value in made.subs.items() if symbol is not M}
     compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
     if k % 8 == 0:  # of odd rows whose number is open, lanes load all
-        assert f"%b: memory<{k}x1xf16, global, columns(0)>" in str(compiled.ir("repack_rows"))
+        assert f"%b: memory<{k}x1xf16, global, columns(0)>" in str(compiled.ir("pack_unaligned"))
     rng = np.random.default_rng(21)
     for m in (70, 3):
         a, b, c = operand(rng, (m, k), F16), operand(rng, (k, 1), F16), poisoned((m, 1), F16)
@@ -176,13 +176,13 @@ def test_what_lies_along_the_depth_already_is_taken_as_it_is():
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
     rng = np.random.default_rng(13)
     a, b, c = operand(rng, (64, 128), I8), operand(rng, (72, 128), I8).T, poisoned((64, 72), I32)
-    assert not plan(compiled, (a, b, c)).repacked and not plan(compiled, (a, b, c)).variant.is_plain
+    assert not plan(compiled, (a, b, c)).packed_copies and not plan(compiled, (a, b, c)).variant.is_plain
     compiled.interpret(a, b, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
 
 def test_small_operands_across_the_depth_are_loaded_in_whole_chunks(monkeypatch):
-    monkeypatch.setattr(repacking, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1 << 40)
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
     rng = np.random.default_rng(14)
     for n, lanes in ((80, Variant(is_plain=True)), (83, Variant(True, ("a", "b", "c")))):
@@ -196,7 +196,7 @@ def test_any_array_whose_columns_lie_well_is_transposed():
     compiled = opened(gemm((0, 0, 0), F16, F16, tile=TILE))
     rng = np.random.default_rng(15)
     a, b, c = operand(rng, (67, 65), F16).T, operand(rng, (72, 67), F16), poisoned((65, 72), F16)
-    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b"]
+    assert [r.name for r in plan(compiled, (a, b, c)).packed_copies] == ["a", "b"]
     compiled.interpret(a, b, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
 
@@ -207,7 +207,7 @@ def test_what_is_prepacked_is_copied_no_more():
     a, b, c = operand(rng, (64, 67), F16), operand(rng, (72, 67), F16), poisoned((64, 72), F16)
     packed = compiled.prepack(b)
     np.testing.assert_array_equal(packed, b)
-    assert [r.name for r in plan(compiled, (a, packed, c)).repacked] == ["a"]
+    assert [r.name for r in plan(compiled, (a, packed, c)).packed_copies] == ["a"]
     compiled.interpret(a, packed, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
     assert compiled.prepack(packed) is packed
@@ -223,7 +223,7 @@ SKINNY = [("nt", (200, 4, 133)), ("tt", (137, 4, 130)), ("nn", (3, 203, 130)), (
 @pytest.mark.parametrize(("layout", "shape"), SKINNY)
 def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, layout, shape):
     monkeypatch.undo()
-    monkeypatch.setattr(repacking, "LEAST_BYTES", 1)
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
     m, n, k = shape
     made = gemm(shape, F16, F16, tile=(64, 16, 64) if n < m else (16, 64, 64), layout=layout)
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
@@ -231,7 +231,7 @@ def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, lay
     a = operand(rng, (m, k) if layout[0] == "n" else (k, m), F16)
     b = operand(rng, (n, k) if layout[1] == "t" else (k, n), F16)
     left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
-    told = [row.what for row in compiled.why() if row.step == "repack_rows"]
+    told = [row.what for row in compiled.why() if row.step == "pack_unaligned"]
     assert told and all("read too rarely to be copied first" in what for what in told)
     large = "a" if m > n else "b"
     kept = {name: compiled.prepack(x) if name == large else x for name, x in (("a", a), ("b", b))}
@@ -239,7 +239,7 @@ def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, lay
         c = poisoned((m, n), F16)
         planned = plan(compiled, (*given, c))
         assert planned.variant.is_plain is is_plain
-        assert {r.name for r in planned.repacked} <= copied
+        assert {r.name for r in planned.packed_copies} <= copied
         compiled.interpret(*given, c, level="lane", order="random", seed=6)
         np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
 
@@ -253,7 +253,7 @@ def test_weights_that_are_transposed_are_prepacked_by_their_name():
     packed = compiled.prepack(b, "b")
     np.testing.assert_array_equal(packed, b)
     assert packed.strides == (1, 128) and compiled.prepack(packed, "b") is packed
-    assert not plan(compiled, (a, packed, c)).repacked
+    assert not plan(compiled, (a, packed, c)).packed_copies
     compiled.interpret(a, packed, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
@@ -264,7 +264,7 @@ def test_arrays_that_begin_within_a_chunk():
     for offsets in ((1, 0, 0), (3, 5, 7), (0, 0, 2)):
         a, b, c = (operand(rng, s, F16, o) for s, o in zip(((64, 64), (72, 64), (64, 72)), offsets, strict=True))
         c[...] = np.nan
-        assert len(plan(compiled, (a, b, c)).repacked) == sum(o > 0 for o in offsets)
+        assert len(plan(compiled, (a, b, c)).packed_copies) == sum(o > 0 for o in offsets)
         compiled.interpret(a, b, c, level="lane")
         np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
 
@@ -306,7 +306,7 @@ def test_what_an_epilogue_reads_is_repacked_too():
     a, b = operand(rng, (m, k), F16), operand(rng, (n, k), F16)
     bias, residual, c = operand(rng, (n,), F16, 1), operand(rng, (m, n), F16), poisoned((m, n), F16)
     arrays = a, b, bias, residual, c
-    assert {r.name for r in plan(compiled, arrays).repacked} == {"a", "b", "bias", "residual", "c"}
+    assert {r.name for r in plan(compiled, arrays).packed_copies} == {"a", "b", "bias", "residual", "c"}
     compiled.interpret(*arrays, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T + bias + residual)
 
@@ -327,7 +327,7 @@ def test_batches_are_repacked_with_their_rows():
     compiled = wave_compile(WaveCompileOptions(target="sm_90a"), batched)
     rng = np.random.default_rng(7)
     a, b, c = operand(rng, (3, 65, 67), F16), operand(rng, (3, 66, 67), F16), poisoned((3, 65, 66), F16)
-    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b", "c"]
+    assert [r.name for r in plan(compiled, (a, b, c)).packed_copies] == ["a", "b", "c"]
     compiled.interpret(a, b, c, level="lane")
     np.testing.assert_array_equal(c, np.einsum("bmk,bnk->bmn", a.astype(np.float64), b.astype(np.float64)))
 
@@ -348,14 +348,14 @@ def test_what_may_stay_as_it_was_does_not_come_back_from_elsewhere():
     rng = np.random.default_rng(8)
     a, b, c = operand(rng, (65, 69), F16), operand(rng, (67, 69), F16), operand(rng, (65, 67), F16)
     before = c.copy()
-    assert "c" not in [repacked.name for repacked in plan(compiled, (a, b, c)).repacked]
+    assert "c" not in [packed_copies.name for packed_copies in plan(compiled, (a, b, c)).packed_copies]
     compiled.interpret(a, b, c, 0, level="lane")
     np.testing.assert_array_equal(c, before)
 
 
 def test_of_known_sizes_only_operands_are_repacked():
     compiled = wave_compile(WaveCompileOptions(subs={M: 65, N: 67, K: 69}, target="sm_90a"), with_residual)
-    told = [row.what for row in compiled.why() if row.step == "repack_rows"]
+    told = [row.what for row in compiled.why() if row.step == "pack_unaligned"]
     assert len(told) == 2 and told[0].startswith("rows of a") and told[1].startswith("rows of b")
     rng = np.random.default_rng(17)
     a, b = operand(rng, (65, 69), F16), operand(rng, (67, 69), F16)

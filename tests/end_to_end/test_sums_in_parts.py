@@ -44,7 +44,7 @@ def test_run_on_lanes_and_emulated(target, schedule):
     c = poisoned(SHAPE[:2], f32)
     made.emulate(a, b, c)
     check_product(c, a, b)
-    (said,) = (row.declined for row in made.why() if row.step == "add_up_parts")
+    (said,) = (row.remarks for row in made.why() if row.step == "serialize_split_k")
     assert "cut into 3 parts" in said.what
 
 
@@ -60,8 +60,8 @@ def test_run_on_lanes_and_emulated(target, schedule):
 def test_lanes_that_load_share_parts(shape, tile, parts, workgroups):
     """Rows lie on no grain of the copy engine, and too little is read for copies: each part has a workgroup."""
     made = compiled("sm_90a", parts, shape, tile=tile)
-    (said,) = (row.step for row in made.why() if row.step in ("use_copy_engine", "add_up_parts"))
-    assert said == "use_copy_engine"
+    (said,) = (row.step for row in made.why() if row.step in ("use_tma", "serialize_split_k"))
+    assert said == "use_tma"
     assert made.build.plain.lanes.workgroups == workgroups
     a, b = operands(shape)
     for order in ORDERS:

@@ -16,11 +16,11 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.backend.nvidia.build import copying_passes
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.compiler import lowered_for
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, numbers_of, skeleton
 from tilewave.ir.ops import VOCABULARY
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.types import DTYPES
 from tilewave.ir.verify import verify
 from tilewave.lower.cpu.kernel import lower
@@ -42,7 +42,7 @@ WORDS = (
     *VOCABULARY,
     *DTYPES,
     *BY_NAME,
-    *("tile<8x8xf32>", "vector<4xf16>", "accumulator<16x16xf32>", "signals<2>", "exchange<2x8x8xf32>", "index"),
+    *("tile<8x8xf32>", "vector<4xf16>", "accumulator<16x16xf32>", "mbarriers<2>", "exchange<2x8x8xf32>", "index"),
     *("memory<8x8xf32, shared>", "memory<8x8xf32, global>", "memory<1x1x8x4x2xf32, packed>", "tile<0x4xf32>"),
     *("memory<{M}x{N}xf32, global>", "{M}", "{}", "{K}x{K}", "tile<{M}x8xf32>", "memory<{M}xf32, shared>", "launch"),
     *("workgroups = M", "workgroups = mul", "%M", "%M_tiles", "%K_steps"),

@@ -183,9 +183,9 @@ def test_bias_and_gelu(torch, way):
 
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])
-def test_as_many_stages_as_are_asked_for(torch, buffers):
+def test_as_many_stages_as_are_asked_for(torch, num_stages):
     subs = kernels.sizes(300, 264, 1000, **LARGE)
-    compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", buffers=buffers), narrow_gemm())
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", num_stages=num_stages), narrow_gemm())
     check(torch, compiled, "copies", (300, 264, 1000), out=f16)
 
 

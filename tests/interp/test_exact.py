@@ -16,7 +16,7 @@ from tilewave.interp.exact import MINUS_INFINITY, NAN, ONE, PLUS_INFINITY, P, Q,
 from tilewave.interp.exact_check import check_passes
 from tilewave.interp.exact_numbers import EXACT_NUMBERS, LN_2, LOG2_E, literal
 from tilewave.interp.tiles import interpret
-from tilewave.ir.ops import Const, Loop, Matrix, Mma, Mul, Renew, Select, Sub
+from tilewave.ir.ops import Const, Loop, Matrix, Mma, Mul, OpaqueCopy, Select, Sub
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import F8E4M3FN, F16, F32
@@ -206,7 +206,7 @@ def test_a_product_that_is_added_twice_is_found():
 def test_a_product_that_one_of_many_matrix_instructions_leaves_out_is_found():
     made, arrays = product()
     lanes = made.ir()
-    wrong = changed(lanes, Matrix, lambda op: [Renew(op.acc, 0, results=op.results, loc=op.loc)], which=-1)
+    wrong = changed(lanes, Matrix, lambda op: [OpaqueCopy(op.acc, 0, results=op.results, loc=op.loc)], which=-1)
     fault(lanes, wrong, arrays)
 
 

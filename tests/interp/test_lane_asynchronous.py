@@ -6,12 +6,12 @@ from lane_texts import ORDERS, line_of, run_text, text_of
 
 from tilewave.errors import InterpreterError
 from tilewave.interp.clocks import NOTHING
-from tilewave.interp.signals import Signal
+from tilewave.interp.mbarriers import Mbarrier
 
 RING = """  %two = const() {value = 2} : index
   %s = allocate() : memory<2x8xf32, shared>
-  %full = make_signals() {arrivals = 1} : signals<2> // made
-  %empty = make_signals() {arrivals = 1} : signals<2>
+  %full = make_mbarriers() {arrivals = 1} : mbarriers<2> // made
+  %empty = make_mbarriers() {arrivals = 1} : mbarriers<2>
   barrier() // seen
   role() {first = 0, last = 1} do () {
     %made = loop(%eight, [%zero]) : index do (%i: index, %x: index) {
@@ -19,9 +19,9 @@ RING = """  %two = const() {value = 2} : index
       %round = floor_div(%i, %two) : index
       %next = add(%round, %one) : index
       %p = mod(%next, %two) : index
-      await(%empty, %stage, %p) // room
+      wait_mbarrier(%empty, %stage, %p) // room
       arrive(%full, %stage) {expect = 32} // expects
-      copy_async_signal(%a, [%i, %zero], %s, [%stage], %full, %stage) {axes = [1]} // copy
+      tma_load(%a, [%i, %zero], %s, [%stage], %full, %stage) {axes = [1]} // copy
       yield([%x])
     }
   }
@@ -30,7 +30,7 @@ RING = """  %two = const() {value = 2} : index
       %stage1 = mod(%j, %two) : index
       %round1 = floor_div(%j, %two) : index
       %p1 = mod(%round1, %two) : index
-      await(%full, %stage1, %p1) // here
+      wait_mbarrier(%full, %stage1, %p1) // here
       %y = load(%s, [%stage1, %zero], []) ROW : vector<8xf32> // read
       store(%y, %c, [%j, %zero], []) ROW
       arrive(%empty, %stage1, [%y]) // free
@@ -132,7 +132,7 @@ def test_bytes_that_never_come_are_waited_for():
 
 def test_an_arrival_too_many_is_found():
     text = text_of(
-        """  %full = make_signals() {arrivals = 1} : signals<1>
+        """  %full = make_mbarriers() {arrivals = 1} : mbarriers<1>
   barrier()
   role() {first = 1, last = 2} do () {
     arrive(%full, %zero) {expect = 4}
@@ -157,13 +157,13 @@ def test_signals_are_seen_behind_a_barrier_only(order, seed):
 
 def test_a_signal_outside_is_named():
     text = text_of(
-        "  %full = make_signals() {arrivals = 2} : signals<2>\n  barrier()\n  arrive(%full, %four) // here\n"
+        "  %full = make_mbarriers() {arrivals = 2} : mbarriers<2>\n  barrier()\n  arrive(%full, %four) // here\n"
     )
-    assert error_of(text) == f"wave 0 wants full[4], outside signals<2>\n  k.ir:{line_of(text, 'here')}"
+    assert error_of(text) == f"wave 0 wants full[4], outside mbarriers<2>\n  k.ir:{line_of(text, 'here')}"
 
 
 PASSED_ON = """  %s = allocate() : memory<8xf32, shared>
-  %done = make_signals() {arrivals = 1} : signals<1>
+  %done = make_mbarriers() {arrivals = 1} : mbarriers<1>
   barrier()
   role() {first = 0, last = 1} do () {
     %x = const() {value = 7.0} : vector<8xf32>
@@ -171,7 +171,7 @@ PASSED_ON = """  %s = allocate() : memory<8xf32, shared>
     arrive(%done, %zero) // arrives
   }
   role() {first = 1, last = 2} do () {
-    await(%done, %zero, PARITY) // await
+    wait_mbarrier(%done, %zero, PARITY) // await
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<8xf32> // second
     store(%y, %c, [%zero, %zero], []) ROW
   }
@@ -210,7 +210,7 @@ def test_what_a_wave_does_behind_its_arrival_is_not_seen(order, seed):
 
 
 JOINED = """  %s = allocate() : memory<8xf32, shared>
-  %done = make_signals() {arrivals = ARRIVALS} : signals<1>
+  %done = make_mbarriers() {arrivals = ARRIVALS} : mbarriers<1>
   barrier()
   role() {first = 0, last = 2} do () {
     %f = cast(VALUE) : f32
@@ -221,7 +221,7 @@ JOINED = """  %s = allocate() : memory<8xf32, shared>
     }
   }
   role() {first = 2, last = 3} do () {
-    await(%done, %zero, %zero)
+    wait_mbarrier(%done, %zero, %zero)
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<COUNTxf32> // read
     store(%y, %c, [%zero, %zero], []) ROW
   }
@@ -246,25 +246,25 @@ def test_a_reader_must_know_of_every_wave_that_wrote_the_same(order, seed):
 
 
 def test_more_bytes_than_expected_are_noticed_when_all_have_come():
-    signal = Signal(needed=1)
-    signal.land(3, 32)
-    assert not signal.is_overfull and signal.phase == 0
-    signal.arrive(NOTHING, 16)
-    assert signal.is_overfull and signal.phase == 0
+    mbarrier = Mbarrier(needed=1)
+    mbarrier.land(3, 32)
+    assert not mbarrier.is_overfull and mbarrier.phase == 0
+    mbarrier.arrive(NOTHING, 16)
+    assert mbarrier.is_overfull and mbarrier.phase == 0
 
 
 # -- copies in and out at the edge, and the memory they read
 
 THROUGH = """  %s = allocate() : memory<8x8xf32, shared>
-  %full = make_signals() {arrivals = 1} : signals<1>
+  %full = make_mbarriers() {arrivals = 1} : mbarriers<1>
   barrier()
   %minus = sub(%zero, %four) : index
   role() {first = 0, last = 1} do () {
     arrive(%full, %zero) {expect = 256}
-    copy_async_signal(%a, [%four, %minus], %s, [], %full, %zero) {axes = [1, 0]}
-    await(%full, %zero, %zero)
-    copy_async_out(%s, [], %c, [%minus, %four]) {axes = [0, 1]} // copy
-    await_async_out() {pending = 0} // here
+    tma_load(%a, [%four, %minus], %s, [], %full, %zero) {axes = [1, 0]}
+    wait_mbarrier(%full, %zero, %zero)
+    tma_store(%s, [], %c, [%minus, %four]) {axes = [0, 1]} // copy
+    wait_tma_stores() {pending = 0} // here
     %x = const() {value = 7.0} : vector<1xf32>
     store(%x, %s, [%lane, %zero], []) {steps = [[0, 1]]} // write
   }
@@ -282,7 +282,7 @@ def test_a_box_is_zero_outside_and_nothing_is_copied_out_there(order, seed):
 
 def test_a_box_that_begins_off_the_grain_is_found():
     """A copy engine faults there, on the card alone."""
-    text = text_of(THROUGH.replace("copy_async_signal(%a, [%four, %minus]", "copy_async_signal(%a, [%four, %one]"))
+    text = text_of(THROUGH.replace("tma_load(%a, [%four, %minus]", "tma_load(%a, [%four, %one]"))
     with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\] on, off the grain of 16 bytes"):
         run_text(text, "in turn", 0)
 
@@ -302,12 +302,12 @@ TWO_COPIES = """  %s = allocate() : memory<2x8xf32, shared>
     %x = const() {value = 7.0} : vector<2x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
     barrier() {waves = 1}
-    copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1]}
-    copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // copy
-    await_async_out() {pending = 1}
+    tma_store(%s, [%zero], %c, [%zero, %zero]) {axes = [1]}
+    tma_store(%s, [%one], %c, [%one, %zero]) {axes = [1]} // copy
+    wait_tma_stores() {pending = 1}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
-    await_async_out() {pending = 0}
+    wait_tma_stores() {pending = 0}
   }
 """
 
@@ -329,14 +329,14 @@ THREE_COPIES = """  %s = allocate() : memory<3x8xf32, shared>
     %x = const() {value = 7.0} : vector<3x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
     barrier() {waves = 1}
-    copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
-    copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
-    copy_async_out(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
-    await_async_out() {pending = PENDING}
+    tma_store(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
+    tma_store(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
+    tma_store(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
+    wait_tma_stores() {pending = PENDING}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
-    copy_async_out(%s, [%two], %c, [%four, %zero]) {axes = [1]}
-    await_async_out() {pending = 0}
+    tma_store(%s, [%two], %c, [%four, %zero]) {axes = [1]}
+    wait_tma_stores() {pending = 0}
   }
 """
 
@@ -369,8 +369,8 @@ def test_a_copy_out_of_what_another_wave_writes_is_found(order, seed):
   barrier() {waves = 1}
   barrier() // here
   role() {first = 0, last = 1} do () {
-    copy_async_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]} // copy
-    await_async_out() {pending = 0}
+    tma_store(%s, [], %c, [%zero, %zero]) {axes = [0, 1]} // copy
+    wait_tma_stores() {pending = 0}
   }
 """
     a, c = run_text(text_of(body), order, seed)
@@ -384,10 +384,10 @@ def test_a_copy_out_of_what_another_wave_writes_is_found(order, seed):
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_write_of_the_very_bytes_that_a_copy_brings_is_a_race(order, seed):
     body = """  %s = allocate() : memory<1xf32, shared>
-  %full = make_signals() {arrivals = 1} : signals<1>
+  %full = make_mbarriers() {arrivals = 1} : mbarriers<1>
   barrier()
   role() {first = 0, last = 1} do () {
-    copy_async_signal(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
+    tma_load(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
   }
   role() {first = 1, last = 2} do () {
     %x = const() {value = VALUE} : vector<1xf32>
@@ -414,24 +414,24 @@ def test_what_a_copy_out_writes_cannot_be_read_in_the_same_kernel(order, seed):
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_wave_that_ends_before_its_copies_out_is_found(order, seed):
-    text = text_of(TWO_COPIES.replace("STAGE", "%zero").replace("await_async_out() {pending = 0}", ""))
+    text = text_of(TWO_COPIES.replace("STAGE", "%zero").replace("wait_tma_stores() {pending = 0}", ""))
     assert error_of(text, order, seed) == (
         f"wave 1 ends while its copy out may still read shared memory\n  k.ir:{line_of(text, 'copy')}\n"
-        "  an await_async_out must stand between the copy and the end"
+        "  an wait_tma_stores must stand between the copy and the end"
     )
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_workgroup_that_ends_before_a_copy_has_arrived_is_found(order, seed):
     body = """  %s = allocate() : memory<8xf32, shared>
-  %full = make_signals() {arrivals = 1} : signals<1>
+  %full = make_mbarriers() {arrivals = 1} : mbarriers<1>
   barrier()
   role() {first = 0, last = 1} do () {
     arrive(%full, %zero) {expect = 32}
-    copy_async_signal(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
+    tma_load(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
   }
   role() {first = 1, last = 2} do () {
-    await(%full, %zero, %zero) // here
+    wait_mbarrier(%full, %zero, %zero) // here
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<8xf32>
     store(%y, %c, [%zero, %zero], []) ROW
   }
@@ -481,9 +481,7 @@ def test_lanes_of_one_wave_meet_between_the_accesses_of_two_lanes(mark, later, t
 
 
 def test_a_box_behind_an_index_outside_is_named():
-    text = text_of(
-        TWO_COPIES.replace("copy_async_out(%s, [%one]", "copy_async_out(%s, [%four]").replace("STAGE", "%zero")
-    )
+    text = text_of(TWO_COPIES.replace("tma_store(%s, [%one]", "tma_store(%s, [%four]").replace("STAGE", "%zero"))
     assert error_of(text) == f"wave 1 copies s[4], which is outside the memory\n  k.ir:{line_of(text, 'copy')}"
 
 

@@ -11,13 +11,13 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, Await, AwaitAsyncOut, Barrier
+from tilewave.ir.ops import Arrive, Barrier, WaitMbarrier, WaitTmaStores
 from tilewave.ir.rewrite import rewrite, walk
 
 TILING = [WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(K, BLOCK_K)]
 RUNS = (("in turn", 1), ("backwards", 1), ("random", 1), ("random", 2))
 
-FIRST_FILL = {"await_async_out", "barrier {waves = 4}"}
+FIRST_FILL = {"wait_tma_stores", "barrier {waves = 4}"}
 """Before a workgroup first fills its buffers, nothing reads them; in a loop over tiles, the tile before does."""
 ONE_REFILL_LESS = {"arrive(empty)", "await(empty)"}
 """A ring with as many stages as there are steps is never filled again."""
@@ -37,8 +37,8 @@ def product(out, *more):
 
 def name_of(op):
     match op:
-        case Await(signals, _, _) | Arrive(signals, _):
-            return f"{op.name}({signals.name})"
+        case WaitMbarrier(mbarriers, _, _) | Arrive(mbarriers, _):
+            return f"{op.name}({mbarriers.name})"
         case Barrier(waves):
             return f"barrier {{waves = {waves}}}" if waves else "barrier"
     return op.name
@@ -72,7 +72,7 @@ def test_every_wait_of_a_ring_is_needed_or_known_to_be_redundant(shape, stages, 
     random = np.random.default_rng(3)
     a, b = (random.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k)))
     arrays = [a, b, np.full((m, n), np.nan, np.float16)]
-    waits = [op for op in walk(kernel.body) if isinstance(op, (Await, Arrive, AwaitAsyncOut, Barrier))]
+    waits = [op for op in walk(kernel.body) if isinstance(op, (WaitMbarrier, Arrive, WaitTmaStores, Barrier))]
     assert len(waits) >= 9
     assert {name_of(op) for op in waits if not is_missed(kernel, op, arrays)} == redundant
 

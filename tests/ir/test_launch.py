@@ -17,7 +17,7 @@ from tilewave.ir.ops.launch import LaunchOnly, is_launched
 from tilewave.ir.parse import parse
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar
 from tilewave.ir.verify import verify
-from tilewave.passes.simplify import simplify
+from tilewave.passes.tile.simplify import simplify
 
 TEXT = """\
 kernel @k {workgroups = tiles} (%a: memory<{M}x8xf32, global>, %b: memory<{half}xf32, global>, %M: index) {

@@ -141,7 +141,10 @@ def test_the_caret_stands_under_its_place_on_a_long_line():
         ("%x = const() {7 = 1} : index", "expected the name of an attribute, found '7'"),
         ("%x = const() {value = 1} : tile<4xf32, global>", "a tile is nowhere: global belongs to a memory"),
         ("%x = const() {value = 1} : cake<4xf32>", "no type is called 'cake'; the types are tile, "),
-        ("%x = make_signals() {arrivals = 1} : signals<4xf16>", "signals count arrivals and bytes, and hold no f16"),
+        (
+            "%x = make_mbarriers() {arrivals = 1} : mbarriers<4xf16>",
+            "signals count arrivals and bytes, and hold no f16",
+        ),
         ("%x = allocate() : memory<4xf32, shared, pad(1, 2)>", "rows lie as pad(elements)"),
         ("%x = allocate() : memory<4xf32, shared, xor(1, 2)>", "rows lie as pad(elements)"),
         ("%x = allocate() : memory<4xf32, shared, bits(1)>", "rows lie as pad(elements)"),

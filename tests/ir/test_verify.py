@@ -29,7 +29,7 @@ ARGUMENTS = {
     "tile<4x4xf32>": "a call gives arrays and numbers, no tile<4x4xf32>",
     "accumulator<16x16xf32>": "no accumulator<16x16xf32>",
     "vector<4xf32>": "no vector<4xf32>",
-    "signals<2>": "no signals<2>",
+    "mbarriers<2>": "no mbarriers<2>",
     "exchange<2x8x8xf32>": "no exchange<2x8x8xf32>",
     "i16": "no i16",
     "memory<4x4xf32, shared>": "no memory<4x4xf32, shared>",
@@ -128,7 +128,7 @@ OPS = {
     "%p, %q, %r = tile_of(%o) {rows = -1, cols = 1, batches = 1, workgroups = 1} : index, index, index": "rows is",
     "%p, %q, %r = tile_of(%o) {rows = 0, cols = 1, batches = 1, workgroups = 1} : index, index, index": "1 of",
     "barrier() {waves = -1}": "waves is from 0 to 1024, not -1",
-    "await_async() {pending = true}": "pending is a whole number, not True",
+    "wait_async() {pending = true}": "pending is a whole number, not True",
     "%b = loop(%o, [%s]) : memory<8x8xf32, shared> do (%i: index, %c: memory<8x8xf32, shared>) {}": "carries",
     "%b = zero_accumulator() : accumulator<16x16x16xf32>": "makes an accumulator of two axes",
     "yield([%o])": "nothing takes what a kernel's own block yields",
@@ -195,11 +195,9 @@ def test_a_stage_that_fails_names_the_op_and_its_line():
     from tilewave.lower.cpu.kernel import lower
 
     with pytest.raises(TilewaveError) as raised:
-        lower(verify(parse(f"{HEAD}{ABOVE}  await_async() {{pending = 0}}\n}}\n")), INSTRUCTION_SETS["avx2"])
+        lower(verify(parse(f"{HEAD}{ABOVE}  wait_async() {{pending = 0}}\n}}\n")), INSTRUCTION_SETS["avx2"])
     line = f"{HEAD}{ABOVE}".count("\n") + 1
-    assert (
-        raised.value.what == f"k: the CPU's lowering cannot take await_async: <text>:{line}: cannot lower await_async"
-    )
+    assert raised.value.what == f"k: the CPU's lowering cannot take wait_async: <text>:{line}: cannot lower wait_async"
     assert raised.value.loc.line == line
 
 

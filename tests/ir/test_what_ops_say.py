@@ -15,8 +15,8 @@ from tilewave.ir.faults import CannotCompile
 from tilewave.ir.rules import GLOBAL, ON_TILES, places
 from tilewave.ir.types import F32, INDEX_SCALAR, Memory, Tile, Vector
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.passes.simplify import simplify
-from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.lanes.slice_elementwise import slice_elementwise
+from tilewave.passes.tile.simplify import simplify
 
 WORDS = sorted(ops.VOCABULARY)
 ARRAY = Value("a", Memory((8, 8), F32, "global"))
@@ -167,11 +167,11 @@ def test_a_part_of_what_is_computed_element_by_element_is_computed_from_parts():
     whole, part = Vector((4, 2), F32), Vector((2, 2), F32)
     x = ops.Const(1.0, results=(Value("x", whole),))
     y = Shifted(x.result, 3, results=(Value("y", whole),))
-    z = ops.Part(y.result, 0, 2, results=(Value("z", part),))
+    z = ops.ExtractSlice(y.result, 0, 2, results=(Value("z", part),))
     zero = ops.Const(0, results=(Value("zero", INDEX_SCALAR),))
     at = (zero.result, zero.result)
     store = ops.Store(z.result, ARRAY, at, (), ((1, 0), (0, 1)))
-    cut = take_parts_first(verify(kernel_of(x, y, z, zero, store, level="lane")))
+    cut = slice_elementwise(verify(kernel_of(x, y, z, zero, store, level="lane")))
     shapes = [op.result.type.shape for op in verify(cut).body.ops if isinstance(op, Shifted)]
     assert (2, 2) in shapes
 

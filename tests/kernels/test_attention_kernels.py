@@ -14,7 +14,7 @@ from tilewave.ir.ops import Allocate, Select
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, decodes
 from tilewave.kernels.attentions import attention_tile_for
-from tilewave.kernels.key_splits import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
+from tilewave.kernels.split_kv import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
 from tilewave.machine.chips import CHIPS
 
 pytestmark = pytest.mark.share(4)
@@ -153,7 +153,7 @@ def test_keys_of_a_head_in_one_part(way, queries, keys, asked):
 def test_one_part_is_joined_with_none(monkeypatch, queries, lies, joined):
     """Unless heads that share keys cannot be rows where y lies: there results are written by who joins parts."""
     asked = []
-    monkeypatch.setattr(decodes, "join_parts_kernel", lambda *a: asked.append(a) or shipped.join_parts_kernel(*a))
+    monkeypatch.setattr(decodes, "join_splits_kernel", lambda *a: asked.append(a) or shipped.join_splits_kernel(*a))
     problem = Problem(1, (4, 2), queries, 100, 32, 32, dtype=f32)
     if not lies:
         problem.y = np.ascontiguousarray(problem.y.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
@@ -249,7 +249,7 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     """But for heads of 256, whose queries alone would fill half of it."""
     heads = shipped.Heads(size, size, 4)
     way = DecodeWay.of("sm_90a", heads, f16, 4)
-    kernel = shipped.attention_parts_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
+    kernel = shipped.attention_splits_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
     made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
     code = made.build.program.code_for(Variant())
     fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
@@ -260,7 +260,7 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
 def test_queries_that_a_workgroup_brings_once_have_one_slot():
     """A workgroup that goes from head to head has two, unless as many steps are asked for as fit beside one."""
     heads, tile, scores = shipped.Heads(128, 128, 4), AttentionTile(64, 64, 4), shipped.Scores(1.0)
-    once = shipped.attention_parts_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
+    once = shipped.attention_splits_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
     again = shipped.attention_rows_kernel(tile, heads, scores, 1, f32, *[f16] * 4)
     for kernel, steps, slots in ((once, 2, 1), (again, 4, 2), (again, 6, 1)):
         memories = [
@@ -276,7 +276,7 @@ def test_few_rows_are_brought_by_the_copy_engine():
     """Tiles of 16 rows would grow to the 64 of a product, and lanes would load them."""
     heads = shipped.Heads(128, 128, 4)
     tile = rows_tile_for("sm_90a", heads, f16, 4)
-    kernel = shipped.attention_parts_kernel(tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
+    kernel = shipped.attention_splits_kernel(tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
     assert "cp.async.bulk" in kernel.compile(target="sm_90a").asm
     assert rows_tile_for("gfx942", heads, f16, 4).queries == 16
 
@@ -340,9 +340,9 @@ def test_blocks_that_nobody_sees_are_not_walked(asked, rows):
         AttentionTile(rows, 64, 4), shipped.Heads(64, 64), shipped.Scores(0.1, **asked), *[f16] * 4
     )
     steps = {step.name: step for step in kernel.compile(target="sm_90a").steps}
-    assert steps["skip_masked_steps"].changed and not steps["skip_masked_steps"].declined
-    assert steps["tell_whole_steps"].changed
-    once = steps["skip_whole_masks"].after
+    assert steps["skip_masked_blocks"].changed and not steps["skip_masked_blocks"].remarks
+    assert steps["mark_unmasked_steps"].changed
+    once = steps["drop_true_masks"].after
     in_loops = [
         op for op in walk(once.body) if isinstance(op, Select) and np.prod(op.result.type.shape) == 64 * 64 // 128
     ]

@@ -13,7 +13,7 @@ from kernels import *
 import tilewave as tw
 from tilewave.errors import SymbolError
 from tilewave.lang.symbols import Symbol
-from tilewave.pipeline.runner import told_apart
+from tilewave.pipeline.runner import numbered_apart
 
 pytestmark = on("numpy", "cpu")
 
@@ -414,7 +414,7 @@ def test_a_pass_that_runs_twice_has_two_names():
     assert kernel.ir("simplify") == kernel.kernel
     for step in kernel.steps:
         assert kernel.ir(step.name) == step.after
-    assert told_apart(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
+    assert numbered_apart(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
 
 
 def test_what_is_printed_of_a_kernel_is_short():

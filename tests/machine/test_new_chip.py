@@ -15,7 +15,7 @@ from tilewave.backend.amd.build import build_amd
 from tilewave.backend.nvidia.build import build_nvidia
 from tilewave.errors import ConstraintError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import (
     CHIPS,
     GFX942,
@@ -26,7 +26,7 @@ from tilewave.machine.chips import (
     SharedMemory,
     consecutive,
 )
-from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
 
 SHAPE = (1024, 1024, 256)
 SMALL = replace(GFX942, name="gfx94x", shared=replace(GFX942.shared, bytes=24 << 10))
@@ -148,4 +148,4 @@ def test_a_chip_of_32_lanes_from_another_vendors_document_can_be_written_down():
         shared=SharedMemory(64 << 10, 32, 32, phases, phases),
     )
     assert (chip.resident_waves, chip.shared.widest_bytes, chip.multiplies) == (32, 16, ())
-    assert repr(FitShared(chip, Places())) == "FitShared(gfx1200)"
+    assert repr(CheckSharedCapacity(chip, Places())) == "CheckSharedCapacity(gfx1200)"

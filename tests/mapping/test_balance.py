@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mapping_strategies import MAPPINGS
 
 from tilewave import WaveCompileOptions, wave_compile
-from tilewave.analysis.visits import visits
+from tilewave.analysis.index_trace import visits
 from tilewave.ir.ops import Read
 from tilewave.mapping import (
     Causal,

@@ -42,7 +42,7 @@ from tilewave.mapping import (
     xcd_contiguous,
 )
 from tilewave.mapping.grid import MOST_TILES
-from tilewave.passes.map_workgroups import Dealt
+from tilewave.passes.grid.map_workgroups import Dealt
 
 pytestmark = pytest.mark.share(2)
 

@@ -106,7 +106,7 @@ def test_lines_of_a_difference():
 @pytest.mark.parametrize(
     ("module", "folders"),
     [
-        ("tilewave/passes/simplify.py", ("tests/passes",)),
+        ("tilewave/passes/tile/simplify.py", ("tests/passes",)),
         ("tilewave/ops/rows.py", ("tests/ops", "tests/in_torch")),
         ("tilewave/cli/run.py", ("tests/cli",)),
         ("tilewave/backend/amd/program.py", ("tests/backend/amd",)),
@@ -129,9 +129,9 @@ def test_every_folder_that_is_named_exists_and_every_module_but_the_version_has_
 
 
 def test_tests_that_name_a_module_come_first():
-    files = module_tests(ROOT, "tilewave/passes/interleave_products.py")
+    files = module_tests(ROOT, "tilewave/passes/schedule/interleave_mma.py")
     assert files.index("tests/passes/test_interleave_products.py") < files.index("tests/passes/test_exact_passes.py")
-    assert "tests/check/simplify.ir" in module_tests(ROOT, "tilewave/passes/simplify.py")
+    assert "tests/check/simplify.ir" in module_tests(ROOT, "tilewave/passes/tile/simplify.py")
     assert "tests/check/simplify.ir" not in files
 
 

@@ -117,9 +117,9 @@ def test_one_more_key_compiles_nothing(monkeypatch):
 def test_the_kernels_are_right_for_every_size():
     """So that nothing is looked at where keys are more than ever."""
     heads, scores, tile = kernels.Heads(64, 64, 4), kernels.Scores(0.1), kernels.AttentionTile(16, 64)
-    find = kernels.attention_parts_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
+    find = kernels.attention_splits_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
     whole = kernels.attention_rows_kernel(tile, heads, scores, 1, f32, *[f16] * 4)
-    join = kernels.join_parts_kernel(64, f32, f16)
+    join = kernels.join_splits_kernel(64, f32, f16)
     assert all(kernel.compile("cpu").proof.holds for kernel in (find, whole, join))
 
 

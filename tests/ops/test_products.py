@@ -15,7 +15,7 @@ from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.ops.digits import Digits, instruction_for
 from tilewave.tune.choose import bucket
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.store import Records
 
 SHAPES = [
@@ -292,7 +292,7 @@ def chosen(product, target, size, asked=None):
 
 
 def undecided(product, target, asked=None):
-    return UndecidedKernel.of(product_kernel(product, asked), {}, (), {}, target)
+    return TunableKernel.of(product_kernel(product, asked), {}, (), {}, target)
 
 
 @pytest.mark.parametrize(("target", "least"), [("cpu", 64 * 64), ("gfx942", 128 * 256), ("sm_90a", 128 * 256)])

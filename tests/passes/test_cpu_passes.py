@@ -26,9 +26,9 @@ from tilewave.ir.types import BOOL, F32, FLOAT8, I8, INDEX_SCALAR, Scalar, Tile
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.ir.verify import verify
 from tilewave.mapping import grouped
-from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
-from tilewave.passes.simplify import simplify
-from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.memory.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.tile.simplify import simplify
+from tilewave.passes.tile.split_tiles import SplitTiles
 
 ROWS, COLS, UNIT = 6, 8, 4
 CUT = SplitTiles(ROWS, COLS)
@@ -324,7 +324,7 @@ def test_operands_changed_before_a_product_are_cut_and_not_packed():
 
 def test_a_second_time_there_is_nothing_left_to_do():
     once = CUT(compiled(gemm(), subs=sizes(40, 36, 24, 12, 24, 8)).kernel)
-    assert CUT(once) is once and not CUT(once).declined
+    assert CUT(once) is once and not CUT(once).remarks
     packed = PACK(once)
     assert PACK(packed) is packed
     assert CUT(packed) is packed

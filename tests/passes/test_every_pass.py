@@ -12,7 +12,7 @@ CHECKED = Path(__file__).parents[1] / "check"
 NAMES = [m.name for m in pkgutil.iter_modules(tilewave.passes.__path__)]
 UNCHECKED = {
     "distribute_lanes": "it makes a page of a line: test_lanes.py looks at it, and the lane interpreter judges it",
-    "interleave_products": "it orders a whole loop: test_interleave_products.py looks at the order, and runs it",
+    "interleave_mma": "it orders a whole loop: test_interleave_products.py looks at the order, and runs it",
 }
 
 

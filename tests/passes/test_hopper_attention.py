@@ -26,7 +26,7 @@ from lane_runs import ORDERS
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, Await, CopyAsyncSignal, Loop, MakeSignals, MatrixHeld, MatrixShared
+from tilewave.ir.ops import Arrive, Loop, MakeMbarriers, TmaLoad, WaitMbarrier, WgmmaRegisters, WgmmaShared
 from tilewave.ir.rewrite import walk
 
 HEAD, QUERIES, KEYS = 64, 72, 136
@@ -61,19 +61,19 @@ def test_attention_through_the_copy_engine(v_transposed, causal, dtype, order):
 def test_weights_never_leave_the_registers():
     made = compiled(Attention(), block_m=128)
     lanes = made.build.lanes
-    assert {op.acc.type.dtype for op in ops(lanes, MatrixHeld)} == {f32}
-    assert len(ops(lanes, MatrixHeld)) == 2  # the last one stands behind the loop
-    assert len(ops(lanes, MatrixShared)) == 3  # the first step stands in front, and one is made again where it must be
+    assert {op.acc.type.dtype for op in ops(lanes, WgmmaRegisters)} == {f32}
+    assert len(ops(lanes, WgmmaRegisters)) == 2  # the last one stands behind the loop
+    assert len(ops(lanes, WgmmaShared)) == 3  # the first step stands in front, and one is made again where it must be
     held = re.findall(r"wgmma\.mma_async\S+ \{[^}]*\}, (\{[^}]*\}|da), db", made.asm)
     assert sorted({len(a.split(",")) for a in held}) == [1, 4]  # a descriptor, or four registers
 
 
 def test_queries_are_brought_once_a_tile():
     lanes = compiled(Attention()).build.lanes
-    loops = [op for op in walk(lanes.body) if isinstance(op, Loop) and ops_in(op, CopyAsyncSignal)]
+    loops = [op for op in walk(lanes.body) if isinstance(op, Loop) and ops_in(op, TmaLoad)]
     innermost = [op for op in loops if not any(other in list(walk(op.body)) for other in loops)]
-    assert {op.memory.name for loop in innermost for op in ops_in(loop, CopyAsyncSignal)} == {"k", "v"}
-    assert {op.memory.name for op in ops(lanes, CopyAsyncSignal)} == {"q", "k", "v"}
+    assert {op.memory.name for loop in innermost for op in ops_in(loop, TmaLoad)} == {"k", "v"}
+    assert {op.memory.name for op in ops(lanes, TmaLoad)} == {"q", "k", "v"}
 
 
 def ops_in(loop, kind):
@@ -83,7 +83,7 @@ def ops_in(loop, kind):
 def test_keys_and_values_have_rings_of_their_own():
     """Keys make room when scores are there; values arrive while weights are computed."""
     lanes = compiled(Attention()).build.lanes
-    assert len(ops(lanes, MakeSignals)) == 2 * len(("queries", "keys", "values"))
+    assert len(ops(lanes, MakeMbarriers)) == 2 * len(("queries", "keys", "values"))
 
 
 def last_values_left(lanes):
@@ -95,18 +95,18 @@ def last_values_left(lanes):
 
 def is_told_before(lanes, number):
     arrivals = ops(lanes, Arrive)
-    return arrivals[number].signals in [op.signals for op in arrivals[:number]]
+    return arrivals[number].mbarriers in [op.mbarriers for op in arrivals[:number]]
 
 
-@pytest.mark.parametrize("lost", [Await, Arrive])
+@pytest.mark.parametrize("lost", [WaitMbarrier, Arrive])
 def test_every_wait_and_arrival_is_needed(lost):
     a, sizes = Attention(), (2, 72, 360)
-    lanes = compiled(a, sizes=sizes, buffers=2).build.lanes
+    lanes = compiled(a, sizes=sizes, num_stages=2).build.lanes
     given = arrays(a, sizes=sizes)
-    room_for_queries = ops(lanes, MakeSignals)[1].result  # of one tile: nobody waits for more
+    room_for_queries = ops(lanes, MakeMbarriers)[1].result  # of one tile: nobody waits for more
     room_at_the_end = last_values_left(lanes)  # nor for the stage of its last step
     for number, op in enumerate(ops(lanes, lost)):
-        if op.signals == room_for_queries or op is room_at_the_end:
+        if op.mbarriers == room_for_queries or op is room_at_the_end:
             continue
         without = changed(lanes, lost, number, lambda op: [])
         with pytest.raises(InterpreterError):

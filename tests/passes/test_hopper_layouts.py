@@ -11,7 +11,7 @@ from lane_runs import ORDERS, operands
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, Await, CopyAsyncCluster, CopyAsyncSignal, MatrixShared
+from tilewave.ir.ops import Arrive, TmaLoad, TmaLoadMulticast, WaitMbarrier, WgmmaShared
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import gemm
 from tilewave.kernels.products import LAYOUTS
@@ -19,7 +19,7 @@ from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
 pytestmark = pytest.mark.share(3)
 
-TURNED = {"nt": (), "nn": (1,), "tt": (0,), "tn": (0, 1)}
+TRANSPOSED = {"nt": (), "nn": (1,), "tt": (0,), "tn": (0, 1)}
 
 
 def compiled(layout, shape, tile, dtype=f16, is_open=False, mapping="grouped(4)", **more):
@@ -57,10 +57,10 @@ def check(made, layout, shape, dtype=f16, order="random"):
 )
 def test_every_layout_goes_through_the_copy_engine(layout, shape, tile, is_open):
     made = compiled(layout, shape, tile, is_open=is_open)
-    copies = [op for op in walk(made.build.lanes.body) if isinstance(op, (CopyAsyncSignal, CopyAsyncCluster))]
-    products = [op for op in walk(made.build.lanes.body) if isinstance(op, MatrixShared)]
+    copies = [op for op in walk(made.build.lanes.body) if isinstance(op, (TmaLoad, TmaLoadMulticast))]
+    products = [op for op in walk(made.build.lanes.body) if isinstance(op, WgmmaShared)]
     assert {op.memory.name for op in copies} == {"a", "b"}
-    assert {op.turned for op in products} == {TURNED[layout]}
+    assert {op.transposed for op in products} == {TRANSPOSED[layout]}
     check(made, layout, shape)
 
 
@@ -77,10 +77,10 @@ def test_where_rows_lie_on_no_cache_lines_neighbours_share_copies(layout):
     check(made, layout, shape)
 
 
-@pytest.mark.parametrize("lost", [Await, Arrive])
+@pytest.mark.parametrize("lost", [WaitMbarrier, Arrive])
 def test_every_wait_and_arrival_is_needed(lost):
     shape = (72, 72, 360)
-    lanes = compiled("tn", shape, (64, 64, 64), buffers=2).build.lanes
+    lanes = compiled("tn", shape, (64, 64, 64), num_stages=2).build.lanes
     arrays = laid("tn", *operands(shape))
     for number in range(len(ops(lanes, lost))):
         without = changed(lanes, lost, number, lambda op: [])
@@ -96,7 +96,7 @@ def test_bytes_lie_along_the_depth_only(layout, dtype):
     shape = (64, 64, 64)
     made = gemm(shape, dtype, None, tile=(64, 64, 64), layout=layout)
     made = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
-    assert not any(op.turned for op in walk(made.build.lanes.body) if isinstance(op, MatrixShared))
+    assert not any(op.transposed for op in walk(made.build.lanes.body) if isinstance(op, WgmmaShared))
 
 
 def test_only_what_is_transposed_by_the_instruction_is_said_to_turn():
@@ -107,7 +107,7 @@ def test_only_what_is_transposed_by_the_instruction_is_said_to_turn():
 def test_the_instruction_is_told_which_operands_are_turned(layout):
     made = compiled(layout, (256, 512, 256), (128, 256, 64))
     told = re.findall(r"wgmma\.mma_async[^;]*, ([01]), ([01]);", made.asm)
-    assert set(told) == {(str(int(0 in TURNED[layout])), str(int(1 in TURNED[layout])))}
+    assert set(told) == {(str(int(0 in TRANSPOSED[layout])), str(int(1 in TRANSPOSED[layout])))}
 
 
 def test_an_operand_in_panels_is_one_copy_for_each():

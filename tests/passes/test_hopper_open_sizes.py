@@ -11,33 +11,33 @@ from lane_runs import operands
 from seeds import SEEDS
 
 from tilewave import *
-from tilewave.analysis.splits import EqualParts, Split
+from tilewave.analysis.splits import EqualSplits, Split
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.last_round import (
-    HAND_OVER_BYTES,
-    equal_parts,
-    parts_that_pay,
-    range_sharers,
-    reciprocal,
-    reciprocal_shift,
-)
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import HostLaunch, bind
 from tilewave.ir.ops import (
-    CopyAsyncCluster,
     DivideBy,
     FloorDiv,
     HandOver,
     Launch,
     MakeExchange,
-    MatrixShared,
     Mod,
     TakeOver,
+    TmaLoadMulticast,
     Unset,
+    WgmmaShared,
 )
-from tilewave.ir.places import Places
+from tilewave.ir.stream_k import (
+    HAND_OVER_BYTES,
+    equal_splits,
+    reciprocal,
+    reciprocal_shift,
+    splits_that_pay,
+    stream_k_workgroups,
+)
 from tilewave.kernels import gemm as mapped_gemm
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.grid.stream_k import StreamK
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -65,8 +65,8 @@ def mapped(tile, mapping, dtype=f16, out=f32):
 def lanes(tile, mapping, workgroups, on_lines, hand_over=0, dtype=f16, out=f32, stages=2):
     """Parts are handed over wherever they can be, unless it takes time."""
     passes = lists.hopper(SM_90A, Places(), stages, workgroups, open_on_lines=on_lines)
-    split = SplitLastRound(workgroups, hand_over, SM_90A.line_bytes, on_lines)
-    changed = [split if isinstance(p, SplitLastRound) else p for p in passes]
+    split = StreamK(workgroups, hand_over, SM_90A.line_bytes, on_lines)
+    changed = [split if isinstance(p, StreamK) else p for p in passes]
     return run(mapped(tile, mapping, dtype, out), changed)[0]
 
 
@@ -94,20 +94,20 @@ def time_of(split, step_bytes):
 
 @pytest.mark.parametrize("step_bytes", [32, 64, 128, 256])
 def test_weighing_a_few_ways_to_share_is_as_good_as_trying_all(step_bytes):
-    tried, rng = SplitLastRound(132, HAND_OVER), random.Random(step_bytes)
+    tried, rng = StreamK(132, HAND_OVER), random.Random(step_bytes)
     for _ in range(400):
         left, steps = rng.randint(1, 131), rng.choice((rng.randint(1, 60), rng.randint(1, 1500)))
         case = (left, steps, 132, step_bytes, HAND_OVER)
-        best, sharers = tried.best(left, steps, step_bytes), range_sharers(*case)
+        best, peers = tried.best(left, steps, step_bytes), stream_k_workgroups(*case)
         whole = steps * step_bytes
-        found = time_of(Split(left, steps, sharers), step_bytes) if sharers else whole
+        found = time_of(Split(left, steps, peers), step_bytes) if peers else whole
         assert found == (time_of(best, step_bytes) if best else whole), case
-        cut, parts = tried.best_cut(left, steps, step_bytes, ends_in_zeros=True), equal_parts(*case)
-        found = time_of(EqualParts(left, steps, parts), step_bytes) if parts else whole
+        cut, parts = tried.best_cut(left, steps, step_bytes, ends_in_zeros=True), equal_splits(*case)
+        found = time_of(EqualSplits(left, steps, parts), step_bytes) if parts else whole
         assert found == (time_of(cut, step_bytes) if cut else whole), case
 
 
-@pytest.mark.parametrize("decide", [range_sharers, equal_parts])
+@pytest.mark.parametrize("decide", [stream_k_workgroups, equal_splits])
 def test_nobody_shares_where_there_is_nothing_left_or_numbers_would_not_fit(decide):
     assert decide(0, 4096, 132, 128, HAND_OVER) == 0
     assert decide(10, 0, 132, 128, HAND_OVER) == 0
@@ -134,7 +134,7 @@ LARGE_SUMS, SMALL_SUMS = 128 * 256 * 4, 64 * 16 * 4
     ],
 )
 def test_how_many_parts_pay(tiles, steps, sums_bytes, parts):
-    assert parts_that_pay(tiles, steps, 132, 128, sums_bytes) == parts
+    assert splits_that_pay(tiles, steps, 132, 128, sums_bytes) == parts
 
 
 @pytest.mark.parametrize("shape", [(16, 64, 2048), (16, 200, 1024), (3, 64, 8), (1, 1, 0), (33, 130, 72)], ids=str)
@@ -144,7 +144,7 @@ def test_few_small_tiles_are_shared_and_many_are_not(shape):
     made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), gemm())
     tiles, steps = -(-shape[0] // 16) * -(-shape[1] // 64), max(1, -(-shape[2] // 64))
     bound = bind(made.build.lanes, dict(zip("MNK", shape, strict=True)))
-    assert bound.workgroups == (range_sharers(tiles, steps, 132, 128, HAND_OVER_BYTES) or tiles)
+    assert bound.workgroups == (stream_k_workgroups(tiles, steps, 132, 128, HAND_OVER_BYTES) or tiles)
     many = bind(made.build.lanes, {"M": 16, "N": 64 * 500, "K": 64 * 64})
     assert many.workgroups == 500
     a, b = operands(shape)
@@ -275,9 +275,9 @@ def test_nothing_is_divided_but_by_constants_and_where_no_group_lies(kind):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_products_make_the_first_sums_and_parts_are_handed_over(kind):
     kernel = lanes((64, 64, 64), "grouped(3)", 132, CLASSES[kind], HAND_OVER)
-    assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, MatrixShared))
+    assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, WgmmaShared))
     assert len(ops(kernel, HandOver)) == len(ops(kernel, TakeOver)) == 1
-    assert bool(ops(kernel, CopyAsyncCluster)) == (not CLASSES[kind])
+    assert bool(ops(kernel, TmaLoadMulticast)) == (not CLASSES[kind])
 
 
 # -- the kernels of the documents
@@ -333,7 +333,7 @@ def test_a_kernel_that_deals_its_own_tiles_takes_any_arrays(name):
 
 def test_its_depth_is_known_not_to_be_0_and_its_products_make_the_first_sums():
     kernel = dealt_by_itself().build.lanes
-    assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, MatrixShared))
+    assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, WgmmaShared))
 
 
 # -- kernels of other forms

@@ -30,8 +30,8 @@ from tilewave import *
 from tilewave.backend.nvidia.build import build_plain
 from tilewave.errors import ConstraintError, InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import MatrixShared, Read, Store
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import Read, Store, WgmmaShared
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Panels
 from tilewave.layouts.fragments import GroupFragment
@@ -50,9 +50,9 @@ def compiled(kernel, subs, **options):
 
 
 @cache
-def compiled_seed(seed, tile, schedule, shape, buffers=1, **more):
+def compiled_seed(seed, tile, schedule, shape, num_stages=1, **more):
     subs = seed.subs(*shape, block_m=tile[0], block_n=tile[1], block_k=tile[2], **more)
-    return compiled(seed.kernel, subs, schedule=schedule, buffers=buffers)
+    return compiled(seed.kernel, subs, schedule=schedule, num_stages=num_stages)
 
 
 def compiled_gemm(shape, tile, **options):
@@ -136,17 +136,17 @@ def test_rows_lie_as_the_matrix_unit_reads_them():
     placed = {16: "xor(8, 2, 4)", 32: "xor(8, 4, 2)", 64: "xor(8, 8, 1)"}
     for depth, placement in placed.items():
         made = compiled_gemm((64, 64, 2 * depth), (64, 64, depth))
-        (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+        (product,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaShared))
         assert {str(memory.type.placement) for memory in (product.a, product.b)} == {placement}
 
 
 def test_no_lane_holds_an_operand():
     made = compiled_gemm((128, 256, 128), (128, 256, 64))
-    (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    (product,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaShared))
     assert (product.shape, product.instruction) == ((64, 256, 64), "f32_64xNx16_f16")
     assert str(product.result.type) == "vector<1x32x2x2xf32>"
     assert made.resources.waves == (8, 1)
-    assert not any(op.spread == "rows" for op in walk(made.ir("guard_edges").body) if isinstance(op, Read))
+    assert not any(op.spread == "rows" for op in walk(made.ir("predicate_edges").body) if isinstance(op, Read))
 
 
 @pytest.mark.parametrize(("depth", "width"), [(64, 0), (128, 64), (192, 64), (96, 32), (48, 16), (112, 16)])
@@ -154,7 +154,7 @@ def test_rows_of_deep_steps_go_on_in_the_next_panel(depth, width):
     """The matrix unit reads rows of 128, 64 or 32 bytes."""
     shape = (64, 72, 200)
     made = compiled_gemm(shape, (64, 80, depth))
-    (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    (product,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaShared))
     assert product.shape[2] == depth
     placements = {memory.type.placement for memory in (product.a, product.b)}
     assert {p.width if isinstance(p, Panels) else 0 for p in placements} == {width}
@@ -181,10 +181,10 @@ def test_operands_that_are_computed_are_staged():
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(("schedule", "buffers"), [(SCHEDULES[0], 1), (SCHEDULES[1], 1), (SCHEDULES[1], 2)], ids=str)
-def test_every_barrier_is_needed(seed, schedule, buffers):
+def test_every_barrier_is_needed(seed, schedule, num_stages):
     shape = (128, 128, 160)
     more = {"num_ctas": 2} if "persistent" in repr(seed) else {}
-    made = compiled_seed(seed, (64, 64, 32), schedule, shape, buffers, **more)
+    made = compiled_seed(seed, (64, 64, 32), schedule, shape, num_stages, **more)
     check_lanes(made, shape, ["random"])
     check_every_barrier_is_needed(made, shape)
 

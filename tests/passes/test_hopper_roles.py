@@ -28,20 +28,20 @@ from tilewave import *
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.build import Builder, Number
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import (
     Allocate,
     Arrive,
-    Await,
     Barrier,
     Copy,
-    CopyAsyncCluster,
-    CopyAsyncSignal,
     Load,
-    MakeSignals,
-    MatrixShared,
+    MakeMbarriers,
     Role,
+    TmaLoad,
+    TmaLoadMulticast,
+    WaitMbarrier,
+    WgmmaShared,
 )
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
@@ -89,7 +89,7 @@ def test_two_groups_of_waves_share_a_ring(order):
     kernel = specialized(tiles(SEEDS[3], shape, (128, 256, 64), num_ctas=1), 4)
     check(kernel, shape, [order])
     assert kernel.waves == (12, 1)
-    (empty,) = (op for op in walk(kernel.body) if isinstance(op, MakeSignals) and op.result.name == "empty")
+    (empty,) = (op for op in walk(kernel.body) if isinstance(op, MakeMbarriers) and op.result.name == "empty")
     assert empty.arrivals == 2
 
 
@@ -114,7 +114,7 @@ def test_every_dtype(dtype):
 def test_deep_steps_are_one_copy_of_each_operand():
     shape = (64, 64, 384)
     kernel = specialized(tiles(SEEDS[0], shape, (64, 64, 192)), 2)
-    assert count(kernel, CopyAsyncSignal) == 2
+    assert count(kernel, TmaLoad) == 2
     check(kernel, shape)
 
 
@@ -137,17 +137,15 @@ def test_every_op_keeps_the_line_of_the_author():
     for op in walk(made.ir().body):
         assert op.loc.file.endswith("persistent_gemm.py"), op
     lines = {type(op).__name__: op.loc.excerpt()[0] for op in walk(made.ir().body)}
-    assert lines["CopyAsyncSignal"].startswith("b_reg = tkw.read(b") and lines["MatrixShared"].startswith(
-        "acc = tkw.mma("
-    )
-    assert lines["Await"].startswith("a_reg = tkw.read(a") and lines["CopyAsyncOut"].startswith("tkw.write(k_loop")
+    assert lines["TmaLoad"].startswith("b_reg = tkw.read(b") and lines["WgmmaShared"].startswith("acc = tkw.mma(")
+    assert lines["Await"].startswith("a_reg = tkw.read(a") and lines["TmaStore"].startswith("tkw.write(k_loop")
 
 
 def test_the_producer_does_nothing_but_copy():
     kernel = specialized(tiles(SEEDS[3], (256, 256, 256), num_ctas=2), 2)
     consumer, producer = (op for op in kernel.body.ops if isinstance(op, Role))
-    assert not any(isinstance(op, CopyAsyncSignal) for op in walk(consumer.body))
-    assert not any(isinstance(op, (MatrixShared, Load)) for op in walk(producer.body))
+    assert not any(isinstance(op, TmaLoad) for op in walk(consumer.body))
+    assert not any(isinstance(op, (WgmmaShared, Load)) for op in walk(producer.body))
     assert all(v.type.shape == () for op in walk(producer.body) for v in op.results)
 
 
@@ -162,7 +160,7 @@ def test_copies_without_roles_are_kept_apart_by_barriers():
 
 def test_two_products_of_one_step_share_a_tile():
     made = wave_compile(WaveCompileOptions(subs=sizes(70, 72, 104), target="sm_90a"), both)
-    found = [count(made.ir(), kinds) for kinds in ((CopyAsyncSignal, CopyAsyncCluster), MatrixShared, Await)]
+    found = [count(made.ir(), kinds) for kinds in ((TmaLoad, TmaLoadMulticast), WgmmaShared, WaitMbarrier)]
     assert found == [3, 2, 2]
     check_both(made)
 
@@ -232,13 +230,13 @@ TIMES = [(order, seed) for order in ORDERS for seed in range(3)]
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_product_that_does_not_wait_is_found(order, seed):
-    told = found_by(changed(whole(), Await, CONSUMER, lambda op: []), order, seed)
+    told = found_by(changed(whole(), WaitMbarrier, CONSUMER, lambda op: []), order, seed)
     assert "before the copy of wave 4 has arrived" in told or "which nobody wrote" in told or "no await" in told
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_copy_that_does_not_wait_is_found(order, seed):
-    found_by(changed(whole(), Await, PRODUCER, lambda op: []), order, seed)
+    found_by(changed(whole(), WaitMbarrier, PRODUCER, lambda op: []), order, seed)
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
@@ -256,7 +254,7 @@ def test_a_wrong_parity_is_found(order, seed, side):
         turned = (1 - Number(builder, op.parity)).value
         return [*builder.ops, replace(op, parity=turned)]
 
-    found_by(changed(whole(), Await, side, other), order, seed)
+    found_by(changed(whole(), WaitMbarrier, side, other), order, seed)
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
@@ -277,7 +275,7 @@ def test_a_stage_that_is_left_before_its_product_is_found(order, seed):
     def early(op):
         if op is arrival:
             return []
-        return [arrival, op] if isinstance(op, MatrixShared) else None
+        return [arrival, op] if isinstance(op, WgmmaShared) else None
 
     found_by(verify(rewrite(whole(), early)), order, seed)
 
@@ -285,7 +283,12 @@ def test_a_stage_that_is_left_before_its_product_is_found(order, seed):
 def test_the_kernel_that_is_mutated_is_right():
     for order, seed in TIMES:
         check(whole(), MUTATED, [order], seed)
-    assert [type(op) for op in walk(whole().body) if isinstance(op, (Await, Arrive))] == [Await, Arrive, Await, Arrive]
+    assert [type(op) for op in walk(whole().body) if isinstance(op, (WaitMbarrier, Arrive))] == [
+        WaitMbarrier,
+        Arrive,
+        WaitMbarrier,
+        Arrive,
+    ]
 
 
 # -- tile after tile
@@ -311,13 +314,13 @@ def test_the_depth_is_walked_to_and_fro(seed, monkeypatch):
     shape = (192, 64, 72)
     more = {"num_ctas": 1} if "persistent" in repr(seed) else {}
     kernel, _ = run(tiles(seed, shape, **more), lists.hopper(SM_90A, Places(), 2, 1))
-    brought, copy_async_signal = [], AsynchronousMeaning.copy_async_signal
+    brought, tma_load = [], AsynchronousMeaning.tma_load
 
     def noted(self, op):
         if op.memory.name == "a":
             brought.append(tuple(int(self.env[v]) for v in op.at))
-        return copy_async_signal(self, op)
+        return tma_load(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncSignal: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoad: noted})
     check(kernel, shape, ["random"])
     assert brought == [(m, k) for m, ks in ((0, (0, 32, 64)), (64, (64, 32, 0)), (128, (0, 32, 64))) for k in ks]

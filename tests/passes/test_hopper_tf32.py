@@ -12,7 +12,7 @@ from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.compiler import code_of
 from tilewave.errors import NOWHERE, ConstraintError, TargetError
 from tilewave.interp.arithmetic import without_last_bits
-from tilewave.ir.ops import CopyAsyncOut, CopyAsyncSignal, MatrixShared, Mma
+from tilewave.ir.ops import Mma, TmaLoad, TmaStore, WgmmaShared
 from tilewave.ir.parse import parse
 from tilewave.ir.placements import row_elements
 from tilewave.ir.rewrite import walk
@@ -63,14 +63,14 @@ def check(made, shape, order="random"):
 )
 def test_products_of_f32_that_are_asked_for(shape, tile, way, order):
     made = compiled(asking(), sizes(*shape, *tile), way)
-    assert any(isinstance(op, CopyAsyncSignal) for op in walk(made.ir().body)) == (way == "copies")
+    assert any(isinstance(op, TmaLoad) for op in walk(made.ir().body)) == (way == "copies")
     check(made, shape, order)
 
 
 def test_rows_that_the_copy_engine_cannot_take():
     shape = (65, 33, 35)
     made = compiled(asking(), sizes(*shape), **PREFETCH)
-    assert not any(isinstance(op, CopyAsyncSignal) for op in walk(made.ir().body))
+    assert not any(isinstance(op, TmaLoad) for op in walk(made.ir().body))
     check(made, shape)
 
 
@@ -153,19 +153,19 @@ def test_numbers_go_towards_zero_and_keep_sign_and_exponent():
 
 def test_the_instruction_takes_32_bytes_of_depth():
     made = compiled(asking(), sizes(128, 256, 64, 128, 256, 32))
-    (whole,) = (op for op in walk(made.ir("choose_instructions").body) if isinstance(op, Mma))
+    (whole,) = (op for op in walk(made.ir("select_mma").body) if isinstance(op, Mma))
     assert whole.instruction == WISH.value
-    (lanes,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    (lanes,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaShared))
     assert (lanes.shape, lanes.instruction, lanes.ignored_bits) == ((64, 256, 32), WISH.value, 13)
     assert made.resources.instructions == (WISH.value,)
-    assert any(isinstance(op, CopyAsyncOut) for op in walk(made.ir().body))
+    assert any(isinstance(op, TmaStore) for op in walk(made.ir().body))
     assert verify(parse(str(made.ir()))) == made.ir()
 
 
 @pytest.mark.parametrize(("depth", "row"), [(8, 8), (24, 8), (32, 32), (48, 16), (64, 32)])
 def test_rows_of_128_bytes_are_32_numbers(depth, row):
     made = compiled(asking(), sizes(64, 64, 2 * depth, 64, 64, depth))
-    (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    (product,) = (op for op in walk(made.ir().body) if isinstance(op, WgmmaShared))
     assert product.shape[2] == depth
     assert {row_elements(memory.type) for memory in (product.a, product.b)} == {row}
 
@@ -173,7 +173,7 @@ def test_rows_of_128_bytes_are_32_numbers(depth, row):
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_step_grows_to_a_multiple_of_8(order):
     made = compiled(asking(), sizes(64, 64, 60, 64, 64, 12))
-    assert [op.shape[2] for op in walk(made.ir().body) if isinstance(op, MatrixShared)] == [16, 16], (
+    assert [op.shape[2] for op in walk(made.ir().body) if isinstance(op, WgmmaShared)] == [16, 16], (
         "in the loop, and of the step behind it, which is loaded ahead"
     )
     check(made, (64, 64, 60), order)
@@ -230,7 +230,7 @@ PRODUCT = """kernel @k {{workgroups = 1, level = lane, waves = [4, 1], lanes = 3
   %c0 = const() {{value = 0}} : index
   %x = allocate() : memory<64x{depth}x{dtype}, shared, xor({chunk}, 8, 1)>
   %zero = const() {{value = 0.0}} : vector<1x8x2x2xf32>
-  %z = matrix_shared(%x, [%c0, %c0], %x, [%c0, %c0], %zero) {{shape = [64, 64, {depth}], instruction = x{bits}}} : \
+  %z = wgmma_shared(%x, [%c0, %c0], %x, [%c0, %c0], %zero) {{shape = [64, 64, {depth}], instruction = x{bits}}} : \
 vector<1x8x2x2xf32>
   store(%z, %a, [%lane, %c0], []) {{steps = [[0, 0], [0, 8], [8, 0], [0, 1]]}}
 }}

@@ -30,17 +30,17 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import (
     Allocate,
-    AwaitAsyncOut,
     Barrier,
-    CopyAsyncCluster,
-    CopyAsyncOut,
-    CopyAsyncSignal,
+    ExtractSlice,
     Load,
-    MakeSignals,
-    Part,
+    MakeMbarriers,
     Store,
+    TmaLoad,
+    TmaLoadMulticast,
+    TmaStore,
+    WaitTmaStores,
 )
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import verify
 
@@ -54,7 +54,7 @@ def count(made, kind):
 
 
 def direct_stores(made):
-    return [op for op in walk(made.ir().body) if isinstance(op, Store) and lies_in(op.memory, "global")]
+    return [op for op in walk(made.ir().body) if isinstance(op, Store) and is_in(op.memory, "global")]
 
 
 def check(made, shape, out=f32):
@@ -65,7 +65,7 @@ def check(made, shape, out=f32):
         check_product(c, a, b, out)
 
 
-TURNED = {
+TRANSPOSED = {
     "one chunk": ((40, 304, 136), (40, 64, 64), 1, (40, 64)),
     "chunks that divide the rows, of two groups": ((80, 256, 128), (80, 128, 64), 2 * 2, (40, 64)),
     "more than there are buffers, past both edges": ((300, 304, 136), (152, 128, 64), 2 * 19, (8, 64)),
@@ -75,12 +75,12 @@ TURNED = {
 }
 
 
-@pytest.mark.parametrize(("shape", "tile", "chunks", "chunk"), TURNED.values(), ids=TURNED)
+@pytest.mark.parametrize(("shape", "tile", "chunks", "chunk"), TRANSPOSED.values(), ids=TRANSPOSED)
 def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile, chunks, chunk):
     """Each is as many columns wide as waves multiply rows at once."""
     made = compiled(gemm(out=f16, epilogue=lambda x: cast(x, f16)), sizes(*shape, *tile))
-    assert count(made, CopyAsyncOut) == chunks and not direct_stores(made)
-    assert {op.source.type.shape[-2:] for op in walk(made.ir().body) if isinstance(op, CopyAsyncOut)} == {chunk}
+    assert count(made, TmaStore) == chunks and not direct_stores(made)
+    assert {op.source.type.shape[-2:] for op in walk(made.ir().body) if isinstance(op, TmaStore)} == {chunk}
     blocks = sum(map(int, re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x([24])\.trans", made.asm)))
     multiplying = made.resources.waves[0] - 4  # beside those that copy
     assert blocks * multiplying == tile[0] // 8 * tile[1] // 8
@@ -90,7 +90,7 @@ def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile,
 @pytest.mark.parametrize("rows", [152, 160])
 def test_chunks_of_a_long_tile_leave_room_for_four_steps(rows):
     made = compiled(gemm(out=f16, epilogue=lambda x: cast(x, f16)), sizes(320, 512, 512, rows, 256, 64))
-    (stages,) = {op.result.type.shape[0] for op in walk(made.build.lanes.body) if isinstance(op, MakeSignals)}
+    (stages,) = {op.result.type.shape[0] for op in walk(made.build.lanes.body) if isinstance(op, MakeMbarriers)}
     assert stages == 4 and not direct_stores(made)
 
 
@@ -98,7 +98,7 @@ def test_chunks_of_a_long_tile_leave_room_for_four_steps(rows):
 def test_few_rows_or_wide_results_that_are_transposed_are_stored_by_lanes(rows, out):
     shape = (rows, 256, 128)
     made = compiled(gemm(out=out, epilogue=lambda x: cast(x, out)), sizes(*shape, rows, 64, 64))
-    assert direct_stores(made) and not count(made, CopyAsyncOut)
+    assert direct_stores(made) and not count(made, TmaStore)
     check(made, shape, out)
 
 
@@ -110,7 +110,7 @@ def test_few_rows_or_wide_results_that_are_transposed_are_stored_by_lanes(rows, 
 def test_a_tile_leaves_in_chunks(tile, chunks):
     shape = (300, 104, 72)
     made = compiled(gemm(), sizes(*shape, *tile))
-    assert count(made, CopyAsyncOut) == chunks and not direct_stores(made)
+    assert count(made, TmaStore) == chunks and not direct_stores(made)
     check(made, shape)
 
 
@@ -123,7 +123,7 @@ def test_every_group_has_buffers_of_its_own():
         "memory<4x256x64xf16, shared, xor(8, 8, 1)>",
     ]
     assert made.resources.shared_bytes == 4 * 48 * 1024 + 4 * 8 * 1024
-    assert (count(made, CopyAsyncOut), count(made, Part)) == (8, 4)
+    assert (count(made, TmaStore), count(made, ExtractSlice)) == (8, 4)
     check(made, (256, 512, 256), f16)
 
 
@@ -137,7 +137,7 @@ def test_outputs_of_any_width(out):
 def test_what_is_computed_from_sums_leaves_in_chunks(order):
     shape = (140, 136, 64)
     made = compiled(biased, sizes(*shape, 128, 128, 32))
-    assert count(made, CopyAsyncOut) == 4 and not direct_stores(made)
+    assert count(made, TmaStore) == 4 and not direct_stores(made)
     check_biased(made, shape, order)
 
 
@@ -146,7 +146,7 @@ def test_buffers_are_filled_again_for_the_next_tile(seed):
     shape = (192, 136, 96)
     more = {"num_ctas": 2} if "persistent" in repr(seed) else {}
     made = compiled(seed.kernel, seed.subs(*shape, block_m=64, block_n=64, block_k=32, **more))
-    assert count(made, CopyAsyncOut) == 2
+    assert count(made, TmaStore) == 2
     check(made, shape)
 
 
@@ -168,7 +168,7 @@ def odd(columns, tile, depth=72):
 @pytest.mark.parametrize("depth", [72, 19], ids=["copied", "loaded"])
 def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, width, tile, depth):
     made = odd(columns, tile, depth)
-    assert bool(count(made, (CopyAsyncSignal, CopyAsyncCluster))) is (depth == 72) and not count(made, CopyAsyncOut)
+    assert bool(count(made, (TmaLoad, TmaLoadMulticast))) is (depth == 72) and not count(made, TmaStore)
     assert {(op.x.type.shape[-1], op.steps[-1]) for op in direct_stores(made)} == {(width, (0, 1))}
     check(made, (200, columns, depth), f16)
 
@@ -182,7 +182,7 @@ def test_what_is_brought_into_rows_is_its_waves_own():
 def test_lanes_of_a_wave_wait_for_what_others_of_it_store():
     """The interpreter runs them together, and would not miss it."""
     ops = [op for op in walk(odd(301, (128, 128, 32)).ir().body) if isinstance(op, (Load, Store, Barrier))]
-    ops = [op for op in ops if isinstance(op, Barrier) or lies_in(op.memory, "shared")]
+    ops = [op for op in ops if isinstance(op, Barrier) or is_in(op.memory, "shared")]
     assert [type(op) for op in ops] == [Store, Barrier, Load, Barrier] * (len(ops) // 4)
 
 
@@ -220,7 +220,7 @@ def test_batches():
     rng = np.random.default_rng(4)
     a, b = random_array(rng, (3, 70, 48), f16), random_array(rng, (3, 40, 48), f16)
     made = compiled(batched, sizes(70, 40, 48, 64, 32, 32) | {B: 3, BLOCK_B: 1})
-    assert count(made, (CopyAsyncSignal, CopyAsyncCluster)) == 2 and count(made, CopyAsyncOut) == 1
+    assert count(made, (TmaLoad, TmaLoadMulticast)) == 2 and count(made, TmaStore) == 1
     for order in ORDERS:
         c = poisoned((3, 70, 40), f32)
         made.interpret(a, b, c, level="lane", order=order)
@@ -255,7 +255,7 @@ def test_every_meeting_of_a_group_is_needed():
 
 def test_every_wait_for_a_buffer_is_needed():
     kernel = whole()
-    waits = [op for op in walk(kernel.body) if isinstance(op, AwaitAsyncOut)]
+    waits = [op for op in walk(kernel.body) if isinstance(op, WaitTmaStores)]
     a, b = operands(SHAPE)
     for late in waits[:-1]:  # the last one keeps shared memory until it was read: no wave looks at that
         loose = verify(rewrite(kernel, lambda op, late=late: [replace(op, pending=2)] if op is late else None))
@@ -265,4 +265,4 @@ def test_every_wait_for_a_buffer_is_needed():
 
 def test_shared_memory_is_kept_until_it_was_read():
     consumer = next(op for op in whole().body.ops if op.blocks)
-    assert consumer.body.ops[-1] == AwaitAsyncOut(0)
+    assert consumer.body.ops[-1] == WaitTmaStores(0)

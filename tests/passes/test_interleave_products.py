@@ -16,8 +16,8 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
-from tilewave.passes.interleave_products import InterleaveProducts
-from tilewave.passes.simplify import simplify
+from tilewave.passes.schedule.interleave_mma import InterleaveMma
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline.runner import run
 
 DEPTHS = {name: instruction.depth for name, instruction in NAMED.items()}
@@ -29,7 +29,7 @@ def laid_out(chip, tile, waves, shape):
     kernel = with_waves(gemm(), waves)
     options = WaveCompileOptions(subs=sizes(*shape, *tile), target=chip, schedule=SchedulingType.PREFETCH)
     lanes = wave_compile(options, kernel).build.lanes
-    return run(lanes, (InterleaveProducts(DEPTHS, CHIPS[chip].matrix_units), simplify))[0]
+    return run(lanes, (InterleaveMma(DEPTHS, CHIPS[chip].matrix_units), simplify))[0]
 
 
 def operands(shape):

@@ -15,7 +15,7 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import IN_STEPS, WaveRun
-from tilewave.ir.ops import Agree, Arrive, Loop, MatrixShared
+from tilewave.ir.ops import Agree, Arrive, Loop, WgmmaShared
 from tilewave.ir.rewrite import walk
 
 SIZES = (2, 72, 264)
@@ -86,18 +86,18 @@ def test_the_first_step_takes_the_maximum_as_it_is():
     kernel = lanes()
     loops = [op for op in ops(kernel, Loop) if any(isinstance(inner, Agree) for inner in op.body.ops)]
     assert len(loops) == len(ops(kernel, Agree)) == 1
-    once, again = [op for op in walk(loops[0].body) if isinstance(op, MatrixShared)]
+    once, again = [op for op in walk(loops[0].body) if isinstance(op, WgmmaShared)]
     assert once.later and not again.later
-    assert len(ops(kernel, MatrixShared)) == 3
+    assert len(ops(kernel, WgmmaShared)) == 3
 
 
 def test_keys_are_left_when_nobody_needs_them_again():
     """Room is made for other keys behind the product that may be made again."""
     a, given = Attention(), grown("growing")
-    kernel = compiled(a, sizes=SIZES, buffers=2).build.lanes
+    kernel = compiled(a, sizes=SIZES, num_stages=2).build.lanes
     (loop,) = [op for op in ops(kernel, Loop) if any(isinstance(inner, Agree) for inner in op.body.ops)]
     slow = next(
-        i for i, op in enumerate(loop.body.ops) if any(isinstance(p, MatrixShared) for b in op.blocks for p in walk(b))
+        i for i, op in enumerate(loop.body.ops) if any(isinstance(p, WgmmaShared) for b in op.blocks for p in walk(b))
     )
     leaves = [i for i, op in enumerate(loop.body.ops) if isinstance(op, Arrive)]
     assert leaves[0] < slow < leaves[1], "values are left in front, keys behind"
@@ -111,7 +111,7 @@ def test_a_wave_that_answers_for_itself_is_found():
     keys that were left."""
     q, k, v = arrays(Attention(), 5, SIZES)
     q[:, :16] *= np.float16(64)  # the rows of the first wave alone
-    kernel = compiled(Attention(), sizes=SIZES, buffers=2).build.lanes
+    kernel = compiled(Attention(), sizes=SIZES, num_stages=2).build.lanes
     alone = changed(kernel, Agree, 0, lambda op: [replace(op, waves=1)])
     with pytest.raises(InterpreterError, match=r"wave . comes to a product that others|wave . ends without a product"):
         for seed in range(8):

@@ -7,8 +7,8 @@ from kernels import compiled, gemm, sizes
 
 from tilewave import *
 from tilewave.backend.nvidia.build import copying_passes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Role
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import GFX942, SM_90A
 from tilewave.pipeline import lists
@@ -30,12 +30,12 @@ def made(target, name="", **fields):
 @pytest.mark.parametrize(
     ("target", "name", "default", "other"),
     [
-        ("gfx942", "choose_instructions", {"each_way": 2}, {"each_way": 4}),
-        ("gfx942", "interleave_products", {"spare": 40, "margin": 64}, {"spare": 4000}),
-        ("sm_90a", "choose_instructions", {"each_way": 2}, {"each_way": 1}),
+        ("gfx942", "select_mma", {"each_way": 2}, {"each_way": 4}),
+        ("gfx942", "interleave_mma", {"spare": 40, "margin": 64}, {"spare": 4000}),
+        ("sm_90a", "select_mma", {"each_way": 2}, {"each_way": 1}),
         ("sm_90a", "specialize_waves", {"stages": 4, "fewest": 1, "producer_registers": 40}, {"stages": 3}),
         ("sm_90a", "specialize_waves", {"stages": 4}, {"producer_registers": 24}),
-        ("sm_90a", "stage_writes", {"buffers": 2}, {"buffers": 1}),
+        ("sm_90a", "stage_epilogue", {"buffers": 2}, {"buffers": 1}),
     ],
     ids=lambda x: str(x),
 )

@@ -13,16 +13,16 @@ from test_hopper_attention import HEAD, arrays, compiled
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, AwaitProducts, GroupProduct, Loop, Yield
+from tilewave.ir.ops import Arrive, Loop, WaitMma, Wgmma, Yield
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.passes.lag_products import lag_products
+from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 
 
 def before(made):
     """The kernel as the pass got it."""
     steps = made.build.steps
-    at = next(i for i, step in enumerate(steps) if step.name == "lag_products")
+    at = next(i for i, step in enumerate(steps) if step.name == "delay_dependent_mma")
     return steps[at].before
 
 
@@ -37,7 +37,7 @@ def test_no_bit_changes(keys):
     a, sizes = Attention(causal=keys == 136), (2, 72, keys)
     made, given = compiled(a, sizes=sizes), arrays(a, sizes=sizes)
     old = before(made)
-    found, was = outputs(lag_products(old), given, 72), outputs(old, given, 72)
+    found, was = outputs(delay_dependent_mma(old), given, 72), outputs(old, given, 72)
     assert found.tobytes() == was.tobytes()
     check(a, given, found, HEAD)
 
@@ -54,31 +54,31 @@ def test_three_groups_of_waves_share_192_rows(order):
 
 def test_both_products_are_begun_before_either_is_awaited():
     lanes = compiled(Attention()).build.lanes
-    (loop,) = [op for op in ops(lanes, Loop) if any(isinstance(inner, AwaitProducts) for inner in op.body.ops)]
-    order = [op for op in loop.body.ops if isinstance(op, (GroupProduct, AwaitProducts))]
-    assert [type(op).__name__ for op in order] == ["MatrixShared", "MatrixHeld", "AwaitProducts", "AwaitProducts"]
+    (loop,) = [op for op in ops(lanes, Loop) if any(isinstance(inner, WaitMma) for inner in op.body.ops)]
+    order = [op for op in loop.body.ops if isinstance(op, (Wgmma, WaitMma))]
+    assert [type(op).__name__ for op in order] == ["WgmmaShared", "WgmmaRegisters", "WaitMma", "WaitMma"]
     assert [op.later for op in order[:2]] == [True, True] and [op.pending for op in order[2:]] == [1, 0]
 
 
 def test_sums_under_way_are_taken_by_nobody_else():
     lanes = compiled(Attention()).build.lanes
-    begun = next(op.result for op in ops(lanes, GroupProduct) if op.later)
-    awaited = next(op.result for op in ops(lanes, AwaitProducts) if op.sums == begun)
+    begun = next(op.result for op in ops(lanes, Wgmma) if op.later)
+    waited = next(op.result for op in ops(lanes, WaitMma) if op.sums == begun)
     with pytest.raises(VerifyError, match="is under way, and must be awaited first"):
-        verify(rewrite(lanes, lambda op: _instead(op, awaited, begun)))
+        verify(rewrite(lanes, lambda op: _instead(op, waited, begun)))
 
 
 def _instead(op, old, new):
-    if not isinstance(op, GroupProduct | Yield | AwaitProducts) and old in op.operands and not op.blocks:
+    if not isinstance(op, Wgmma | Yield | WaitMma) and old in op.operands and not op.blocks:
         return [replace(op, **{n: new for n, part in op.parts() if part == old})]
     return None
 
 
 def test_a_product_that_is_not_awaited_is_found():
-    lanes = compiled(Attention(), sizes=(2, 72, 360), buffers=2).build.lanes
-    second = len(ops(lanes, AwaitProducts)) - 1
+    lanes = compiled(Attention(), sizes=(2, 72, 360), num_stages=2).build.lanes
+    second = len(ops(lanes, WaitMma)) - 1
     given = arrays(Attention(), sizes=(2, 72, 360))
-    loose = changed(lanes, AwaitProducts, second, lambda op: [replace(op, pending=1)])
+    loose = changed(lanes, WaitMma, second, lambda op: [replace(op, pending=1)])
     with pytest.raises(InterpreterError, match="may still be under way"):
         outputs(loose, given, 72)
 
@@ -87,8 +87,8 @@ def test_a_stage_that_is_left_while_a_product_reads_it_is_found():
     """The arrival for values moved in front of the wait: whoever brings keys has waited for room for values too, so
     that the other arrival would only come early."""
     a, sizes = Attention(), (2, 72, 360)
-    lanes, given = compiled(a, sizes=sizes, buffers=2).build.lanes, arrays(a, sizes=sizes)
-    early = _with_arrival_before(lanes, ops(lanes, AwaitProducts)[-1])
+    lanes, given = compiled(a, sizes=sizes, num_stages=2).build.lanes, arrays(a, sizes=sizes)
+    early = _with_arrival_before(lanes, ops(lanes, WaitMma)[-1])
     with pytest.raises(InterpreterError, match=r"the product of wave . read with no await between"):
         for seed in range(8):
             outputs(early, given, 72, seed)
@@ -109,13 +109,13 @@ def _with_arrival_before(lanes, wait):
 
 def test_kernels_of_one_product_are_left_alone():
     kernel = specialized(tiles(SEEDS[0], (64, 64, 64), (64, 64, 16)), 2)
-    assert lag_products(kernel) == kernel
+    assert delay_dependent_mma(kernel) == kernel
 
 
 def test_nothing_is_under_way_where_a_step_ends():
     for block in (op.body for op in walk(compiled(Attention()).build.lanes.body) if isinstance(op, Loop)):
-        begun = [op.result for op in block.ops if isinstance(op, GroupProduct) and op.later]
-        assert begun == [op.sums for op in block.ops if isinstance(op, AwaitProducts)]
+        begun = [op.result for op in block.ops if isinstance(op, Wgmma) and op.later]
+        assert begun == [op.sums for op in block.ops if isinstance(op, WaitMma)]
 
 
 def test_assembly_waits_where_the_kernel_does():
@@ -145,5 +145,5 @@ def test_what_is_summed_meanwhile_is_computed_before_the_wait():
 
     sizes = {M: 64, N: 64, K1: 64, K2: 192}
     made = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), kernel)
-    (_, of_values) = ops(made.build.lanes, AwaitProducts)
+    (_, of_values) = ops(made.build.lanes, WaitMma)
     assert of_values.meanwhile and "nanosleep" in made.asm

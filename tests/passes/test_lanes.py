@@ -97,7 +97,7 @@ def test_every_matrix_instruction(kind, chip):
     c = poisoned((70, 65), acc)
     compiled.interpret(a, b, c, level="lane", order="random")
     check_product(c, a, b, acc)
-    (taken,) = {op.instruction for op in walk(compiled.ir("choose_instructions").body) if isinstance(op, Mma)}
+    (taken,) = {op.instruction for op in walk(compiled.ir("select_mma").body) if isinstance(op, Mma)}
     assert taken == kind.value or chip == "gfx942"
 
 
@@ -109,12 +109,12 @@ def test_every_matrix_instruction(kind, chip):
     ("schedule", "buffers"), [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, b) for b in (1, 2, 3))], ids=str
 )
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])  # one loads through registers, the other past them
-def test_every_barrier_is_needed(chip, seed, schedule, buffers):
+def test_every_barrier_is_needed(chip, seed, schedule, num_stages):
     shape = (128, 128, 160)
     subs = seed.subs(*shape, block_m=64, block_n=64, block_k=32)
     if sym.NUM_CTAS in subs:
         subs[sym.NUM_CTAS] = 2
-    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, buffers=buffers)
+    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, num_stages=num_stages)
     compiled = wave_compile(options, with_waves(seed.kernel, FOUR))
     check_lanes(compiled, shape, ["random"])
     check_every_barrier_is_needed(compiled, shape)
@@ -138,9 +138,11 @@ def test_every_barrier_is_needed_in_every_configuration(seed, configuration):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("buffers", [1, 2, 3, 4])
-def test_any_number_of_steps_is_pipelined(steps, buffers):
+def test_any_number_of_steps_is_pipelined(steps, num_stages):
     shape = (64, 64, 32 * steps)
-    options = WaveCompileOptions(subs=sizes(*shape), target="gfx950", schedule=SchedulingType.PREFETCH, buffers=buffers)
+    options = WaveCompileOptions(
+        subs=sizes(*shape), target="gfx950", schedule=SchedulingType.PREFETCH, num_stages=num_stages
+    )
     check_lanes(wave_compile(options, gemm()), shape, ["random"])
 
 

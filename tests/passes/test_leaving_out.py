@@ -11,12 +11,12 @@ from tilewave.backend.amd.build import AmdBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.backend.nvidia.build import build_with
 from tilewave.errors import TilewaveError
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import lower
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.pipeline import lists
-from tilewave.pipeline.runner import pass_name, run, told_apart
+from tilewave.pipeline.runner import numbered_apart, pass_name, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.cache import compile_key
 
@@ -74,13 +74,13 @@ LISTS = {
         lists.hopper_plain(SM_90A, Places(), lists.prefetch(1)),
     ),
 }
-NEEDED = {"choose_instructions", "distribute_lanes", "use_matrix_unit"}
+NEEDED = {"select_mma", "distribute_lanes", "use_matrix_unit"}
 GROUPS_NEED = {"stage_shared"}
 """Where groups of waves multiply what lies in shared memory."""
 LEFT_OUT = [
     (name, number, told)
     for name, (_, _, passes) in LISTS.items()
-    for number, told in enumerate(told_apart(map(pass_name, passes)))
+    for number, told in enumerate(numbered_apart(map(pass_name, passes)))
 ]
 
 

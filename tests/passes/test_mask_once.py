@@ -12,7 +12,7 @@ from tilewave.ir.ops import Select
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.kernels import AttentionTile, Heads, Scores
-from tilewave.passes.mask_once import mask_once
+from tilewave.passes.softmax.merge_masks import merge_masks
 from tilewave.pipeline.runner import run
 
 M, N, K = sym.M, sym.N, sym.K
@@ -89,7 +89,7 @@ def interpreted(kernel, arrays, sizes):
 def test_one_select_is_left_where_it_does_for_all(name):
     left, begin, step = RECURRENCES[name]
     tiles = recurrence(begin, step).compile(target="numpy").kernel
-    once, _ = run(tiles, [mask_once])
+    once, _ = run(tiles, [merge_masks])
     assert len(masks(once)) == left
     if left == 1:
         assert len(masks(tiles)) > 1
@@ -100,7 +100,7 @@ def test_one_select_is_left_where_it_does_for_all(name):
 def test_no_bit_changes(name, keys):
     _, begin, step = RECURRENCES[name]
     tiles = recurrence(begin, step).compile(target="numpy").kernel
-    once, _ = run(tiles, [mask_once])
+    once, _ = run(tiles, [merge_masks])
     x, sizes = rows(keys), {"M": 11, "K": keys}
     want, got = (interpreted(kernel, [x, poisoned((11,), f32)], sizes) for kernel in (tiles, once))
     np.testing.assert_array_equal(got, want)
@@ -115,7 +115,7 @@ def test_attention_hides_keys_behind_the_end_once(asked, bias):
         AttentionTile(32, 16), Heads(16, 16), Scores(0.25, **asked), f16, f16, f16, f32, bias, f32
     )
     tiles = kernel.compile(target="numpy").kernel
-    once, _ = run(tiles, [mask_once])
+    once, _ = run(tiles, [merge_masks])
     assert len(masks(tiles)) == 3 + bool({"causal", "window"} & asked.keys()) + 1  # and one behind the loop
     assert len(masks(once)) == len(masks(tiles)) - 2
     rng = np.random.default_rng(5)
@@ -148,4 +148,4 @@ def test_what_is_seen_by_others_stays():
         write(found[-1], y)
 
     tiles = seen.compile(target="numpy").kernel
-    assert run(tiles, [mask_once])[0] == tiles
+    assert run(tiles, [merge_masks])[0] == tiles

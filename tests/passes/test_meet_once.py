@@ -10,13 +10,13 @@ from softmax_rows import softmax_in_float64, softmax_of
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Barrier, Cast, KeepOrder, Load, Renew, Store
-from tilewave.ir.placements import lies_in
-from tilewave.ir.places import Places
+from tilewave.ir.ops import Barrier, Cast, KeepOrder, Load, OpaqueCopy, Store
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import CHIPS
-from tilewave.passes.meet_once import MeetOnce
+from tilewave.passes.lanes.fuse_wave_reductions import FuseWaveReductions
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -31,7 +31,7 @@ def lanes_of(target, kernel=None, most_bytes=0, **options):
     of = kernel or softmax_of(1, COLUMNS, (1, 8))
     tiles = wave_compile(WaveCompileOptions(target="numpy", **options), of).kernel
     passes = (lists.hopper_plain if target == "sm_90a" else lists.lanes)(CHIPS[target], Places(), ())
-    found, _ = run(tiles, [MeetOnce(most_bytes) if isinstance(p, MeetOnce) else p for p in passes])
+    found, _ = run(tiles, [FuseWaveReductions(most_bytes) if isinstance(p, FuseWaveReductions) else p for p in passes])
     return found
 
 
@@ -100,7 +100,7 @@ def test_narrow_numbers_are_made_wide_once_for_both_sums(target):
     (row,) = (op.result.type.shape for op in ops[:kept] if isinstance(op, Load))
     taken = [math.prod(op.result.type.shape) for op in ops[kept:met] if isinstance(op, Cast)]
     assert sum(taken) == math.prod(row) and len(taken) > 1
-    assert not any(isinstance(op, (Load, Renew)) for op in ops[kept:met])
+    assert not any(isinstance(op, (Load, OpaqueCopy)) for op in ops[kept:met])
 
 
 def _spread(waves, dtype=f32):
@@ -167,7 +167,7 @@ def test_neither_what_waves_leave_nor_the_barrier_can_be_left_out(target):
 
 
 def _leaves(op):
-    return isinstance(op, Store) and lies_in(op.memory, "shared")
+    return isinstance(op, Store) and is_in(op.memory, "shared")
 
 
 def test_meetings_of_a_loop_stay_apart():

@@ -6,9 +6,9 @@ from open_kernels import blocks, check_call
 
 from tilewave import *
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import bind
 from tilewave.ir.ops import Load, Loop, Select
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import CHIPS
 from tilewave.pipeline import lists

@@ -12,15 +12,15 @@ from lane_runs import ORDERS, operands
 from tilewave import *
 from tilewave.errors import InterpreterError, TilewaveError
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Arrive, AwaitOlderProducts, AwaitProducts, HandOver, MatrixShared, Neg
-from tilewave.ir.places import Places
+from tilewave.ir.ops import Arrive, HandOver, Neg, WaitMma, WaitOlderMma, WgmmaShared
 from tilewave.ir.rewrite import replace_values, rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import overlap_steps as the_pass
+from tilewave.passes import overlap_mma as the_pass
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 
@@ -42,7 +42,7 @@ def small_products_too(monkeypatch):
 
 def overlapped(shape, workgroups, stages=4, tile=TILE):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    cheap = [replace(p, hand_over_bytes=1) if pass_name(p) == "split_last_round" else p for p in passes]
+    cheap = [replace(p, hand_over_bytes=1) if pass_name(p) == "stream_k" else p for p in passes]
     return run(mapped_tiles(shape, tile, "grouped(2)", f32), cheap)[0]
 
 
@@ -63,7 +63,7 @@ def check(kernel, shape, order="random", seed=0):
 def test_results_are_right_in_any_order(name, order):
     shape, workgroups = SHAPES[name]
     kernel = overlapped(shape, workgroups)
-    assert [op.later for op in ops_of(kernel, MatrixShared)] == [shape[2] > TILE[2]]  # a single step has none to follow
+    assert [op.later for op in ops_of(kernel, WgmmaShared)] == [shape[2] > TILE[2]]  # a single step has none to follow
     check(kernel, shape, order, seed=len(name))
 
 
@@ -71,8 +71,8 @@ def test_results_are_right_in_any_order(name, order):
 def test_members_of_a_cluster_leave_stages_for_each_other(order):
     shape = (192, 64, 48)
     kernel = overlapped(shape, 2, tile=(64, 64, 16))
-    assert kernel.cluster == 2 and ops_of(kernel, AwaitOlderProducts)
-    assert {op.members for op in ops_of(kernel, Arrive) if op.signals.name == "empty"} == {2}
+    assert kernel.cluster == 2 and ops_of(kernel, WaitOlderMma)
+    assert {op.members for op in ops_of(kernel, Arrive) if op.mbarriers.name == "empty"} == {2}
     check(kernel, shape, order, seed=2)
 
 
@@ -82,7 +82,7 @@ def test_a_round_is_in_parts_where_the_name_says_so():
 
 def test_no_bit_changes():
     shape, workgroups = SHAPES["several tiles"]
-    plain = [p for p in lists.hopper(SM_90A, Places(), 4, workgroups) if pass_name(p) != "overlap_steps"]
+    plain = [p for p in lists.hopper(SM_90A, Places(), 4, workgroups) if pass_name(p) != "overlap_mma"]
     before = check(run(mapped_tiles(shape, TILE, "grouped(2)", f32), plain)[0], shape)
     np.testing.assert_array_equal(check(overlapped(shape, workgroups), shape), before)
 
@@ -91,13 +91,13 @@ def test_no_bit_changes():
 def test_short_rings_are_left_as_they_were(stages):
     shape = (128, 32, 112)
     kernel = overlapped(shape, 1, stages)
-    assert [op.later for op in ops_of(kernel, MatrixShared)] == [stages >= 3]
+    assert [op.later for op in ops_of(kernel, WgmmaShared)] == [stages >= 3]
     check(kernel, shape)
 
 
 def test_open_sizes():
     made = open_gemm()
-    assert ops_of(made.ir(), AwaitOlderProducts)
+    assert ops_of(made.ir(), WaitOlderMma)
     for shape in ((128, 64, 48), (100, 40, 16)):
         a, b = operands(shape)
         c = poisoned(shape[:2], f32)
@@ -120,9 +120,9 @@ def test_a_stage_that_is_left_while_it_is_read_is_found(order):
     shape = (64, 32, 160)
     kernel = overlapped(shape, 1)
     with pytest.raises(InterpreterError):
-        check(changed(kernel, AwaitOlderProducts, 0, lambda op: []), shape, order)
+        check(changed(kernel, WaitOlderMma, 0, lambda op: []), shape, order)
     with pytest.raises(InterpreterError):
-        check(changed(kernel, AwaitOlderProducts, 0, lambda op: [replace(op, pending=2)]), shape, order)
+        check(changed(kernel, WaitOlderMma, 0, lambda op: [replace(op, pending=2)]), shape, order)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -136,7 +136,7 @@ def test_a_stage_that_is_never_left_is_found(which):
 
 def test_sums_are_taken_when_they_are_there():
     kernel = overlapped((64, 32, 96), 1)
-    (end,) = ops_of(kernel, AwaitProducts)
+    (end,) = ops_of(kernel, WaitMma)
     too_early = replace_values(rewrite(kernel, lambda op: [] if op is end else None), {end.result: end.sums})
     with pytest.raises(TilewaveError, match="is under way, and must be awaited first"):
         verify(too_early)
@@ -144,7 +144,7 @@ def test_sums_are_taken_when_they_are_there():
 
 def test_nothing_but_the_next_product_takes_sums_that_are_under_way():
     kernel = overlapped((64, 32, 96), 1)
-    (product,) = ops_of(kernel, MatrixShared)
+    (product,) = ops_of(kernel, WgmmaShared)
 
     def looked_at(op):
         return [op, Neg(op.acc, results=(Value("looked", op.acc.type),), loc=op.loc)] if op is product else None

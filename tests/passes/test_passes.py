@@ -13,13 +13,13 @@ import tilewave.passes
 from tilewave.interp.tiles import interpret
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
-from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
-from tilewave.passes.orient_reads import orient_reads
-from tilewave.passes.simplify import simplify
+from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
+from tilewave.passes.tile.fold_permutes import fold_permutes
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists, tile_level
 from tilewave.pipeline.runner import pass_name
 
-PASSES = [MultiplyByReciprocals(), orient_reads, simplify]
+PASSES = [StrengthReduceDivision(), fold_permutes, simplify]
 
 
 @pytest.mark.parametrize("p", PASSES, ids=pass_name)
@@ -84,10 +84,10 @@ def test_a_step_says_what_it_changed_or_that_it_did_not():
     steps = compiled(gemm(), subs=sizes(128, 128, 64)).steps
     assert [s.name for s in steps] == [
         "map_workgroups",
-        "orient_reads",
+        "fold_permutes",
         "simplify",
-        "skip_masked_steps",
-        "compute_at_launch",
+        "skip_masked_blocks",
+        "hoist_to_launch",
     ]
     assert steps[0].decision == "MapWorkgroups(linear())"
     assert steps[1].diff() == "(unchanged)"

@@ -13,25 +13,25 @@ from seeds import SEEDS
 
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Barrier, Loop
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import GFX942
-from tilewave.passes.choose_instructions import ChooseInstructions
-from tilewave.passes.dissolve_loops import dissolve_loops
-from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.pipeline_loop import PipelineLoop
-from tilewave.passes.place_barriers import place_barriers
-from tilewave.passes.simplify import simplify
-from tilewave.passes.stage_shared import StageShared
+from tilewave.passes.memory.coalesce_loads import CoalesceLoads
+from tilewave.passes.memory.place_barriers import place_barriers
+from tilewave.passes.memory.stage_shared import StageShared
+from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
+from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
+from tilewave.passes.tile.select_mma import SelectMma
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline.runner import run
 
 pytestmark = pytest.mark.share(3)
 
 TRIPS = (0, 1, 2, 3, 7, 16)
-BUFFERS = (1, 2, 3, 4)
+NUM_STAGES = (1, 2, 3, 4)
 AROUND = ("plain", "while", "loop")
 BODY = """
     {trips_line}
@@ -130,12 +130,12 @@ def expected_sums(arrays, depth, trips):
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("buffers", BUFFERS)
+@pytest.mark.parametrize("buffers", NUM_STAGES)
 @pytest.mark.parametrize("trips", TRIPS)
-def test_a_pipelined_loop_computes_the_same(trips, buffers, around):
+def test_a_pipelined_loop_computes_the_same(trips, num_stages, around):
     depth = shape_of(trips)
     kernel = staged(None, 2, around, depth)
-    after = verify(PipelineLoop(buffers)(kernel))
+    after = verify(SoftwarePipeline(num_stages)(kernel))
     assert after != kernel
     arrays, c, e = outcome(kernel, 2, depth, trips)
     np.testing.assert_array_equal(c, expected_sums(arrays, depth, trips))  # small integers: exact in f32
@@ -147,17 +147,17 @@ def test_a_pipelined_loop_computes_the_same(trips, buffers, around):
 
 @given(
     trips=st.sampled_from(TRIPS),
-    buffers=st.sampled_from(BUFFERS),
+    num_stages=st.sampled_from(NUM_STAGES),
     around=st.sampled_from(AROUND),
     operands=st.integers(1, 3),
     between=st.sampled_from(["", "neg"]),
 )
 @settings(max_examples=60)
-def test_with_the_number_of_steps_written_the_loops_dissolve(trips, buffers, around, operands, between):
+def test_with_the_number_of_steps_written_the_loops_dissolve(trips, num_stages, around, operands, between):
     depth = shape_of(trips)
     kernel = staged(trips, operands, around, depth, between)
-    pipelined = PipelineLoop(buffers)(kernel)
-    after = simplify(verify(dissolve_loops(pipelined)))
+    pipelined = SoftwarePipeline(num_stages)(kernel)
+    after = simplify(verify(fold_trivial_loops(pipelined)))
     verify(after)
     often = [op.trips for op in walk(after.body) if isinstance(op, Loop)]
     assert all(Residues(after).constant(v) not in (0, 1) for v in often)
@@ -168,20 +168,20 @@ def test_with_the_number_of_steps_written_the_loops_dissolve(trips, buffers, aro
 
 
 def test_a_pipelined_loop_is_left_alone_the_second_time():
-    for buffers in BUFFERS:
-        once = PipelineLoop(buffers)(staged())
-        assert PipelineLoop(buffers)(once) == once
+    for num_stages in NUM_STAGES:
+        once = SoftwarePipeline(num_stages)(staged())
+        assert SoftwarePipeline(num_stages)(once) == once
 
 
 def test_every_op_of_a_pipelined_loop_has_a_place():
-    for op in walk(place_barriers(PipelineLoop(3)(staged(around="while"))).body):
+    for op in walk(place_barriers(SoftwarePipeline(3)(staged(around="while"))).body):
         assert op.loc.line, f"{op} comes from nowhere"
 
 
 def test_what_was_copied_keeps_its_line():
     kernel = staged()
     lines = {op.result.name: op.loc.line for op in walk(kernel.body) if op.name == "read"}
-    copies = [op for op in walk(PipelineLoop(2)(kernel).body) if op.name == "read"]
+    copies = [op for op in walk(SoftwarePipeline(2)(kernel).body) if op.name == "read"]
     assert len(copies) == 8
     for op in copies:
         original = op.result.name.removesuffix("_first").removesuffix("_next").removesuffix("_last")
@@ -191,12 +191,14 @@ def test_what_was_copied_keeps_its_line():
 @pytest.mark.parametrize("buffers", (0, 1, 2, 3))
 @pytest.mark.parametrize("shape", [(129, 257, 65), (64, 64, 32), (70, 300, 200)], ids=str)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
-def test_the_kernels_of_the_documents(seed, shape, buffers):
+def test_the_kernels_of_the_documents(seed, shape, num_stages):
     """All on whole tiles: products exact, and each barrier needed in some workgroup."""
     m, n, k = shape
     kernel = seed.compile(m, n, k, block_m=64, block_n=64, block_k=32).kernel
-    staging = [ChooseInstructions(GFX942, Places()), StageShared(GFX942), MinimizeGlobalLoads(16)]
-    kernel, _ = run(kernel, [*staging, *([PipelineLoop(buffers)] if buffers else []), dissolve_loops, place_barriers])
+    staging = [SelectMma(GFX942, Places()), StageShared(GFX942), CoalesceLoads(16)]
+    kernel, _ = run(
+        kernel, [*staging, *([SoftwarePipeline(num_stages)] if num_stages else []), fold_trivial_loops, place_barriers]
+    )
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, (rows, k)).astype(np.float16) for rows in (m, n))
     c = np.full((m, n), np.nan, np.float32)
@@ -209,43 +211,43 @@ def test_the_kernels_of_the_documents(seed, shape, buffers):
 
 
 @given(
-    buffers=st.sampled_from((0, *BUFFERS)),
+    num_stages=st.sampled_from((0, *NUM_STAGES)),
     around=st.sampled_from(AROUND),
     operands=st.integers(1, 3),
     between=st.sampled_from(["", "neg"]),
     dissolved=st.booleans(),
 )
 @settings(max_examples=60)
-def test_barriers_are_enough_and_none_is_needless(buffers, around, operands, between, dissolved):
+def test_barriers_are_enough_and_none_is_needless(num_stages, around, operands, between, dissolved):
     kernel = staged(None, operands, around, between=between)
-    kernel = PipelineLoop(buffers)(kernel) if buffers else kernel
-    kernel = simplify(dissolve_loops(kernel)) if dissolved else kernel
+    kernel = SoftwarePipeline(num_stages)(kernel) if num_stages else kernel
+    kernel = simplify(fold_trivial_loops(kernel)) if dissolved else kernel
     after = verify(place_barriers(kernel))
     check(after, [{"trips": trips, "tiles": tiles} for trips in range(7) for tiles in (1, 2, 3)])
     assert place_barriers(after) == after
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("buffers", (0, *BUFFERS))
+@pytest.mark.parametrize("buffers", (0, *NUM_STAGES))
 @pytest.mark.parametrize("trips", (*range(7), 11, 12, 13))
-def test_barriers_where_the_number_of_steps_is_written(trips, buffers, around):
-    kernel = PipelineLoop(buffers)(staged(trips, 2, around)) if buffers else staged(trips, 2, around)
-    for form in (kernel, dissolve_loops(kernel), simplify(dissolve_loops(kernel))):
+def test_barriers_where_the_number_of_steps_is_written(trips, num_stages, around):
+    kernel = SoftwarePipeline(num_stages)(staged(trips, 2, around)) if num_stages else staged(trips, 2, around)
+    for form in (kernel, fold_trivial_loops(kernel), simplify(fold_trivial_loops(kernel))):
         check(verify(place_barriers(form)), [{"tiles": tiles} for tiles in (1, 2, 3)])
 
 
 @pytest.mark.parametrize("around", ("while", "loop"))
-@pytest.mark.parametrize("buffers", (0, *BUFFERS))
+@pytest.mark.parametrize("buffers", (0, *NUM_STAGES))
 @pytest.mark.parametrize("tiles", (1, 2, 9))
-def test_barriers_where_the_number_of_tiles_is_written(tiles, buffers, around):
+def test_barriers_where_the_number_of_tiles_is_written(tiles, num_stages, around):
     """One tile has none before it to wait for."""
     kernel = staged(None, 2, around, tiles=tiles)
-    after = verify(place_barriers(PipelineLoop(buffers)(kernel) if buffers else kernel))
+    after = verify(place_barriers(SoftwarePipeline(num_stages)(kernel) if num_stages else kernel))
     check(after, [{"trips": trips} for trips in range(7)])
 
 
 def test_a_tile_that_depends_on_the_workgroup_is_the_only_one_where_there_are_enough_workgroups():
-    text = str(PipelineLoop(1)(staged(None, 1, "while", tiles=4)))
+    text = str(SoftwarePipeline(1)(staged(None, 1, "while", tiles=4)))
     text = text.replace(
         "%one = const() {value = 1} : index", "%w0 = workgroup() : index\n%one = const() {value = 4} : index"
     )
@@ -257,17 +259,17 @@ def test_a_tile_that_depends_on_the_workgroup_is_the_only_one_where_there_are_en
 
 
 @pytest.mark.parametrize("buffers, before, each", [(0, 0, 2), (1, 1, 2), (2, 1, 1), (3, 1, 1), (4, 1, 1)])
-def test_how_many_barriers_a_wave_passes(buffers, before, each):
+def test_how_many_barriers_a_wave_passes(num_stages, before, each):
     """Two in every step with one buffer, one with more; and one before the last steps."""
-    kernel = place_barriers(PipelineLoop(buffers)(staged()) if buffers else staged())
-    ahead = max(1, buffers - 1) if buffers else 0
+    kernel = place_barriers(SoftwarePipeline(num_stages)(staged()) if num_stages else staged())
+    ahead = max(1, num_stages - 1) if num_stages else 0
     for trips in (4, 5, 9):
         assert passed(kernel, trips=trips, tiles=1) == before + each * (trips - ahead)
 
 
 def test_a_ring_of_two_needs_nothing_between_tiles_of_an_even_number_of_steps():
     """The last step of a tile read slot 1, and the next tile begins with slot 0."""
-    even, odd = (place_barriers(PipelineLoop(2)(staged(trips, 2, "while"))) for trips in (12, 13))
+    even, odd = (place_barriers(SoftwarePipeline(2)(staged(trips, 2, "while"))) for trips in (12, 13))
     assert (barriers(even), barriers(odd)) == (2, 3)
 
 
@@ -292,8 +294,12 @@ def test_the_judge_finds_a_missing_and_a_needless_barrier():
 
 def test_the_passes_are_quick():
     kernel = staged(None, 2, "while")
-    pipelined = PipelineLoop(3)(kernel)
-    for call in (lambda: PipelineLoop(3)(kernel), lambda: place_barriers(pipelined), lambda: dissolve_loops(pipelined)):
+    pipelined = SoftwarePipeline(3)(kernel)
+    for call in (
+        lambda: SoftwarePipeline(3)(kernel),
+        lambda: place_barriers(pipelined),
+        lambda: fold_trivial_loops(pipelined),
+    ):
         seconds = []
         for _ in range(10):
             start = time.process_time()

@@ -16,17 +16,17 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, compiled, gemm, sizes
 import tilewave.analysis
 import tilewave.passes
 from tilewave import *
-from tilewave.analysis.sum_orders import sum_orders
+from tilewave.analysis.reduction_order import sum_orders
 from tilewave.backend.amd import program as amd_program
 from tilewave.backend.nvidia import build, program
-from tilewave.ir.core import ONE_ORDER
+from tilewave.ir.core import BATCH_INVARIANT
 from tilewave.ir.parse import parse
-from tilewave.ir.reasons import Reason
+from tilewave.ir.remarks import RemarkKind
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.add_up_parts import add_up_parts
-from tilewave.passes.specialize_waves import SpecializeWaves
-from tilewave.passes.split_last_round import SplitLastRound
-from tilewave.passes.unroll_slots import UnrollSlots
+from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.schedule.specialize_waves import SpecializeWaves
+from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.runtime.arrays import ArrayView
 
 BUILDS = (build, program, amd_program)
@@ -48,7 +48,7 @@ def text_of(pass_name, kernel):
 def checked(pass_name, kernel, *changes, p=None):
     """What a pass declines in a kernel of its check test, in which each pair of `changes` is replaced."""
 
-    def declined():
+    def remarks():
         text = text_of(pass_name, kernel)
         for old, new in changes:
             assert old in text, f"{kernel} has no {old!r}"
@@ -59,12 +59,12 @@ def checked(pass_name, kernel, *changes, p=None):
         made = p or PASSES[pass_name](parameter.partition(")")[0] if first == pass_name else "")
         return of_text(text, made)
 
-    return declined
+    return remarks
 
 
 def of_text(text, p):
     lines = text.splitlines()
-    return [(d, lines[d.loc.line - 1].strip()) for d in p(parse(text)).declined]
+    return [(d, lines[d.loc.line - 1].strip()) for d in p(parse(text)).remarks]
 
 
 def given(p, text):
@@ -74,32 +74,32 @@ def given(p, text):
 # -- kernels as an author writes them
 
 
-def on(target, kernel, schedule=SchedulingType.NONE, buffers=None, **subs):
-    def declined():
-        found = compiled(kernel(), target=target, subs=subs_of(subs), schedule=schedule, buffers=buffers)
-        return [(row.declined, source(row.loc)) for row in found.why()]
+def on(target, kernel, schedule=SchedulingType.NONE, num_stages=None, **subs):
+    def remarks():
+        found = compiled(kernel(), target=target, subs=subs_of(subs), schedule=schedule, num_stages=num_stages)
+        return [(row.remarks, source(row.loc)) for row in found.why()]
 
-    return declined
+    return remarks
 
 
 def by(p, kernel, **subs):
     """By one pass alone, on whole tiles."""
 
-    def declined():
+    def remarks():
         tiles = compiled(kernel(), target="numpy", subs=subs_of(subs)).kernel
-        return [(d, source(d.loc)) for d in p(tiles).declined]
+        return [(d, source(d.loc)) for d in p(tiles).remarks]
 
-    return declined
+    return remarks
 
 
-def in_one_order(p, kernel, **subs):
+def in_fixed_order(p, kernel, **subs):
     """By one pass alone, where sums are to be added in one order."""
 
-    def declined():
-        tiles = replace(compiled(kernel(), target="numpy", subs=subs_of(subs)).kernel, sums=ONE_ORDER)
-        return [(d, source(d.loc)) for d in p(tiles).declined]
+    def remarks():
+        tiles = replace(compiled(kernel(), target="numpy", subs=subs_of(subs)).kernel, sums=BATCH_INVARIANT)
+        return [(d, source(d.loc)) for d in p(tiles).remarks]
 
-    return declined
+    return remarks
 
 
 def of_sums(text):
@@ -150,21 +150,21 @@ def in_rows(p):
 def called(target, pointer, strides):
     """By the code of a target, when `a` lies so."""
 
-    def declined():
+    def remarks():
         made = compiled(gemm(), target=target, subs=sizes(256, 256, 64, 128, 128, 64))
         views = [in_rows(p) for p in made.parameters]
         views[0] = replace(views[0], pointer=pointer, strides=strides)
-        return [(d, "") for d in made.build.program.declined(views)]
+        return [(d, "") for d in made.build.program.remarks(views)]
 
-    return declined
+    return remarks
 
 
-def repacked():
+def packed_copies():
     """By the code of a kernel for all sizes, when no rows lie on a grain."""
     made = compiled(gemm(), target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
     shapes = zip(((1001, 1003), (1005, 1003), (1001, 1005)), made.sizes._arrays, strict=True)
     views = [in_rows(replace(p, shape=shape)) for shape, p in shapes]
-    return [(d, "") for d in made.build.program.declined(views)]
+    return [(d, "") for d in made.build.program.remarks(views)]
 
 
 def beside_copies():
@@ -173,7 +173,7 @@ def beside_copies():
     shapes = ((256, 64), (256, 64), (256,), (256, 256))
     views = [in_rows(replace(p, shape=s)) for s, p in zip(shapes, made.sizes._arrays, strict=True)]
     views[2] = replace(views[2], pointer=4100)
-    return [(d, "") for d in made.build.program.declined(views)]
+    return [(d, "") for d in made.build.program.remarks(views)]
 
 
 @wave(tiling())
@@ -406,83 +406,83 @@ kernel @divided {workgroups = 100000000} (%c: memory<4xf32, global>, %n: index) 
 def steps_at_the_call():
     text = str(compiled(gemm(), target="numpy", subs=subs_of({})).kernel)
     text = re.sub(r"loop\(%\w+, \[%\w+\]\)", lambda found: found[0].replace(found[0][5:].split(",")[0], "%steps"), text)
-    return of_text(text.replace("(%a:", "(%steps: index, %a:"), SplitLastRound(2))
+    return of_text(text.replace("(%a:", "(%steps: index, %a:"), StreamK(2))
 
 
 def open_off_lines():
     tile = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 16}
     tiles = compiled(gemm(), target="numpy", subs=tile).kernel
-    few = SplitLastRound(132, line_bytes=128, open_on_lines=False, only_few=True)
-    return [(d, source(d.loc)) for d in few(tiles).declined]
+    few = StreamK(132, line_bytes=128, open_on_lines=False, only_few=True)
+    return [(d, source(d.loc)) for d in few(tiles).remarks]
 
 
 def fewer_stages():
     tile = (128, 256, 64)
     found = compiled(narrow(c_dims=(M, N)), target="sm_90a", subs=subs_of({"shape": (1024, 1024, 512), "tile": tile}))
     lanes = next(s.before for s in found.steps if s.name == "specialize_waves")
-    return [(d, source(d.loc)) for d in SpecializeWaves(SM_90A, 5)(lanes).declined]
+    return [(d, source(d.loc)) for d in SpecializeWaves(SM_90A, 5)(lanes).remarks]
 
 
 CASES = {
-    "alternate_depth.DOES_MORE": checked("alternate_depth", "order_matters"),
-    "alternate_depth.ONE_WAY": checked(
-        "alternate_depth", "tile_after_tile", ("{workgroups = 1}", "{workgroups = 1, sums = one_order}")
+    "alternate_k_direction.DOES_MORE": checked("alternate_k_direction", "order_matters"),
+    "alternate_k_direction.ONE_WAY": checked(
+        "alternate_k_direction", "tile_after_tile", ("{workgroups = 1}", "{workgroups = 1, sums = one_order}")
     ),
-    "interleave_products.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
-    "interleave_products.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
-    "interleave_products.SEVERAL_BUFFERS": on("gfx942", narrow, AHEAD, buffers=2, tile=(64, 64, 32)),
-    "interleave_products.NOT_AHEAD": on("gfx942", narrow, tile=(64, 64, 32)),
-    "interleave_products.DOES_MORE": on("gfx942", biased_in_steps, AHEAD, tile=(64, 64, 32)),
-    "interleave_products.NO_HALVES": on("gfx942", narrow, AHEAD, tile=(32, 32, 16)),
-    "load_into_shared.COMPUTED": checked(
-        "load_into_shared",
+    "interleave_mma.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
+    "interleave_mma.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
+    "interleave_mma.SEVERAL_STAGES": on("gfx942", narrow, AHEAD, num_stages=2, tile=(64, 64, 32)),
+    "interleave_mma.NOT_AHEAD": on("gfx942", narrow, tile=(64, 64, 32)),
+    "interleave_mma.DOES_MORE": on("gfx942", biased_in_steps, AHEAD, tile=(64, 64, 32)),
+    "interleave_mma.NO_HALVES": on("gfx942", narrow, AHEAD, tile=(32, 32, 16)),
+    "direct_to_shared.COMPUTED": checked(
+        "direct_to_shared",
         "whole_stretches",
         ("write(%x, %x_shared", "%w = abs(%x) : tile<64x64xf16>\n    write(%w, %x_shared"),
     ),
-    "load_into_shared.USED_TWICE": checked(
-        "load_into_shared", "whole_stretches", ("    write(%x,", "    %w = abs(%x) : tile<64x64xf16>\n    write(%x,")
+    "direct_to_shared.USED_TWICE": checked(
+        "direct_to_shared", "whole_stretches", ("    write(%x,", "    %w = abs(%x) : tile<64x64xf16>\n    write(%x,")
     ),
-    "load_into_shared.WRITTEN": checked("load_into_shared", "written_here"),
-    "load_into_shared.ACROSS_ROWS": checked(
-        "load_into_shared",
+    "direct_to_shared.WRITTEN": checked("direct_to_shared", "written_here"),
+    "direct_to_shared.ACROSS_ROWS": checked(
+        "direct_to_shared",
         "whole_stretches",
         ("%x = read(%a, [%o, %k]) {axes = [0, 1]", "%x = read(%a, [%o, %k]) {axes = [1, 0]"),
     ),
-    "load_into_shared.GRAINS": checked("load_into_shared", "off_the_grain"),
-    "load_into_shared.STRETCHES": checked("load_into_shared", "whole_stretches", ("waves = [2, 2]", "waves = [4, 4]")),
-    "load_into_shared.PADDED": on("gfx950", narrow, tile=(40, 64, 32)),
-    "load_into_shared.APART": checked("load_into_shared", "padded"),
-    "load_into_shared.NO_ROOM": checked("load_into_shared", "too_much"),
+    "direct_to_shared.GRAINS": checked("direct_to_shared", "off_the_grain"),
+    "direct_to_shared.STRETCHES": checked("direct_to_shared", "whole_stretches", ("waves = [2, 2]", "waves = [4, 4]")),
+    "direct_to_shared.PADDED": on("gfx950", narrow, tile=(40, 64, 32)),
+    "direct_to_shared.APART": checked("direct_to_shared", "padded"),
+    "direct_to_shared.NO_ROOM": checked("direct_to_shared", "too_much"),
     "make_persistent.OWN_LOOP": checked("make_persistent", "persistent_already"),
     "make_persistent.UNEVEN": checked("make_persistent", "again_and_again"),
-    "minimize_global_loads.USED_BESIDE": checked("minimize_global_loads", "used_elsewhere_too"),
-    "minimize_global_loads.OTHER_ORDER": checked(
-        "minimize_global_loads",
+    "coalesce_loads.USED_BESIDE": checked("coalesce_loads", "used_elsewhere_too"),
+    "coalesce_loads.OTHER_ORDER": checked(
+        "coalesce_loads",
         "two_reads_meet",
         ("%y = read(%b, [%o, %o]) {axes = [0, 1]", "%y = read(%b, [%o, %o]) {axes = [1, 0]"),
     ),
-    "minimize_global_loads.NARROW": checked("minimize_global_loads", "rows_decide"),
-    "multiply_by_reciprocals.UNKNOWN_DIVISOR": given(
-        PASSES["multiply_by_reciprocals"](""), DIVIDED.replace("DIVISOR", "%n")
+    "coalesce_loads.NARROW": checked("coalesce_loads", "rows_decide"),
+    "strength_reduce_division.UNKNOWN_DIVISOR": given(
+        PASSES["strength_reduce_division"](""), DIVIDED.replace("DIVISOR", "%n")
     ),
-    "multiply_by_reciprocals.LARGE_NUMBERS": given(
-        PASSES["multiply_by_reciprocals"](""), DIVIDED.replace("DIVISOR", "%few")
+    "strength_reduce_division.LARGE_NUMBERS": given(
+        PASSES["strength_reduce_division"](""), DIVIDED.replace("DIVISOR", "%few")
     ),
-    "pipeline_loop.NOTHING_STAGED": checked(
-        "pipeline_loop", "two_buffers", (STAGE, ""), ("mma(%xs, %xs", "mma(%x, %x")
+    "software_pipeline.NOTHING_STAGED": checked(
+        "software_pipeline", "two_buffers", (STAGE, ""), ("mma(%xs, %xs", "mma(%x, %x")
     ),
-    "pipeline_loop.WAVES_MEET": checked("pipeline_loop", "a_barrier_in_the_body"),
-    "pipeline_loop.ONE_BY_ONE": checked("pipeline_loop", "two_buffers", (STAGE, STAGE + AND_GATHER)),
-    "pipeline_loop.USED_ELSEWHERE": checked("pipeline_loop", "a_tile_used_behind_the_loop"),
-    "pipeline_loop.EARLIER_STEP": checked("pipeline_loop", "a_tile_read_before_it_is_written"),
-    "pipeline_loop.COMPUTED": checked(
-        "pipeline_loop",
+    "software_pipeline.WAVES_MEET": checked("software_pipeline", "a_barrier_in_the_body"),
+    "software_pipeline.ONE_BY_ONE": checked("software_pipeline", "two_buffers", (STAGE, STAGE + AND_GATHER)),
+    "software_pipeline.USED_ELSEWHERE": checked("software_pipeline", "a_tile_used_behind_the_loop"),
+    "software_pipeline.EARLIER_STEP": checked("software_pipeline", "a_tile_read_before_it_is_written"),
+    "software_pipeline.COMPUTED": checked(
+        "software_pipeline",
         "two_buffers",
         (ALLOCATE, ALLOCATE + ALLOCATE.replace("%sa", "%sb")),
         (STAGE, STAGE.replace("    %xs", f"{FROM_SHARED}    %xs")),
     ),
-    "pipeline_loop.CARRIED": checked("pipeline_loop", "a_carried_position"),
-    "pipeline_loop.WRITTEN": checked("pipeline_loop", "a_memory_that_changes"),
+    "software_pipeline.CARRIED": checked("software_pipeline", "a_carried_position"),
+    "software_pipeline.WRITTEN": checked("software_pipeline", "a_memory_that_changes"),
     "prepack_operands.NO_LOOP": given(PASSES["prepack_operands"]("8"), NO_LOOP),
     "prepack_operands.UNKNOWN_STEPS": checked(
         "prepack_operands",
@@ -501,46 +501,48 @@ CASES = {
     "prepack_operands.NOT_BY_STEPS": checked(
         "prepack_operands", "a_loop_that_stops_early_keeps_its_steps", ("mul(%i, %four)", "mul(%i, %three)")
     ),
-    "copying_roles.OPEN_SIZES": checked("share_copies", "four_tiles", ("global>) {", "global>, %free: index) {")),
-    "copying_roles.OTHER_FORM": checked(
-        "share_copies",
+    "producer_roles.OPEN_SIZES": checked("multicast_loads", "four_tiles", ("global>) {", "global>, %free: index) {")),
+    "producer_roles.OTHER_FORM": checked(
+        "multicast_loads",
         "four_tiles",
         ("    loop(%two, [])", "    %steps = add(%own, %one) : index\n    loop(%steps, [])"),
     ),
-    "copying_roles.ELSEWHERE": checked(
-        "share_copies",
+    "producer_roles.ELSEWHERE": checked(
+        "multicast_loads",
         "four_tiles",
         ("  %column = floor_div(%own, %two)", f"{FOUND}  %column = floor_div(%found, %two)"),
     ),
-    "share_copies.NO_HALVES": checked(
-        "share_copies", "four_tiles", ("%y = allocate() : memory<2x64x64xf16", "%y = allocate() : memory<2x8x64xf16")
+    "multicast_loads.NO_HALVES": checked(
+        "multicast_loads", "four_tiles", ("%y = allocate() : memory<2x64x64xf16", "%y = allocate() : memory<2x8x64xf16")
     ),
-    "share_copies.ODD": checked("share_copies", "turn_after_turn", ("workgroups = 2,", "workgroups = 3,")),
-    "share_copies.FEW": checked("share_copies", "computed_before"),
-    "share_copies.UNEVEN": checked("share_copies", "computed_before"),
-    "skip_masked_steps.NOT_IDLE": checked("skip_masked_steps", "hidden_by_something"),
-    "skip_zeros.KEPT": checked("skip_zeros", "two_products", ("lanes = 32}", "lanes = 32, sums = one_order}")),
-    "skip_zeros.MAYBE_NEVER": checked("skip_zeros", "perhaps_no_rounds"),
-    "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
-    "stagger_groups.MAYBE_NEVER": checked("stagger_groups", "perhaps_no_steps"),
+    "multicast_loads.ODD": checked("multicast_loads", "turn_after_turn", ("workgroups = 2,", "workgroups = 3,")),
+    "multicast_loads.FEW": checked("multicast_loads", "computed_before"),
+    "multicast_loads.UNEVEN": checked("multicast_loads", "computed_before"),
+    "skip_masked_blocks.NOT_IDLE": checked("skip_masked_blocks", "hidden_by_something"),
+    "peel_accumulator_init.KEPT": checked(
+        "peel_accumulator_init", "two_products", ("lanes = 32}", "lanes = 32, sums = one_order}")
+    ),
+    "peel_accumulator_init.MAYBE_NEVER": checked("peel_accumulator_init", "perhaps_no_rounds"),
+    "peel_accumulator_init.SUMS_USED": checked("peel_accumulator_init", "looked_at"),
+    "ping_pong.MAYBE_NEVER": checked("ping_pong", "perhaps_no_steps"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
-    "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
-    "repack_rows.LEFT_IN_PLACE": checked("repack_rows", "odd_rows_of_few_products"),
-    "repack_rows.TRANSPOSED": checked("repack_rows", "across_the_depth"),
-    "rounds.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
-    "rounds.DOES_MORE": by(SplitLastRound(2), capped),
-    "rounds.UNKNOWN_STEPS": steps_at_the_call,
-    "rounds.NOT_FROM_ZERO": by(SplitLastRound(2), begun),
-    "rounds.WRITES_BEFORE": by(SplitLastRound(2), written_first),
-    "rounds.READS_WRITTEN": by(SplitLastRound(2), added_to),
-    "split_last_round.AS_QUICK": by(SplitLastRound(2), gemm),
-    "split_last_round.ONE_SUM": in_one_order(SplitLastRound(2), gemm),
-    "sum_orders.ROUNDS": sum_of("%w", "add(%i, %first) : index"),
-    "sum_orders.WALK": sum_of("%steps", "sub(%w, %i) : index"),
-    "sum_orders.CONDITION": of_sums(SUM_WHILE),
-    "split_last_round.BEYOND": by(SplitLastRound(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
-    "split_last_round.OFF_LINES": open_off_lines,
+    "pack_unaligned.REPACKED": checked("pack_unaligned", "unaligned_rows"),
+    "pack_unaligned.LEFT_IN_PLACE": checked("pack_unaligned", "odd_rows_of_few_products"),
+    "pack_unaligned.TRANSPOSED": checked("pack_unaligned", "across_the_depth"),
+    "shared_tiles.NOT_ONE_LOOP": by(StreamK(2), in_two_loops),
+    "shared_tiles.DOES_MORE": by(StreamK(2), capped),
+    "shared_tiles.UNKNOWN_STEPS": steps_at_the_call,
+    "shared_tiles.NOT_FROM_ZERO": by(StreamK(2), begun),
+    "shared_tiles.WRITES_BEFORE": by(StreamK(2), written_first),
+    "shared_tiles.READS_WRITTEN": by(StreamK(2), added_to),
+    "stream_k.AS_QUICK": by(StreamK(2), gemm),
+    "stream_k.ONE_SUM": in_fixed_order(StreamK(2), gemm),
+    "reduction_order.ROUNDS": sum_of("%w", "add(%i, %first) : index"),
+    "reduction_order.WALK": sum_of("%steps", "sub(%w, %i) : index"),
+    "reduction_order.CONDITION": of_sums(SUM_WHILE),
+    "stream_k.BEYOND": by(StreamK(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
+    "stream_k.UNALIGNED_LINES": open_off_lines,
     "split_tiles.CANNOT_BE_CUT": checked("split_tiles", "a_product", ("    yield([", "    barrier()\n    yield([")),
     "split_tiles.LOOP_DECIDES": checked("split_tiles", "a_number_carried_with_the_tile_stays_whole"),
     "split_tiles.ALONG_ITSELF": checked("split_tiles", "a_tile_times_itself_stays_whole"),
@@ -553,28 +555,28 @@ CASES = {
     "split_tiles.RAGGED_SCATTER": checked("split_tiles", "a_ragged_tile_that_is_scattered_stays_whole"),
     "split_tiles.OUTSIDE": checked("split_tiles", "a_window_further_on_stays_whole"),
     "split_tiles.TWO_LENGTHS": checked("split_tiles", "two_lengths_stay_whole"),
-    "walk_reductions.NO_PARTS": checked("walk_reductions", "moved"),
-    "walk_reductions.FROM_OUTSIDE": checked("walk_reductions", "tile_of_a_loop"),
-    "walk_reductions.ALONG_ITSELF": checked("walk_reductions", "pairs"),
-    "walk_reductions.TOUCHED_AGAIN": checked("walk_reductions", "read_back_beside_it"),
-    "stage_writes.READ_AGAIN": checked("stage_writes", "written_twice"),
-    "stage_writes.ACROSS_ROWS": checked(
-        "stage_writes", "sums", ("write(%z, %c, [%o, %o]) {axes = [0, 1]}", "write(%z, %c, [%o, %o]) {axes = [1, 0]}")
+    "tile_reductions.NO_PARTS": checked("tile_reductions", "moved"),
+    "tile_reductions.FROM_OUTSIDE": checked("tile_reductions", "tile_of_a_loop"),
+    "tile_reductions.ALONG_ITSELF": checked("tile_reductions", "pairs"),
+    "tile_reductions.TOUCHED_AGAIN": checked("tile_reductions", "read_back_beside_it"),
+    "stage_epilogue.READ_AGAIN": checked("stage_epilogue", "written_twice"),
+    "stage_epilogue.ACROSS_ROWS": checked(
+        "stage_epilogue", "sums", ("write(%z, %c, [%o, %o]) {axes = [0, 1]}", "write(%z, %c, [%o, %o]) {axes = [1, 0]}")
     ),
-    "stage_writes.ROWS_APART": checked("stage_writes", "rows_off_the_grain"),
-    "stage_writes.ODD_BEGIN": checked(
-        "stage_writes",
+    "stage_epilogue.ROWS_APART": checked("stage_epilogue", "rows_off_the_grain"),
+    "stage_epilogue.UNALIGNED_BASE": checked(
+        "stage_epilogue",
         "sums",
         ("  write(%z, %c, [%o, %o])", "  %one = const() {value = 1} : index\n  write(%z, %c, [%o, %one])"),
     ),
-    "stage_writes.MANY_AXES": checked(
-        "stage_writes",
+    "stage_epilogue.MANY_AXES": checked(
+        "stage_epilogue",
         "sums",
         ("%c: memory<128x64xf32", "%c: memory<1x1x1x1x128x64xf32"),
         ("write(%z, %c, [%o, %o]) {axes = [0, 1]}", "write(%z, %c, [%o, %o, %o, %o, %o, %o]) {axes = [4, 5]}"),
     ),
-    "stage_writes.NARROW_TILE": checked(
-        "stage_writes",
+    "stage_epilogue.NARROW_TILE": checked(
+        "stage_epilogue",
         "sums",
         ("tile<128x64xf32>", "tile<128x8xf32>"),
         ("%y_shared = allocate() : memory<64x64xf16", "%y_shared = allocate() : memory<8x64xf16"),
@@ -585,63 +587,61 @@ CASES = {
         ("%c: memory<128x64xf32", "%c: memory<128x8xf16"),
         ("  write(%z,", "  %h = cast(%z) : tile<128x8xf16>\n  write(%h,"),
     ),
-    "stage_writes.PADDED": checked(
-        "stage_writes",
+    "stage_epilogue.PADDED": checked(
+        "stage_epilogue",
         "sums",
         ("  write(%z, %c, [%o, %o]) {axes = [0, 1]}", "  write(%z, %c, [%o, %o]) {axes = [0, 1], within = [120, 64]}"),
     ),
-    "stage_writes.NOT_SUMS": checked("stage_writes", "not_sums"),
-    "take_parts_first.WANTED_WHOLE": checked("take_parts_first", "wanted_whole"),
-    "unroll_slots.MANY_SLOTS": checked("unroll_slots", "two_slots", ("{value = 2}", "{value = 5}")),
-    "unroll_slots.SLOTS_DIFFER": checked("unroll_slots", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
-    "unroll_slots.MANY_SUMS": checked("unroll_slots", "two_slots", p=UnrollSlots(most_carried_words=3)),
-    "use_copy_engine.ACROSS_ROWS": checked("use_copy_engine", "turned"),
-    "use_copy_engine.ROWS_APART": checked("use_copy_engine", "rows_off_the_grain"),
-    "use_copy_engine.ODD_STEP": checked(
-        "use_copy_engine",
+    "stage_epilogue.NOT_SUMS": checked("stage_epilogue", "not_sums"),
+    "slice_elementwise.WANTED_WHOLE": checked("slice_elementwise", "wanted_whole"),
+    "unroll_stages.MANY_SLOTS": checked("unroll_stages", "two_slots", ("{value = 2}", "{value = 5}")),
+    "unroll_stages.SLOTS_DIFFER": checked("unroll_stages", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
+    "unroll_stages.MANY_SUMS": checked("unroll_stages", "two_slots", p=UnrollStages(most_carried_words=3)),
+    "use_tma.ACROSS_ROWS": checked("use_tma", "turned"),
+    "use_tma.ROWS_APART": checked("use_tma", "rows_off_the_grain"),
+    "use_tma.UNALIGNED_STRIDE": checked(
+        "use_tma",
         "whole_rows",
         (X_STAGED, X_STAGED.replace("64x64", "64x4")),
         (X_READ, X_READ.replace("64x64", "64x4")),
     ),
-    "use_copy_engine.ODD_BEGIN": checked("use_copy_engine", "boxes_off_the_grain"),
-    "use_copy_engine.LONG_SIDE": checked(
-        "use_copy_engine",
+    "use_tma.UNALIGNED_BASE": checked("use_tma", "boxes_off_the_grain"),
+    "use_tma.LONG_SIDE": checked(
+        "use_tma",
         "whole_rows",
         (X_STAGED, X_STAGED.replace("64x64", "512x64")),
         (X_READ, X_READ.replace("64x64", "512x64")),
     ),
-    "use_copy_engine.MANY_AXES": checked(
-        "use_copy_engine",
+    "use_tma.MANY_AXES": checked(
+        "use_tma",
         "whole_rows",
         ("%a: memory<64x128xf16", "%a: memory<1x1x1x1x64x128xf16"),
         (X_READ, X_READ.replace("[%o, %deep]) {axes = [0, 1]}", "[%o, %o, %o, %o, %o, %deep]) {axes = [4, 5]}")),
     ),
-    "use_copy_engine.PADDED": on("sm_90a", narrow, tile=(64, 64, 24)),
-    "use_copy_engine.COMPUTED": checked("use_copy_engine", "computed_on_the_way"),
-    "use_copy_engine.WRITTEN": checked("use_copy_engine", "written_here"),
-    "use_copy_engine.USED_TWICE": checked(
-        "use_copy_engine", "whole_rows", (X_READ, f"{X_READ}\n    %w = abs(%x) : tile<64x64xf16>")
-    ),
-    "use_copy_engine.SEVERAL_LOOPS": checked("use_copy_engine", "whole_rows", ("  }\n}", STAGED_AGAIN)),
+    "use_tma.PADDED": on("sm_90a", narrow, tile=(64, 64, 24)),
+    "use_tma.COMPUTED": checked("use_tma", "computed_on_the_way"),
+    "use_tma.WRITTEN": checked("use_tma", "written_here"),
+    "use_tma.USED_TWICE": checked("use_tma", "whole_rows", (X_READ, f"{X_READ}\n    %w = abs(%x) : tile<64x64xf16>")),
+    "use_tma.SEVERAL_LOOPS": checked("use_tma", "whole_rows", ("  }\n}", STAGED_AGAIN)),
     "use_matrix_unit.SUMS_USED": checked("use_matrix_unit", "sums_used_in_the_loop"),
     "use_matrix_unit.SEVERAL": checked(
         "use_matrix_unit",
         "sums_stay_in_the_unit",
         ("    yield([", "    %more = mma(%x, %y, %z) : tile<32x32xf32>\n    yield(["),
     ),
-    "widen_writes.ACROSS_ROWS": on("gfx942", lambda: narrow(c_dims=(N, M)), tile=(64, 64, 32)),
-    "widen_writes.RAGGED_ROWS": on("gfx942", narrow, shape=(192, 77, 80), tile=(64, 64, 32)),
-    "widen_writes.PADDED": on("gfx942", narrow, tile=(40, 64, 32)),
-    "widen_writes.NOT_SUMS": on("gfx942", beside, tile=(64, 64, 32)),
-    "widen_writes.NO_BYTES": on("gfx942", written_in_steps, tile=(64, 64, 32)),
-    "widen_writes.SHORT_ROWS": checked("widen_writes", "too_narrow"),
+    "widen_stores.ACROSS_ROWS": on("gfx942", lambda: narrow(c_dims=(N, M)), tile=(64, 64, 32)),
+    "widen_stores.RAGGED_ROWS": on("gfx942", narrow, shape=(192, 77, 80), tile=(64, 64, 32)),
+    "widen_stores.PADDED": on("gfx942", narrow, tile=(40, 64, 32)),
+    "widen_stores.NOT_SUMS": on("gfx942", beside, tile=(64, 64, 32)),
+    "widen_stores.NO_BYTES": on("gfx942", written_in_steps, tile=(64, 64, 32)),
+    "widen_stores.SHORT_ROWS": checked("widen_stores", "too_narrow"),
     "amd.program.NOT_IN_ROWS": called("gfx942", 4096, (2, 512)),
     "nvidia.program.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
-    "nvidia.program.REPACKED": repacked,
+    "nvidia.program.REPACKED": packed_copies,
     "nvidia.program.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
     "nvidia.program.NARROW": called("sm_90a", 4098, (128, 2)),
     "nvidia.program.ELEMENTS": beside_copies,
-    "add_up_parts.BY_ITSELF": by(add_up_parts, in_parts),
+    "serialize_split_k.BY_ITSELF": by(serialize_split_k, in_parts),
     "nvidia.build.TWO_FIT": on("sm_90a", narrow, shape=(2048, 1024, 64), tile=(64, 64, 64)),
 }
 
@@ -651,11 +651,11 @@ def reasons():
     rooms = tilewave.passes, tilewave.analysis
     modules = [f"{room.__name__}.{m.name}" for room in rooms for m in pkgutil.iter_modules(room.__path__)]
     for module in map(importlib.import_module, modules):
-        own = {n: r for n, r in vars(module).items() if isinstance(r, Reason)}
+        own = {n: r for n, r in vars(module).items() if isinstance(r, RemarkKind)}
         yield from ((f"{module.__name__.rpartition('.')[2]}.{name}", reason) for name, reason in own.items())
     for module in BUILDS:
         name = module.__name__.removeprefix("tilewave.backend.")
-        yield from ((f"{name}.{constant}", r) for constant, r in vars(module).items() if isinstance(r, Reason))
+        yield from ((f"{name}.{constant}", r) for constant, r in vars(module).items() if isinstance(r, RemarkKind))
 
 
 REASONS = dict(reasons())

@@ -12,7 +12,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
 from tilewave.kernels import gemm
-from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 
 TEXT = """kernel @k {{workgroups = {count}}} (%a: memory<{count}x1xf32, global>, %c: memory<{count}x1xf32, global>) {{
   %w = workgroup() : index
@@ -45,7 +45,7 @@ def divides(kernel):
 @given(st.integers(1, 300), st.integers(2, 4), st.integers(1, 40), st.integers(1, 40))
 def test_every_quotient_is_exact(count, every, small, step):
     kernel = parse(TEXT.format(count=count, every=every, small=small, step=step))
-    made = verify(MultiplyByReciprocals()(kernel))
+    made = verify(StrengthReduceDivision()(kernel))
     numbers = np.arange(count)
     np.testing.assert_array_equal(quotients(made, count), numbers // (small + numbers % every * step))
     assert not divides(made) or count < every
@@ -53,17 +53,17 @@ def test_every_quotient_is_exact(count, every, small, step):
 
 def test_more_divisors_than_are_worth_it_stay():
     kernel = parse(TEXT.format(count=100, every=5, small=1, step=1))
-    assert MultiplyByReciprocals()(kernel) == kernel
+    assert StrengthReduceDivision()(kernel) == kernel
 
 
 def test_a_divisor_that_may_be_0_stays():
     kernel = parse(TEXT.format(count=100, every=2, small=0, step=1))
-    assert MultiplyByReciprocals()(kernel) == kernel
+    assert StrengthReduceDivision()(kernel) == kernel
 
 
 def test_products_that_do_not_fit_into_32_bits_are_not_made():
     kernel = parse(TEXT.format(count=1 << 17, every=2, small=1, step=12))
-    assert MultiplyByReciprocals()(kernel) == kernel
+    assert StrengthReduceDivision()(kernel) == kernel
 
 
 @pytest.mark.parametrize("shape", [(2048, 2048, 64), (4096, 4096, 64), (4864, 8192, 64), (16384, 4096, 64)])

@@ -9,7 +9,7 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Barrier, Load, ReduceHalves, ReduceLanes, Store
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 
 ORDERS = ("in turn", "backwards", "random")
@@ -44,7 +44,7 @@ def test_every_meeting_of_waves_is_needed(target, waves):
 
 
 def _keeps_apart(op):
-    return isinstance(op, Barrier) or (isinstance(op, Store) and lies_in(op.memory, "shared"))
+    return isinstance(op, Barrier) or (isinstance(op, Store) and is_in(op.memory, "shared"))
 
 
 def test_a_barrier_between_two_meetings_in_one_place_is_needed():
@@ -75,7 +75,7 @@ def _among(waves):
 
 def test_waves_read_what_all_of_them_left_once():
     lanes = softmax("gfx942", (1, 4)).build.lanes
-    shared = [op for op in walk(lanes.body) if isinstance(op, Load) and lies_in(op.memory, "shared")]
+    shared = [op for op in walk(lanes.body) if isinstance(op, Load) and is_in(op.memory, "shared")]
     assert len(shared) == 2 and count(lanes, Barrier) == 2
 
 

@@ -12,21 +12,21 @@ from lane_runs import ORDERS, check_same_bits, operands
 
 from tilewave import *
 from tilewave.analysis import scattered
-from tilewave.analysis.rounds import TileProgram
-from tilewave.analysis.scattered import slices_of
+from tilewave.analysis.scattered_split_k import slices_of
 from tilewave.analysis.schedule import checked_schedule
+from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import HandOver, MakeExchange, TakeOverAll, Write
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.share_parts import ShareParts
-from tilewave.passes.simplify import simplify
-from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.grid.split_k import SplitK
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -50,7 +50,7 @@ def tiles_of(shape, parts, tile=TILE, kernel=None):
 
 
 def shared(kernel):
-    return run(kernel, [ShareParts(132), simplify])[0]
+    return run(kernel, [SplitK(132), simplify])[0]
 
 
 def lanes_of(kernel, stages=3):
@@ -129,7 +129,7 @@ def test_few_rows_are_turned_and_scattered(always):
 
 def test_few_tiles_that_nobody_cut_are_scattered_too():
     kernel = wave_compile(WaveCompileOptions(subs=sizes(256, 256, 2048, 128, 128, 64), target="numpy"), gemm()).kernel
-    parted = run(kernel, [SplitLastRound(132), simplify])[0]
+    parted = run(kernel, [StreamK(132), simplify])[0]
     (handed,) = (op for op in walk(parted.body) if isinstance(op, HandOver))
     assert handed.wide == 8
     a, b = (np.random.default_rng(i).integers(-3, 4, (256, 2048)).astype(np.float16) for i in range(2))
@@ -255,5 +255,5 @@ def test_ptx_raises_all_flags_behind_one_fence_and_awaits_them_at_once():
     places = [slice_ * slot_bytes + i * row_bytes for slice_ in range(16) for i in range(2)]
     assert [int(far or 0) for far, _ in stored] == places
     assert len({register for _, held in stored for register in held.split(", ")}) == 128
-    (write,) = (op for op in walk(made.ir("share_parts").body) if isinstance(op, Write))
+    (write,) = (op for op in walk(made.ir("split_k").body) if isinstance(op, Write))
     assert write.tile.type.shape == (128, 16)

@@ -17,24 +17,24 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import (
     Arrive,
     Barrier,
     ClusterBarrier,
     Const,
-    CopyAsyncCluster,
-    CopyAsyncOut,
-    CopyAsyncSignal,
-    MakeSignals,
+    MakeMbarriers,
     Store,
     StoreEach,
+    TmaLoad,
+    TmaLoadMulticast,
+    TmaStore,
 )
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.share_copies import SAMPLE, SAMPLE_BATCHES, sample_sizes
+from tilewave.passes.memory.multicast_loads import SAMPLE, SAMPLE_BATCHES, sample_sizes
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -47,7 +47,7 @@ def lanes(shape, tile=(64, 64, 64), mapping="linear()", workgroups=4, stages=3, 
 
 def shares(kernel, memory="b"):
     """Whether its workgroups share the copies of one operand, and of no other."""
-    return kernel.cluster == 2 and {op.memory.name for op in ops(kernel, CopyAsyncCluster)} == {memory}
+    return kernel.cluster == 2 and {op.memory.name for op in ops(kernel, TmaLoadMulticast)} == {memory}
 
 
 def check(kernel, shape, orders=ORDERS, seed=0, out=f16):
@@ -99,8 +99,8 @@ def test_the_operand_is_shared_in_which_neighbours_agree():
 def test_all_that_is_brought_is_expected_and_shared_memory_does_not_grow():
     kernel, alone = lanes((256, 128, 72), mapping="grouped(4)"), lanes((256, 128, 128), mapping="grouped(4)")
     assert [op.expect for op in ops(kernel, Arrive) if op.expect] == [2 * 64 * 128]
-    assert [op.result.type for op in ops(kernel, MakeSignals)] == [op.result.type for op in ops(alone, MakeSignals)]
-    full, empty = ops(kernel, MakeSignals)
+    assert [op.result.type for op in ops(kernel, MakeMbarriers)] == [op.result.type for op in ops(alone, MakeMbarriers)]
+    full, empty = ops(kernel, MakeMbarriers)
     assert (full.arrivals, empty.arrivals) == (1, 2)
 
 
@@ -108,7 +108,7 @@ def test_an_epilogue_that_loads_and_stores_by_lanes_writes_only_tiles_of_its_own
     """Rows of an odd number of elements: lanes store them, and the last tile has no partner."""
     shape = (192, 61, 72)
     kernel = lanes(shape, (64, 64, 64), "grouped(3)", 100, 2, f32)
-    assert shares(kernel) and not ops(kernel, CopyAsyncOut)
+    assert shares(kernel) and not ops(kernel, TmaStore)
     assert all(op.mask for op in ops(kernel, Store, StoreEach) if op.memory.name == "c")
     check(kernel, shape, out=f32)
 
@@ -132,9 +132,9 @@ def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
 
     def noted(self, op):
         brought.setdefault(self.state.number, []).append(int(self.env[op.at[0]]))
-        return AsynchronousMeaning.copy_async_signal(self, op)
+        return AsynchronousMeaning.tma_load(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncSignal: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoad: noted})
     check(whole(), MUTATED, ["random"])
     steps = -(-MUTATED[2] // 64)
     assert {w: rows[::steps] for w, rows in brought.items()} == {0: [0, 256], 1: [64, 256], 2: [128], 3: [192]}
@@ -163,7 +163,7 @@ def test_any_shape_tile_and_number_of_workgroups(shape, tile, group, stages, wor
 def unchanged(kernel, workgroups=4):
     passes = lists.hopper(SM_90A, Places(), 3, workgroups)
     _, steps = run(kernel, passes)
-    (step,) = (s for s in steps if s.name == "share_copies")
+    (step,) = (s for s in steps if s.name == "multicast_loads")
     return not step.changed and step.after.cluster == 1
 
 
@@ -173,9 +173,9 @@ def test_rows_that_begin_on_lines_are_not_shared():
 
 
 def test_a_kernel_without_the_pass_has_no_clusters():
-    passes = [p for p in lists.hopper(SM_90A, Places(), 3, 4) if type(p).__name__ != "ShareCopies"]
+    passes = [p for p in lists.hopper(SM_90A, Places(), 3, 4) if type(p).__name__ != "MulticastLoads"]
     kernel, _ = run(mapped_tiles((256, 128, 136), (64, 64, 64), "grouped(4)"), passes)
-    assert kernel.cluster == 1 and not ops(kernel, CopyAsyncCluster, ClusterBarrier)
+    assert kernel.cluster == 1 and not ops(kernel, TmaLoadMulticast, ClusterBarrier)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_consumers_that_do_not_tell_the_partner_are_found(order, seed):
     def alone(op):
         if isinstance(op, Arrive) and op.members == 2:
             return [replace(op, members=1)]
-        return [replace(op, arrivals=1)] if isinstance(op, MakeSignals) else None
+        return [replace(op, arrivals=1)] if isinstance(op, MakeMbarriers) else None
 
     told = found_by(changed(alone), order, seed)
     assert "the copy of wave 4 of workgroup" in told and ("with no" in told or "before" in told)
@@ -254,7 +254,7 @@ def test_arrivals_that_never_come_are_found(order, seed):
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_count_without_the_partner_is_found(order, seed):
     def fewer(op):
-        return [replace(op, arrivals=1)] if isinstance(op, MakeSignals) else None
+        return [replace(op, arrivals=1)] if isinstance(op, MakeMbarriers) else None
 
     found_by(changed(fewer), order, seed)
 
@@ -293,15 +293,15 @@ def whole_barriers():
 def test_halves_of_different_tiles_are_found(order, seed):
     """With columns of three tiles some neighbours want different ones, and these say that they want the same."""
     kernel = lanes((328, 120, 136), (64, 64, 64), "grouped(3)", 4, 2)
-    always = Const(True, results=(replace(ops(kernel, CopyAsyncCluster)[0].together, name="always"),))
+    always = Const(True, results=(replace(ops(kernel, TmaLoadMulticast)[0].together, name="always"),))
     wrong = rewrite(kernel, lambda op: [always, replace(op, together=always.result)] if _is_shared(op) else None)
     a, b = operands((328, 120, 136), f16)
-    with pytest.raises(InterpreterError, match=r"copy_async_cluster: wave 4 of workgroup .* they have no box to share"):
+    with pytest.raises(InterpreterError, match=r"tma_load_multicast: wave 4 of workgroup .* they have no box to share"):
         interpret_lanes(verify(wrong), [a, b, poisoned((328, 120), f16)], {}, order, seed)
 
 
 def _is_shared(op):
-    return isinstance(op, CopyAsyncCluster)
+    return isinstance(op, TmaLoadMulticast)
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
@@ -310,7 +310,7 @@ def test_a_tile_that_both_write_is_found(order, seed):
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def inside(op):
-        return [replace(op, at=(makers[op.at[0]].a, *op.at[1:]))] if isinstance(op, CopyAsyncOut) else None
+        return [replace(op, at=(makers[op.at[0]].a, *op.at[1:]))] if isinstance(op, TmaStore) else None
 
     assert "writes c[256, 0], which the copy of wave 0 of workgroup" in found_by(changed(inside), order, seed)
 
@@ -335,20 +335,20 @@ def test_what_a_cluster_needs_is_verified():
     with pytest.raises(VerifyError, match="a box of \\[64\\] has no 2 parts"):
         verify(rewrite(whole(), _one_axis))
     with pytest.raises(VerifyError, match="decided by a truth value"):
-        verify(rewrite(whole(), lambda op: [replace(op, together=op.signal)] if _is_shared(op) else None))
+        verify(rewrite(whole(), lambda op: [replace(op, together=op.mbarrier)] if _is_shared(op) else None))
 
 
 def _one_axis(op):
-    return [replace(op, to_at=(*op.to_at, op.signal), axes=(1,))] if _is_shared(op) else None
+    return [replace(op, to_at=(*op.to_at, op.mbarrier), axes=(1,))] if _is_shared(op) else None
 
 
 def test_every_op_keeps_the_line_of_the_author():
     assert all(op.loc.file.endswith(".py") for op in walk(whole().body))
-    assert {op.loc for op in ops(whole(), CopyAsyncCluster)} == {op.loc for op in ops(without(), CopyAsyncSignal)[1:]}
+    assert {op.loc for op in ops(whole(), TmaLoadMulticast)} == {op.loc for op in ops(without(), TmaLoad)[1:]}
 
 
 def without():
-    passes = [p for p in lists.hopper(SM_90A, Places(), 2, 4) if type(p).__name__ != "ShareCopies"]
+    passes = [p for p in lists.hopper(SM_90A, Places(), 2, 4) if type(p).__name__ != "MulticastLoads"]
     return run(mapped_tiles(MUTATED, (64, 64, 64), "grouped(5)"), passes)[0]
 
 

@@ -11,39 +11,39 @@ from kernels import K, gemm, poisoned, sizes
 from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
-from tilewave.analysis import scattered, sharers
-from tilewave.analysis.copying_roles import OTHER_FORM
+from tilewave.analysis import peers, scattered
+from tilewave.analysis.producer_roles import OTHER_FORM
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import (
     Arrive,
     Barrier,
     ClusterBarrier,
     HandOver,
     MakeExchange,
-    MakeSignals,
+    MakeMbarriers,
     TakeOverAll,
 )
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.share_copies import ShareCopies
-from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.memory.multicast_loads import MulticastLoads
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
 TILE = (64, 64, 64)
 
 
-ANYWAY = ShareCopies(replace(SM_90A, line_bytes=1 << 20))
+ANYWAY = MulticastLoads(replace(SM_90A, line_bytes=1 << 20))
 """Wherever neighbours want the same: no row begins on such a line."""
 
 
 def steps_of(kernel, workgroups=132, stages=2, split=None):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    forced = [ANYWAY if isinstance(p, ShareCopies) else p for p in passes]
-    return run(kernel, [split if split and isinstance(p, SplitLastRound) else p for p in forced])
+    forced = [ANYWAY if isinstance(p, MulticastLoads) else p for p in passes]
+    return run(kernel, [split if split and isinstance(p, StreamK) else p for p in forced])
 
 
 def in_parts(shape, parts, tile=TILE):
@@ -53,7 +53,7 @@ def in_parts(shape, parts, tile=TILE):
 
 def in_ranges(shape, workgroups, mapping="grouped(4)"):
     tiles = mapped_tiles(shape, TILE, mapping, f32)
-    return steps_of(tiles, workgroups, split=SplitLastRound(workgroups, 0, 1))[0]
+    return steps_of(tiles, workgroups, split=StreamK(workgroups, 0, 1))[0]
 
 
 PARTS = {
@@ -95,7 +95,7 @@ def test_a_pair_of_one_who_multiplies_and_one_who_adds_up_shares_nothing(always_
     """Three parts of one tile: workgroup 2 has the last, and 3 adds up the first slice."""
     shape = (64, 64, 376)
     kernel, steps = steps_of(in_parts(shape, 3))
-    (said,) = (s.declined for s in steps if s.name == "share_copies")
+    (said,) = (s.remarks for s in steps if s.name == "multicast_loads")
     assert kernel.cluster == 1 and [d.what for d in said] == [OTHER_FORM.what]
     check_same_bits(kernel, shape, TIMES[:2])
 
@@ -119,7 +119,7 @@ def test_ranges_of_a_last_round_are_shared_where_all_pairs_have_as_many_steps(ca
 
 def test_turns_that_nobody_looked_at_may_differ(monkeypatch):
     shape = RANGES["one whole round"][0]
-    monkeypatch.setattr(sharers, "MOST_TURNS", 1)
+    monkeypatch.setattr(peers, "MOST_TURNS", 1)
     assert in_ranges(shape, 4).cluster == 1
 
 
@@ -161,7 +161,7 @@ def test_consumers_that_do_not_tell_the_partner_are_found(order, seed):
     def alone(op):
         if isinstance(op, Arrive) and op.members == 2:
             return [replace(op, members=1)]
-        return [replace(op, arrivals=1)] if isinstance(op, MakeSignals) else None
+        return [replace(op, arrivals=1)] if isinstance(op, MakeMbarriers) else None
 
     assert "the copy of wave 4 of workgroup" in found_by(alone, order, seed)
 

@@ -9,17 +9,17 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, N, check_product, gemm, poison
 from lane_runs import ORDERS, operands
 
 from tilewave import *
-from tilewave.analysis.sharers import Sharers
+from tilewave.analysis.multicast import MulticastPeers
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, CopyAsyncCluster, MakeSignals
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import Arrive, Barrier, ClusterBarrier, MakeMbarriers, TmaLoadMulticast
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import share_copies
-from tilewave.passes.share_copies import LONG_DEPTH, SAMPLE
+from tilewave.passes import multicast_loads
+from tilewave.passes.memory.multicast_loads import LONG_DEPTH, SAMPLE
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -27,7 +27,7 @@ from tilewave.pipeline.runner import run
 @pytest.fixture
 def short(monkeypatch):
     """Depths of few steps will do."""
-    monkeypatch.setattr(share_copies, "LONG_DEPTH", 2)
+    monkeypatch.setattr(multicast_loads, "LONG_DEPTH", 2)
 
 
 def lanes(shape, tile=(64, 64, 64), mapping="grouped(4)", workgroups=0, chip=SM_90A):
@@ -38,7 +38,7 @@ def lanes(shape, tile=(64, 64, 64), mapping="grouped(4)", workgroups=0, chip=SM_
 
 def shared(kernel):
     """Which operands its workgroups share, how many of them, and how far apart these are."""
-    return {(op.memory.name, op.shares, op.apart) for op in ops(kernel, CopyAsyncCluster)}
+    return {(op.memory.name, op.shares, op.apart) for op in ops(kernel, TmaLoadMulticast)}
 
 
 def check(kernel, shape, order, seed):
@@ -92,9 +92,9 @@ def test_two_share_where(why, shape, mapping, workgroups):
 
 
 def test_as_many_clusters_as_run_at_once():
-    engine = replace(SM_90A.copy_engine, clusters_of_four=1)
+    engine = replace(SM_90A.tma, clusters_of_four=1)
     shape = (512, 64, 3080)
-    assert [lanes(shape, chip=chip).cluster for chip in (SM_90A, replace(SM_90A, copy_engine=engine))] == [4, 2]
+    assert [lanes(shape, chip=chip).cluster for chip in (SM_90A, replace(SM_90A, tma=engine))] == [4, 2]
 
 
 def test_where_sizes_are_open_two_share_whatever_they_are_like():
@@ -130,7 +130,7 @@ def test_consumers_that_tell_nobody_else_are_found(order, short):
     def alone(op):
         if isinstance(op, Arrive) and op.members == 4:
             return [replace(op, members=1)]
-        return [replace(op, arrivals=1)] if isinstance(op, MakeSignals) else None
+        return [replace(op, arrivals=1)] if isinstance(op, MakeMbarriers) else None
 
     assert "the copy of wave 4 of workgroup" in found_by(alone, order, 1)
 
@@ -138,7 +138,7 @@ def test_consumers_that_tell_nobody_else_are_found(order, short):
 @pytest.mark.parametrize("order", ORDERS)
 def test_parts_for_neighbours_who_want_something_else_are_found(order, short):
     def beside(op):
-        return [replace(op, apart=1)] if isinstance(op, CopyAsyncCluster) and op.apart == 2 else None
+        return [replace(op, apart=1)] if isinstance(op, TmaLoadMulticast) and op.apart == 2 else None
 
     assert "they have no box to share" in found_by(beside, order, 2)
 
@@ -158,14 +158,14 @@ kernel @alone {workgroups = 2, level = lane, waves = [1, 1], lanes = 32, cluster
   %true = const() {value = true} : bool
   %times = sub(%one, %own) : index
   %y = allocate() : memory<1x64x64xf16, shared, xor(8, 8, 1)>
-  %full = make_signals() {arrivals = 1} : signals<1>
+  %full = make_mbarriers() {arrivals = 1} : mbarriers<1>
   cluster_barrier()
   arrive(%full, %o) {expect = 4096}
   loop(%times, []) do (%i: index) {
-    copy_async_cluster(%b, [%o, %o], %y, [%o], %full, %o, %true) {axes = [0, 1]}
+    tma_load_multicast(%b, [%o, %o], %y, [%o], %full, %o, %true) {axes = [0, 1]}
     yield([])
   }
-  await(%full, %o, %o)
+  wait_mbarrier(%full, %o, %o)
   cluster_barrier()
 }
 """
@@ -181,12 +181,12 @@ def test_who_shares_is_verified(short):
     kernel = lanes(MUTATED, mapping="grouped(2)")
     assert parse(str(kernel)) == kernel
     with pytest.raises(VerifyError, match="is done by 2 workgroups 4 apart, and a cluster has 4"):
-        verify(rewrite(kernel, lambda op: [replace(op, apart=4)] if isinstance(op, CopyAsyncCluster) else None))
+        verify(rewrite(kernel, lambda op: [replace(op, apart=4)] if isinstance(op, TmaLoadMulticast) else None))
     with pytest.raises(VerifyError, match=r"a box of \[64, 64\] has no 3 parts"):
-        verify(rewrite(kernel, lambda op: [replace(op, shares=3)] if isinstance(op, CopyAsyncCluster) else None))
+        verify(rewrite(kernel, lambda op: [replace(op, shares=3)] if isinstance(op, TmaLoadMulticast) else None))
 
 
 def test_groups_of_a_cluster_are_rows_of_numbers():
     numbers = np.arange(8)
-    assert Sharers(4, 2, 2).groups(numbers).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert Sharers(4, 4).groups(numbers[:6]).tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]
+    assert MulticastPeers(4, 2, 2).groups(numbers).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert MulticastPeers(4, 4).groups(numbers[:6]).tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]

@@ -11,20 +11,20 @@ from kernels import K, check_product, gemm, poisoned, product, sizes
 from lane_runs import ORDERS, check_same_bits, operands
 
 from tilewave import *
+from tilewave.analysis.index_trace import visits
 from tilewave.analysis.schedule import checked_schedule
-from tilewave.analysis.visits import visits
 from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Arrive, Await, HandOver, Loop, MakeExchange, Read, TakeOver
-from tilewave.ir.places import Places
+from tilewave.ir.ops import Arrive, HandOver, Loop, MakeExchange, Read, TakeOver, WaitMbarrier
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.add_up_parts import add_up_parts
-from tilewave.passes.share_parts import ShareParts
-from tilewave.passes.simplify import simplify
+from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.split_k import SplitK
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -41,12 +41,12 @@ def tiles_of(shape, parts, tile=TILE, kernel=None):
 
 
 def shared(kernel, workgroups=132):
-    return run(kernel, [ShareParts(workgroups), simplify])[0]
+    return run(kernel, [SplitK(workgroups), simplify])[0]
 
 
 def lanes_of(kernel, workgroups=132, stages=3):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    return run(kernel, [ShareParts(workgroups) if isinstance(p, ShareParts) else p for p in passes])[0]
+    return run(kernel, [SplitK(workgroups) if isinstance(p, SplitK) else p for p in passes])[0]
 
 
 def slots(kernel):
@@ -90,7 +90,7 @@ def test_whole_tiles_have_the_same_bits_however_they_are_shared(form):
     tiles = tiles_of(shape, parts)
     a, b = operands(shape)
     found = []
-    for kernel in (tiles, add_up_parts(tiles), shared(tiles, at_once), shared(tiles, 132)):
+    for kernel in (tiles, serialize_split_k(tiles), shared(tiles, at_once), shared(tiles, 132)):
         found.append(poisoned(shape[:2], f32))
         interpret(kernel, [a, b, found[-1]], {})
         check_product(found[-1], a, b)
@@ -230,7 +230,7 @@ def test_a_persistent_kernel_adds_up_its_parts_by_itself():
     shape = (192, 64, 80)
     made = wave_compile(WaveCompileOptions(subs=sizes(*shape, *TILE), target="sm_90a"), kernel)
     assert not slots(made.build.lanes)
-    assert {"share_parts", "add_up_parts"} <= {row.step for row in made.why()}
+    assert {"split_k", "serialize_split_k"} <= {row.step for row in made.why()}
     a, b = operands(shape)
     c = poisoned(shape[:2], f32)
     made.interpret(a, b, c, level="lane", order="random")
@@ -288,7 +288,7 @@ def test_a_part_that_is_not_taken_over_is_found():
     assert "hands over exchange[0], and nobody takes it over" in found_in(rewrite(whole(), left))
 
 
-@pytest.mark.parametrize("kind", [Arrive, Await])
+@pytest.mark.parametrize("kind", [Arrive, WaitMbarrier])
 def test_an_arrival_or_a_wait_that_is_missing_is_found(kind):
     """Each of them in turn, in some order of waves."""
     missing = [op for op in walk(whole().body) if isinstance(op, kind)]

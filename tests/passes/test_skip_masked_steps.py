@@ -222,18 +222,18 @@ RECURRENCES = {
 
 
 def is_skipped(compiled):
-    (step,) = (s for s in compiled.steps if s.name == "skip_masked_steps")
-    return step.changed, step.declined
+    (step,) = (s for s in compiled.steps if s.name == "skip_masked_blocks")
+    return step.changed, step.remarks
 
 
 @pytest.mark.parametrize("name", RECURRENCES)
 def test_steps_are_skipped_only_where_they_change_nothing(name):
     skipped, begin, step = RECURRENCES[name]
     kernel = recurrence(begin, step)
-    changed, declined = is_skipped(kernel.compile(target="numpy"))
-    assert changed == skipped and (not declined) == skipped
-    if declined:
-        assert "hides everything" in declined[0].what and declined[0].loc.file == __file__
+    changed, remarks = is_skipped(kernel.compile(target="numpy"))
+    assert changed == skipped and (not remarks) == skipped
+    if remarks:
+        assert "hides everything" in remarks[0].what and remarks[0].loc.file == __file__
 
 
 @pytest.mark.parametrize("name", [name for name, (skipped, *_) in RECURRENCES.items() if skipped])

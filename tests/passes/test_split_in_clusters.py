@@ -13,21 +13,21 @@ from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, check_same_bits, operands
 
 from tilewave import *
-from tilewave.analysis.splits import EqualParts
-from tilewave.analysis.visits import visits
+from tilewave.analysis.index_trace import visits
+from tilewave.analysis.splits import EqualSplits
 from tilewave.errors import InterpreterError
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.interp.wave import AT_ONCE
-from tilewave.ir.ops import And, ClusterBarrier, CopyAsyncCluster, HandOver, MakeExchange, Read, TakeOver
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import And, ClusterBarrier, HandOver, MakeExchange, Read, TakeOver, TmaLoadMulticast
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.simplify import simplify
-from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -38,7 +38,7 @@ LINE_BYTES = 128
 
 def anyway(workgroups):
     """Split wherever it can be, however little that saves."""
-    return SplitLastRound(workgroups, 0, LINE_BYTES)
+    return StreamK(workgroups, 0, LINE_BYTES)
 
 
 @cache
@@ -48,7 +48,7 @@ def lanes(shape, tile, mapping, workgroups, stages, out=f32):
 
 def lanes_by(split, shape, tile, mapping, workgroups, stages, out=f32):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    changed = [split if isinstance(p, SplitLastRound) else p for p in passes]
+    changed = [split if isinstance(p, StreamK) else p for p in passes]
     return run(mapped_tiles(shape, tile, mapping, out), changed)[0]
 
 
@@ -63,7 +63,7 @@ def slots(kernel):
 @pytest.mark.parametrize("tiles", range(1, 6))
 @pytest.mark.parametrize("steps", range(2, 14))
 def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
-    for cut in SplitLastRound(12).cuts(tiles, steps):
+    for cut in StreamK(12).cuts(tiles, steps):
         assert cut.workgroups % 2 == 0 and cut.workgroups <= 12
         seen = Counter()
         for w in range(cut.workgroups):
@@ -76,9 +76,9 @@ def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
 
 
 BEST = {
-    (33, 129): EqualParts(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 behind it
-    (44, 129): EqualParts(44, 129, 3),
-    (43, 129): EqualParts(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
+    (33, 129): EqualSplits(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 behind it
+    (44, 129): EqualSplits(44, 129, 3),
+    (43, 129): EqualSplits(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
     (67, 129): None,  # more than half the workgroups have a tile
     (33, 8): None,  # handing over would take longer than what it saves
 }
@@ -86,12 +86,12 @@ BEST = {
 
 @pytest.mark.parametrize(("left", "steps"), BEST)
 def test_how_many_parts_pay(left, steps):
-    assert SplitLastRound(132).best_cut(left, steps, 128, ends_in_zeros=True) == BEST[left, steps]
+    assert StreamK(132).best_cut(left, steps, 128, ends_in_zeros=True) == BEST[left, steps]
 
 
 def test_parts_that_may_not_run_beyond_a_tile_divide_it():
-    assert anyway(8).best_cut(2, 6, 128, ends_in_zeros=False) == EqualParts(2, 6, 3)
-    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=True) == EqualParts(2, 7, 4)
+    assert anyway(8).best_cut(2, 6, 128, ends_in_zeros=False) == EqualSplits(2, 6, 3)
+    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=True) == EqualSplits(2, 7, 4)
     assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=False) is None
 
 
@@ -118,7 +118,7 @@ FORMS = {
 def test_clusters_hand_over_parts_and_are_right_to_the_last_bit_in_any_order(form):
     *given, sharing = FORMS[form]
     shape, kernel = given[0], lanes(*given)
-    assert kernel.cluster == 2 and ops(kernel, CopyAsyncCluster) and slots(kernel) == sharing
+    assert kernel.cluster == 2 and ops(kernel, TmaLoadMulticast) and slots(kernel) == sharing
     check_same_bits(kernel, shape)
 
 
@@ -176,9 +176,9 @@ def test_neighbours_share_in_the_last_round_too_but_not_what_lies_at_another_dep
 
     def noted(self, op):
         shared.setdefault(self.state.number, []).append(bool(self.env[op.together]))
-        return AsynchronousMeaning.copy_async_cluster(self, op)
+        return AsynchronousMeaning.tma_load_multicast(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncCluster: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoadMulticast: noted})
     shape = FORMS[PAIR][0]
     a, b = operands(shape)
     interpret_lanes(whole(), [a, b, poisoned(shape[:2], f32)], {}, "random")
@@ -190,7 +190,7 @@ def test_the_target_cuts_and_shares_where_rows_are_off_lines():
     made = wave_compile(WaveCompileOptions(subs=sizes(8200, 8200, 8200, 128, 256, 64), target="sm_90a"), by_halves())
     kernel = made.build.lanes
     assert (kernel.workgroups, kernel.cluster, slots(kernel)) == (132, 2, 132)
-    assert {op.memory.name for op in ops(kernel, CopyAsyncCluster)} == {"b"}
+    assert {op.memory.name for op in ops(kernel, TmaLoadMulticast)} == {"b"}
 
 
 def by_halves():
@@ -210,10 +210,10 @@ def by_halves():
 
 def test_rows_on_lines_are_cut_into_ranges_as_before():
     kernel = mapped_tiles((192, 192, 256), (64, 64, 64), "grouped(3)", f32)
-    found = SplitLastRound(6, 0, LINE_BYTES)(kernel)
-    assert found != kernel and found == SplitLastRound(6, 0, 1)(kernel)
-    off_lines = mapped_tiles((192, 192, 264), (64, 64, 64), "grouped(3)", f32)
-    assert SplitLastRound(6, 0, LINE_BYTES)(off_lines) != SplitLastRound(6, 0, 1)(off_lines)
+    found = StreamK(6, 0, LINE_BYTES)(kernel)
+    assert found != kernel and found == StreamK(6, 0, 1)(kernel)
+    unaligned_lines = mapped_tiles((192, 192, 264), (64, 64, 64), "grouped(3)", f32)
+    assert StreamK(6, 0, LINE_BYTES)(unaligned_lines) != StreamK(6, 0, 1)(unaligned_lines)
 
 
 def of_exponents(k):
@@ -250,9 +250,9 @@ def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
     assert anyway(2)(parse(text)) != parse(text)
 
 
-class WithOddParts(SplitLastRound):
+class WithOddParts(StreamK):
     def cuts(self, tiles, steps):
-        yield EqualParts(tiles, steps, 3)
+        yield EqualSplits(tiles, steps, 3)
 
 
 def test_a_pair_of_which_only_one_has_a_part_shares_nothing():
@@ -285,14 +285,14 @@ def test_columns_that_are_compared_without_their_depth_are_found(order, seed):
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def careless(op):
-        if not isinstance(op, CopyAsyncCluster):
+        if not isinstance(op, TmaLoadMulticast):
             return None
         decided = makers[op.together]
         assert isinstance(decided, And)
         return [replace(op, together=decided.a)]
 
     told = found_in(rewrite(whole(), careless), order, seed)
-    assert "copy_async_cluster: wave 4 of workgroup" in told and "they have no box to share" in told
+    assert "tma_load_multicast: wave 4 of workgroup" in told and "they have no box to share" in told
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)

@@ -31,23 +31,23 @@ from lane_runs import ORDERS, check_same_bits, operands
 from seeds import SEEDS
 
 from tilewave import *
+from tilewave.analysis.index_trace import visits
 from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.splits import Split
-from tilewave.analysis.visits import visits
 from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import bind
 from tilewave.ir.ops import HandOver, Loop, MakeExchange, Read, TakeOver, Write
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.simplify import simplify
-from tilewave.passes.split_last_round import SplitLastRound
-from tilewave.passes.take_a_step import take_a_step
+from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.grid.take_first_step import take_first_step
+from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -62,12 +62,12 @@ def tiles_of(shape, tile=TILE, kernel=None):
 
 def split(kernel, workgroups):
     """Split wherever it can be, however little that saves."""
-    return run(kernel, [SplitLastRound(workgroups, 0), simplify])[0]
+    return run(kernel, [StreamK(workgroups, 0), simplify])[0]
 
 
 def lanes_of(kernel, workgroups, stages=3):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    anyway = [SplitLastRound(workgroups, 0) if isinstance(p, SplitLastRound) else p for p in passes]
+    anyway = [StreamK(workgroups, 0) if isinstance(p, StreamK) else p for p in passes]
     return run(kernel, anyway)[0]
 
 
@@ -115,12 +115,12 @@ SHAPES = {
 def test_how_many_workgroups_share_the_last_round(shape):
     m, n, k = shape
     left, steps = (m // 128) * (n // 256) % 132, k // 64
-    found = SplitLastRound(132).best(left, steps, 128) if left else None
+    found = StreamK(132).best(left, steps, 128) if left else None
     assert (found.workgroups if found else None) == SHAPES[shape]
 
 
 def test_deep_steps_count_by_their_bytes():
-    shallow, deep = (SplitLastRound(8).best(2, 16, step_bytes) for step_bytes in (32, 512))
+    shallow, deep = (StreamK(8).best(2, 16, step_bytes) for step_bytes in (32, 512))
     assert shallow is None
     assert deep == Split(2, 16, 8)
 
@@ -298,7 +298,7 @@ def test_neighbours_have_the_same_steps_of_different_tiles_where_no_round_is_ful
     if is_open:
         subs = {s: v for s, v in sizes(0, 0, 0, *TILE).items() if v}
         tiles = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
-        parted = bind(SplitLastRound(8, 0)(take_a_step(tiles)), dict(zip("MNK", shape, strict=True)))
+        parted = bind(StreamK(8, 0)(take_first_step(tiles)), dict(zip("MNK", shape, strict=True)))
     else:
         parted = split(kernel, 8)
     assert first_steps(parted) == [0, 0, 0, 0, 32, 32, 32, 32]
@@ -314,14 +314,14 @@ def test_neighbours_have_the_same_steps_of_different_tiles_where_no_round_is_ful
 )
 def test_a_round_that_is_full_enough_stays(workgroups, shape):
     kernel = tiles_of(shape)
-    assert SplitLastRound(workgroups, 0)(kernel).body is kernel.body
+    assert StreamK(workgroups, 0)(kernel).body is kernel.body
 
 
 def test_persistent_kernels_of_the_author_stay():
     seed = SEEDS[2]
     subs = seed.subs(192, 64, 80, block_m=64, block_n=64, block_k=16, num_ctas=2)
     kernel = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), seed.kernel).kernel
-    assert SplitLastRound(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, 0)(kernel).body is kernel.body
 
 
 def test_sums_that_begin_with_something_stay():
@@ -334,7 +334,7 @@ def test_sums_that_begin_with_something_stay():
         write(total, c)
 
     kernel = tiles_of((192, 64, 80), TILE, more)
-    assert SplitLastRound(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, 0)(kernel).body is kernel.body
 
 
 def test_sums_that_something_else_is_done_to_stay():
@@ -347,17 +347,17 @@ def test_sums_that_something_else_is_done_to_stay():
         write(total, c)
 
     kernel = tiles_of((192, 64, 80), TILE, capped)
-    assert SplitLastRound(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, 0)(kernel).body is kernel.body
 
 
 def test_the_pass_has_nothing_left_to_do_the_second_time():
-    once = SplitLastRound(4, 0)(tiles_of((192, 128, 80)))
-    assert SplitLastRound(4, 0)(once) is once
+    once = StreamK(4, 0)(tiles_of((192, 128, 80)))
+    assert StreamK(4, 0)(once) is once
 
 
 def test_without_it_make_persistent_makes_the_rounds():
     shape = (192, 64, 80)
-    passes = [p for p in lists.hopper(SM_90A, Places(), 3, 2) if not isinstance(p, SplitLastRound)]
+    passes = [p for p in lists.hopper(SM_90A, Places(), 3, 2) if not isinstance(p, StreamK)]
     kernel, _ = run(tiles_of(shape), passes)
     assert kernel.workgroups == 2 and not has_split(kernel)
 
@@ -369,7 +369,7 @@ def test_the_target_splits_where_it_pays():
     )
     assert (slots(made.build.lanes), made.build.lanes.workgroups) == (120, 132)
     assert not has_split(made.build.plain.lanes)
-    assert "split_last_round" in [step.name for step in made.steps if step.changed]
+    assert "stream_k" in [step.name for step in made.steps if step.changed]
 
 
 def test_every_op_keeps_the_line_of_the_author():

@@ -13,14 +13,14 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role, Store
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import Arrive, HandOver, Load, Loop, Role, Store, WaitMbarrier, Wgmma
 from tilewave.ir.rewrite import names, walk
 from tilewave.kernels import error_bound
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import stagger_groups
-from tilewave.passes.stagger_groups import StaggerGroups
+from tilewave.passes import ping_pong
+from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 
@@ -49,9 +49,9 @@ def tiles_of(form, shape, tile):
     return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form)).kernel
 
 
-def staggered(shape, workgroups, stages=4, lead=3, form=BIASED):
+def ping_pong(shape, workgroups, stages=4, lead=3, form=BIASED):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    chosen = {"stagger_groups": {"lead": lead}, "split_last_round": {"hand_over_bytes": 1}}  # small tiles are cut too
+    chosen = {"ping_pong": {"lead": lead}, "stream_k": {"hand_over_bytes": 1}}  # small tiles are cut too
     made = [replace(p, **chosen[pass_name(p)]) if pass_name(p) in chosen else p for p in passes]
     return run(tiles(form, shape), made)[0]
 
@@ -84,13 +84,13 @@ def check(kernel, shape, order="random", seed=0):
 @pytest.mark.parametrize("order", ORDERS)
 def test_results_are_right_in_any_order(name, order):
     shape, workgroups = SHAPES[name]
-    kernel = staggered(shape, workgroups)
+    kernel = ping_pong(shape, workgroups)
     assert is_staggered(kernel) == (shape[2] > TILE[BLOCK_K])  # a single step is no loop
     check(kernel, shape, order, seed=len(name))
 
 
 def test_the_shapes_are_what_their_names_say():
-    made = {name: staggered(*SHAPES[name]) for name in SHAPES}
+    made = {name: ping_pong(*SHAPES[name]) for name in SHAPES}
     assert made["in clusters, an odd number of tiles"].cluster == 2
     assert any(isinstance(op, HandOver) for op in walk(made["a last round in parts"].body))
 
@@ -99,13 +99,13 @@ def test_the_shapes_are_what_their_names_say():
 @pytest.mark.parametrize("lead", [1, 2, 5])
 def test_a_lead_is_shorter_than_the_ring(stages, lead):
     shape = (256, 64, 112)
-    kernel = staggered(shape, 1, stages, lead)
+    kernel = ping_pong(shape, 1, stages, lead)
     assert is_staggered(kernel)
     check(kernel, shape)
 
 
 def test_a_ring_of_one_stage_leaves_no_room():
-    assert not is_staggered(staggered((256, 64, 112), 1, stages=1))
+    assert not is_staggered(ping_pong((256, 64, 112), 1, stages=1))
 
 
 def test_open_sizes():
@@ -123,22 +123,22 @@ def group_of(role):
 
 def test_the_first_group_is_done_before_the_second_ends():
     """Of every tile: the second group multiplies its last steps behind the await, which the first one's last ends."""
-    kernel = staggered((256, 96, 80), 1)
+    kernel = ping_pong((256, 96, 80), 1)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     first, last = (op for op in turns.body.ops if is_product_loop(op))
     between = turns.body.ops[turns.body.ops.index(first) : turns.body.ops.index(last)]
     (waits,) = (op for op in between if isinstance(op, Role))
-    assert group_of(waits) == 1 and isinstance(waits.body.ops[0], Await)
+    assert group_of(waits) == 1 and isinstance(waits.body.ops[0], WaitMbarrier)
     (told,) = (op for op in walk(last.body) if isinstance(op, Role))
     assert group_of(told) == 0 and isinstance(told.body.ops[0], Arrive)
 
 
 def is_product_loop(op):
-    return isinstance(op, Loop) and any(isinstance(x, GroupProduct) for x in op.body.ops)
+    return isinstance(op, Loop) and any(isinstance(x, Wgmma) for x in op.body.ops)
 
 
 def test_a_bias_is_loaded_in_front_of_the_last_steps():
-    kernel = staggered((256, 96, 80), 1)
+    kernel = ping_pong((256, 96, 80), 1)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     kinds = ["loop" if is_product_loop(op) else "load" for op in turns.body.ops if isinstance(op, (Loop, Load))]
     assert kinds == ["loop", "load", "loop"]
@@ -148,7 +148,7 @@ def test_what_lanes_have_no_room_for_is_loaded_behind_the_steps():
     kernel, _ = run(
         tiles(BIASED, (256, 96, 80)),
         [
-            replace(p, most_loaded_bytes=8) if isinstance(p, StaggerGroups) else p
+            replace(p, most_loaded_bytes=8) if isinstance(p, PingPong) else p
             for p in lists.hopper(SM_90A, Places(), 4, 1)
         ],
     )
@@ -164,7 +164,7 @@ def test_a_residual_comes_part_by_part(order):
     shape = (256, 128, 32)
     form = ProductForm(f16, f32, residual=f32)
     passes = lists.hopper(SM_90A, Places(), 4, 1)
-    few = [replace(p, most_loaded_bytes=128) if isinstance(p, StaggerGroups) else p for p in passes]
+    few = [replace(p, most_loaded_bytes=128) if isinstance(p, PingPong) else p for p in passes]
     kernel, _ = run(tiles_of(form, shape, WIDER), few)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     kinds = [KINDS[type(op)] for op in turns.body.ops if type(op) in KINDS]
@@ -181,7 +181,7 @@ KINDS = {Loop: "l", Load: "L", Store: "S"}
 
 def test_a_product_that_is_only_stored_keeps_its_code():
     passes = lists.hopper(SM_90A, Places(), 4, 1)
-    without = [p for p in passes if not isinstance(p, StaggerGroups)]
+    without = [p for p in passes if not isinstance(p, PingPong)]
     bare = tiles(ProductForm(f16, f16), (256, 96, 80))
     assert run(bare, passes)[0] == run(bare, without)[0]
 
@@ -197,12 +197,12 @@ def test_one_group_has_nobody_to_wait_for():
 def passing(kernel, kind):
     """Which op of that kind it is that has to do with the order of groups."""
     found = [op for op in walk(kernel.body) if isinstance(op, kind)]
-    return next(i for i, op in enumerate(found) if op.signals.name == "passed")
+    return next(i for i, op in enumerate(found) if op.mbarriers.name == "passed")
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_group_that_does_not_tell_is_found(order):
-    kernel = staggered((256, 96, 80), 1)
+    kernel = ping_pong((256, 96, 80), 1)
     silent = changed(kernel, Arrive, passing(kernel, Arrive), lambda op: [])
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
         check(silent, (256, 96, 80), order)
@@ -212,7 +212,7 @@ def test_a_group_that_does_not_tell_is_found(order):
 def test_a_wrong_phase_is_found(order):
     """The second group waits for one that no tile brings; only where it is slow, it finds that this has come too."""
     shape = (256, 320, 32)
-    kernel = staggered(shape, 1)
+    kernel = ping_pong(shape, 1)
 
     def other(op):
         builder = Builder(names(kernel), locate=lambda: op.loc)
@@ -220,13 +220,13 @@ def test_a_wrong_phase_is_found(order):
         return [*builder.ops, replace(op, parity=turned)]
 
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
-        check(changed(kernel, Await, passing(kernel, Await), other), shape, order)
+        check(changed(kernel, WaitMbarrier, passing(kernel, WaitMbarrier), other), shape, order)
 
 
 def test_with_one_signal_for_all_tiles_a_group_could_be_two_phases_ahead(monkeypatch):
     """Tiles of two steps: the first group is at the last of the next one before the second has looked."""
-    monkeypatch.setattr(stagger_groups, "signals_for", lambda stages: 1)
+    monkeypatch.setattr(ping_pong, "mbarriers_for", lambda stages: 1)
     shape = (256, 160, 32)
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
         for seed in range(20):
-            check(staggered(shape, 1), shape, seed=seed)
+            check(ping_pong(shape, 1), shape, seed=seed)

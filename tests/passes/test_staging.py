@@ -17,10 +17,10 @@ from seeds import SEEDS
 from tilewave.analysis.loads import LaneLoads, loads_per_lane, memory_order
 from tilewave.errors import ConstraintError
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Allocate, Mma, Read
 from tilewave.ir.parse import parse
 from tilewave.ir.placements import elements, offset
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DTYPES, F16, Padded, Swizzled
 from tilewave.ir.types import Memory as IrMemory
@@ -30,10 +30,10 @@ from tilewave.layouts.fragments import mfma
 from tilewave.machine.banks import NO_LANE, cycles
 from tilewave.machine.chips import GFX942, GFX950
 from tilewave.machine.matrix import NAMED, WISHES, spelled
-from tilewave.passes.choose_instructions import ChooseInstructions
-from tilewave.passes.fit_shared import FitShared
-from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.stage_shared import StageShared, bank_table
+from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
+from tilewave.passes.memory.coalesce_loads import CoalesceLoads
+from tilewave.passes.memory.stage_shared import StageShared, bank_table
+from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.pipeline.runner import run
 from tilewave.pipeline.tile_level import tile_level
 
@@ -46,8 +46,8 @@ def staged(kernel, subs, machine=GFX942):
     traced = trace_kernel(kernel, subs, [])
     tiles, _ = run(traced.ir, tile_level(traced.order))
     places = traced.places
-    passes = [ChooseInstructions(machine, places), StageShared(machine), MinimizeGlobalLoads(machine.widest_load_bytes)]
-    return run(tiles, [*passes, FitShared(machine, places)])[1]
+    passes = [SelectMma(machine, places), StageShared(machine), CoalesceLoads(machine.widest_load_bytes)]
+    return run(tiles, [*passes, CheckSharedCapacity(machine, places)])[1]
 
 
 def waves(rows, cols):
@@ -163,7 +163,7 @@ def test_every_op_keeps_the_authors_line():
 
 def test_nothing_is_left_to_do_the_second_time():
     kernel = staged(gemm(constraints=waves(2, 2)), sizes(100, 100, 100))[-1].after
-    for p in (ChooseInstructions(GFX942, Places()), MinimizeGlobalLoads(16), FitShared(GFX942, Places())):
+    for p in (SelectMma(GFX942, Places()), CoalesceLoads(16), CheckSharedCapacity(GFX942, Places())):
         assert p(kernel) == kernel
 
 
@@ -205,7 +205,7 @@ def test_each_element_is_loaded_exactly_once_whatever_the_tile():
             np.add.at(counts, tuple(np.moveaxis(layout.positions(1, lanes), -1, 0)), 1)
         assert (counts == 1).all(), f"{shape} {axes} {dtype}, {lanes} lanes"
         kernel = replace(parse(text(shape, axes, dtype)), waves=(lanes // 64, 1))
-        (found,) = loads_per_lane(MinimizeGlobalLoads(16)(kernel))
+        (found,) = loads_per_lane(CoalesceLoads(16)(kernel))
         assert found.loads == sum(layout.registers[0] for layout in layouts)
 
 
@@ -226,7 +226,7 @@ def text(shape, axes, dtype):
 
 
 def minimized(shape, axes, dtype):
-    kernel = MinimizeGlobalLoads(16)(parse(text(shape, axes, dtype)))
+    kernel = CoalesceLoads(16)(parse(text(shape, axes, dtype)))
     (op,) = (op for op in walk(kernel.body) if isinstance(op, Read))
     assert op.spread == "linear"
     return op
@@ -508,7 +508,7 @@ def test_a_name_that_is_no_instruction():
     }
     """)
     with pytest.raises(ConstraintError, match="no matrix instruction is called 'f32_1x1x1'"):
-        ChooseInstructions(GFX942, Places())(kernel)
+        SelectMma(GFX942, Places())(kernel)
 
 
 def test_the_cpu_takes_any_waves():

@@ -10,13 +10,13 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
-from tilewave.ir.ops import AwaitEarlier, CopyAsyncOut, CopyAsyncSignal, LetNextStart, Load, Role, Store
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import LaunchDependents, Load, Role, Store, TmaLoad, TmaStore, WaitPriorLaunch
 from tilewave.ir.parse import parse
-from tilewave.ir.placements import lies_in
-from tilewave.ir.places import Places
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.start_early import StartEarly
+from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -24,12 +24,12 @@ ACCESSES = {
     "load": ("%x = load(%a, [%t, %zero], []) ROW : vector<8xf32>", "a"),
     "store": ("store(%x, %c, [%t, %zero], []) ROW", "c"),
     "load_each": ("%x = load_each(%a, [%rows, %rows], []) : vector<8xf32>", "a"),
-    "copy_async_signal": ("copy_async_signal(%a, [%zero, %zero], %s, [], %f, %zero) {axes = [0, 1]}", "a"),
-    "copy_async_out": ("copy_async_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]}", "c"),
+    "tma_load": ("tma_load(%a, [%zero, %zero], %s, [], %f, %zero) {axes = [0, 1]}", "a"),
+    "tma_store": ("tma_store(%s, [], %c, [%zero, %zero]) {axes = [0, 1]}", "c"),
     "copy": ("copy(%a, [%zero, %zero], %s, []) {axes = [0, 1]}", "a"),
 }
 PREPARED = """  %s = allocate() : memory<8x8xf32, shared>
-  %f = make_signals() {arrivals = 1} : signals<1>
+  %f = make_mbarriers() {arrivals = 1} : mbarriers<1>
   %x = const() {value = 1.0} : vector<8xf32>
   %rows = ramp() {steps = [1]} : vector<8xindex>
   barrier()
@@ -41,13 +41,13 @@ PREPARED = """  %s = allocate() : memory<8x8xf32, shared>
 def test_whatever_touches_memory_too_early_is_found(access, order, seed):
     line, memory = ACCESSES[access]
     body = PREPARED.replace("%x =", "%y =" if line.startswith("%x") else "%x =")
-    text = text_of(f"{body}  {line} // here\n  await_earlier()\n", waves=1)
+    text = text_of(f"{body}  {line} // here\n  wait_prior_launch()\n", waves=1)
     with pytest.raises(InterpreterError) as found:
         run_text(text, order, seed)
     assert str(found.value) == (
         f"wave 0 touches {memory} while kernels launched before may still run\n"
         f"  k.ir:{line_of(text, 'here')}\n"
-        "  await_earlier() must stand in front of it"
+        "  wait_prior_launch() must stand in front of it"
     )
 
 
@@ -55,7 +55,7 @@ MOVES = """  %s = allocate() : memory<8x8xf32, shared>
   store(%ones, %s, [%t, %zero], []) ROW
   %before = load(%s, [%t, %zero], []) ROW : vector<8xf32>
   AWAITS
-  let_next_start()
+  launch_dependents()
   %x = load(%a, [%t, %zero], []) ROW : vector<8xf32>
   %y = add(%x, %before) : vector<8xf32>
   store(%y, %c, [%t, %zero], []) ROW
@@ -65,14 +65,14 @@ ONES = "  %ones = const() {value = 1.0} : vector<8xf32>\n"
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_shared_memory_is_the_kernel_s_own_from_the_start(order, seed):
-    a, c = run_text(text_of(ONES + MOVES.replace("AWAITS", "await_earlier()")), order, seed)
+    a, c = run_text(text_of(ONES + MOVES.replace("AWAITS", "wait_prior_launch()")), order, seed)
     np.testing.assert_array_equal(c, a + 1)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_wave_waits_for_itself_alone(order, seed):
     """What wave 0 waited for says nothing of wave 1, which nobody told."""
-    alone = "role() {first = 0, last = 1} do () {\n    await_earlier()\n  }"
+    alone = "role() {first = 0, last = 1} do () {\n    wait_prior_launch()\n  }"
     with pytest.raises(InterpreterError, match="wave 1 touches a while kernels launched before may still run"):
         run_text(text_of(ONES + MOVES.replace("AWAITS", alone)), order, seed)
 
@@ -83,11 +83,11 @@ def test_a_kernel_without_the_wait_starts_when_others_have_ended():
 
 
 def test_both_read_back_as_text():
-    kernel = parse(text_of(ONES + MOVES.replace("AWAITS", "await_earlier()")))
+    kernel = parse(text_of(ONES + MOVES.replace("AWAITS", "wait_prior_launch()")))
     assert parse(str(kernel)) == kernel
-    assert [op.name for op in walk(kernel.body) if isinstance(op, (AwaitEarlier, LetNextStart))] == [
-        "await_earlier",
-        "let_next_start",
+    assert [op.name for op in walk(kernel.body) if isinstance(op, (WaitPriorLaunch, LaunchDependents))] == [
+        "wait_prior_launch",
+        "launch_dependents",
     ]
 
 
@@ -103,37 +103,37 @@ def whole():
 
 
 def touching(role):
-    moves = (op for op in walk(role.body) if isinstance(op, (Load, Store, CopyAsyncSignal, CopyAsyncOut)))
-    return [op for op in moves if lies_in(op.memory, "global")]
+    moves = (op for op in walk(role.body) if isinstance(op, (Load, Store, TmaLoad, TmaStore)))
+    return [op for op in moves if is_in(op.memory, "global")]
 
 
 def test_every_role_waits_before_all_else():
     roles = [op for op in whole().body.ops if isinstance(op, Role)]
     assert len(roles) == 2 and all(touching(role) for role in roles)
-    assert all(isinstance(role.body.ops[0], AwaitEarlier) for role in roles)
-    assert [op for op in walk(roles[0].body) if isinstance(op, LetNextStart)] == []
-    assert isinstance(roles[1].body.ops[1], LetNextStart)
+    assert all(isinstance(role.body.ops[0], WaitPriorLaunch) for role in roles)
+    assert [op for op in walk(roles[0].body) if isinstance(op, LaunchDependents)] == []
+    assert isinstance(roles[1].body.ops[1], LaunchDependents)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 @pytest.mark.parametrize("role", [0, 1])
 def test_every_wait_is_needed(role, order, seed):
-    told = found_by(changed(whole(), AwaitEarlier, role, lambda op: []), order, seed)
+    told = found_by(changed(whole(), WaitPriorLaunch, role, lambda op: []), order, seed)
     assert "while kernels launched before may still run" in told
 
 
 def test_without_the_pass_nothing_waits_and_the_result_is_the_same():
     kernel = one_round()
-    passes = [p for p in lists.hopper(SM_90A, Places(), 2, kernel.workgroups) if not isinstance(p, StartEarly)]
+    passes = [p for p in lists.hopper(SM_90A, Places(), 2, kernel.workgroups) if not isinstance(p, DependentLaunch)]
     lanes, _ = run(kernel, passes)
-    assert not any(isinstance(op, (AwaitEarlier, LetNextStart)) for op in walk(lanes.body))
-    assert lanes == rewrite(whole(), lambda op: [] if isinstance(op, (AwaitEarlier, LetNextStart)) else None)
+    assert not any(isinstance(op, (WaitPriorLaunch, LaunchDependents)) for op in walk(lanes.body))
+    assert lanes == rewrite(whole(), lambda op: [] if isinstance(op, (WaitPriorLaunch, LaunchDependents)) else None)
     check(lanes, SHAPE)
 
 
 def test_kernels_of_several_rounds_start_when_others_have_ended():
     lanes = specialized(tiles(SEEDS[2], SHAPE, (64, 64, 16), num_ctas=1), 2)
-    assert not any(isinstance(op, (AwaitEarlier, LetNextStart)) for op in walk(lanes.body))
+    assert not any(isinstance(op, (WaitPriorLaunch, LaunchDependents)) for op in walk(lanes.body))
 
 
 def test_what_an_epilogue_loads_is_waited_for_too():
@@ -147,7 +147,7 @@ def test_what_an_epilogue_loads_is_waited_for_too():
 
 def test_kernels_whose_lanes_load_start_when_others_have_ended():
     made = wave_compile(WaveCompileOptions(subs=sizes(100, 64, 40), target="sm_90a"), biased).build.plain
-    assert not any(isinstance(op, AwaitEarlier) for op in walk(made.lanes.body))
+    assert not any(isinstance(op, WaitPriorLaunch) for op in walk(made.lanes.body))
     assert "griddepcontrol" not in made.asm
     assert "ld.global.nc" in made.asm
 
@@ -169,7 +169,7 @@ def test_neighbours_that_stream_the_same_tiles_are_not_strewn_over_the_card(case
     made = gemm(constraints=(SplitConstraint(K, said["parts"]),) if "parts" in said else ())
     made = made.ordered(said["order"]) if "order" in said else made
     lanes = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a"), made).build.lanes
-    found = [any(isinstance(op, kind) for op in walk(lanes.body)) for kind in (AwaitEarlier, LetNextStart)]
+    found = [any(isinstance(op, kind) for op in walk(lanes.body)) for kind in (WaitPriorLaunch, LaunchDependents)]
     assert found == [is_early, is_early]
 
 

@@ -8,13 +8,13 @@ from lane_runs import ORDERS, check_lanes, operands
 
 from tilewave import *
 from tilewave.interp.tiles import interpret
-from tilewave.ir.ops import Loop, MakeSignals, MatrixShared, Mma, Permute
+from tilewave.ir.ops import Loop, MakeMbarriers, Mma, Permute, WgmmaShared
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, OWN_BYTES
-from tilewave.passes.turn_narrow_products import TurnNarrowProducts
+from tilewave.passes.schedule.specialize_waves import IN_FLIGHT_BYTES, OWN_BYTES
+from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
 
-TURN = TurnNarrowProducts(SM_90A)
+TURN = TransposeNarrowMma(SM_90A)
 ROWS = (1, 8, 16, 32, 64, 128)
 
 
@@ -27,11 +27,11 @@ def tiles_of(shape, tile, kernel=None):
 
 
 def products(kernel):
-    return [op.shape for op in walk(kernel.body) if isinstance(op, MatrixShared)]
+    return [op.shape for op in walk(kernel.body) if isinstance(op, WgmmaShared)]
 
 
 def stages(kernel):
-    (count,) = {op.result.type.shape[0] for op in walk(kernel.body) if isinstance(op, MakeSignals)}
+    (count,) = {op.result.type.shape[0] for op in walk(kernel.body) if isinstance(op, MakeMbarriers)}
     return count
 
 
@@ -63,7 +63,7 @@ def test_activations_that_all_share_do_not_count_as_weights_on_their_way(shape, 
 
 
 def test_as_many_stages_as_are_asked_for():
-    assert stages(hopper((16, 128, 512), (16, 64, 64), buffers=3).build.lanes) == 3
+    assert stages(hopper((16, 128, 512), (16, 64, 64), num_stages=3).build.lanes) == 3
 
 
 @pytest.mark.parametrize("dtype", [bf16, f8e4m3fn, i8], ids=str)
@@ -171,7 +171,7 @@ def test_lanes_that_load_by_themselves_turn_it_too():
     shape = (16, 136, 70)
     made = hopper(shape, (16, 64, 32))
     kernel = made.build.lanes  # rows of 140 bytes are none for the copy engine
-    assert "use_copy_engine" in str(made.why())
+    assert "use_tma" in str(made.why())
     assert products(kernel) == [(64, 16, 32)] * 2, "in the loop, and of the step behind it, which is loaded ahead"
     check_lanes(made, shape)
 

@@ -20,11 +20,11 @@ from tilewave.compile import compile_with
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.launch import bind
-from tilewave.ir.ops import Arrive, Await, AwaitAsyncOut, Const, CopyAsyncOut, FloorDiv, GroupProduct, Loop, Mod, Role
+from tilewave.ir.ops import Arrive, Const, FloorDiv, Loop, Mod, Role, TmaStore, WaitMbarrier, WaitTmaStores, Wgmma
 from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, Heads
 from tilewave.mapping import Grid, even_rounds, parse
-from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.sim import simulate
 
 EXAMPLE = run_path(str(Path(__file__).parents[2] / "examples" / "attention.py"))
@@ -74,7 +74,7 @@ def test_masks_lengths_and_shared_heads(asked, queries, keys):
     assert "make_persistent" in [step.name for step in made.steps if step.changed]
 
 
-@pytest.mark.parametrize("lost", [Await, Arrive])
+@pytest.mark.parametrize("lost", [WaitMbarrier, Arrive])
 def test_every_wait_and_arrival_is_needed(lost):
     """One workgroup has eight tiles of two and four steps: what a tile leaves behind, the next one waits for."""
     problem = problem_of(100, 100, causal=True)
@@ -94,10 +94,10 @@ def test_a_result_leaves_while_the_next_tile_is_computed():
     lanes = attention_of(3, 2, causal=True).build.lanes
     consumers, producer = [op for op in lanes.body.ops if isinstance(op, Role)]
     (tiles,) = [op for op in consumers.body.ops if isinstance(op, Loop)]
-    order = [op for op in walk(tiles.body) if isinstance(op, (GroupProduct, AwaitAsyncOut, CopyAsyncOut))]
-    kinds = [type(op) for op in order if not isinstance(op, GroupProduct)]
-    assert isinstance(order[0], GroupProduct) and kinds == [AwaitAsyncOut, CopyAsyncOut]
-    assert not any(isinstance(op, AwaitAsyncOut) for op in walk(producer.body))
+    order = [op for op in walk(tiles.body) if isinstance(op, (Wgmma, WaitTmaStores, TmaStore))]
+    kinds = [type(op) for op in order if not isinstance(op, Wgmma)]
+    assert isinstance(order[0], Wgmma) and kinds == [WaitTmaStores, TmaStore]
+    assert not any(isinstance(op, WaitTmaStores) for op in walk(producer.body))
 
 
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")

@@ -11,7 +11,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
 from tilewave.lang.symbols import expression
-from tilewave.passes.simplify import simplify
+from tilewave.passes.tile.simplify import simplify
 
 turn = sym.T
 

@@ -51,9 +51,9 @@ def call(tmp_path, monkeypatch, capsys):
 def test_why_is_a_table_for_people_and_rows_for_programs():
     why = compiled(gemm(), target="sm_90a", subs=SUBS).why()
     (row,) = why
-    assert (row.step, row.what, row.remedy) == ("use_copy_engine", WHAT, REMEDY)
+    assert (row.step, row.what, row.remedy) == ("use_tma", WHAT, REMEDY)
     assert row.loc.file.endswith("kernels.py")
-    front = f"use_copy_engine  {row.line}  "
+    front = f"use_tma  {row.line}  "
     assert str(why) == repr(why) == f"{front}{WHAT}\n{' ' * len(front)}{REMEDY}"
 
 
@@ -66,18 +66,18 @@ def test_a_kernel_with_which_all_went_well_says_so():
 
 def test_each_step_keeps_its_own_reasons_and_no_kernel_keeps_any():
     made = compiled(gemm(), target="gfx950", subs=SUBS)
-    assert {s.name for s in made.steps if s.declined} == {"load_into_shared", "interleave_products"}
-    assert not any(s.before.declined or s.after.declined for s in made.steps)
-    assert [(row.step, row.declined) for row in made.why()] == [(s.name, d) for s in made.steps for d in s.declined]
+    assert {s.name for s in made.steps if s.remarks} == {"direct_to_shared", "interleave_mma"}
+    assert not any(s.before.remarks or s.after.remarks for s in made.steps)
+    assert [(row.step, row.remarks) for row in made.why()] == [(s.name, d) for s in made.steps for d in s.remarks]
 
 
 def test_what_a_pass_said_is_no_part_of_a_kernels_text():
     made = compiled(gemm(), target="gfx950", subs=SUBS)
-    step = next(s for s in made.steps if s.declined)
-    said = step.before.declining(*step.declined)
-    assert said == step.before and str(said) == str(step.before) and said.declined == step.declined
-    assert said.declining(*step.declined).declined == step.declined  # each is said once
-    assert run(said, [])[0].declined == said.declined
+    step = next(s for s in made.steps if s.remarks)
+    said = step.before.with_remarks(*step.remarks)
+    assert said == step.before and str(said) == str(step.before) and said.remarks == step.remarks
+    assert said.with_remarks(*step.remarks).remarks == step.remarks  # each is said once
+    assert run(said, [])[0].remarks == said.remarks
 
 
 @pytest.mark.parametrize("target", ["cpu", "gfx950", "sm_90a"])
@@ -95,21 +95,21 @@ def test_a_loaded_kernel_has_no_such_record(tmp_path):
 
 def test_compile_prints_the_reasons(call):
     out = call("compile", "k.py", "--target", "sm_90a", "--set", SIZES)
-    assert f"use_copy_engine  k.py:9  {WHAT}" in out and REMEDY in out
+    assert f"use_tma  k.py:9  {WHAT}" in out and REMEDY in out
     record = json.loads(call("compile", "k.py", "--target", "gfx950", "--set", SIZES, "--json"))["gemm"]
-    assert [(d["pass"], d["line"]) for d in record["declined"]] == [("load_into_shared", "k.py:9")]
+    assert [(d["pass"], d["line"]) for d in record["declined"]] == [("direct_to_shared", "k.py:9")]
     good = call("compile", "k.py", "--target", "sm_90a", "--set", "M=1024,N=1024,K=512")
-    assert "use_copy_engine" not in good
+    assert "use_tma" not in good
 
 
 def test_diff_prints_the_reasons_below_the_pass(call):
-    out = call("diff", "k.py", "--target", "sm_90a", "--only", "use_copy_engine", "--set", SIZES)
+    out = call("diff", "k.py", "--target", "sm_90a", "--only", "use_tma", "--set", SIZES)
     assert [line.split()[0] for line in out.splitlines() if line.strip()][1:] == [
-        "use_copy_engine",
+        "use_tma",
         "(unchanged)",
         "declined",
     ]
     assert f"k.py:9: {WHAT}; {REMEDY}" in out
     steps = json.loads(call("diff", "k.py", "--target", "sm_90a", "--set", SIZES, "--json"))["gemm"]
     told = [d for step in steps for d in step["declined"]]
-    assert told[0] == {"pass": "use_copy_engine", "line": "k.py:9", "what": WHAT, "remedy": REMEDY}
+    assert told[0] == {"pass": "use_tma", "line": "k.py:9", "what": WHAT, "remedy": REMEDY}

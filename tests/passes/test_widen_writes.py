@@ -10,7 +10,7 @@ from machine_code import deletions
 
 from tilewave import *
 from tilewave.analysis.barriers import Handovers
-from tilewave.analysis.wave_chunks import WaveChunks, chunk_memory, conflicts
+from tilewave.analysis.wave_transposes import WaveChunks, chunk_memory, conflicts
 from tilewave.backend.amd.program import launch_arguments
 from tilewave.emulator import EmulationError, Emulator
 from tilewave.interp.lanes import interpret_lanes
@@ -18,14 +18,14 @@ from tilewave.interp.memory import Race
 from tilewave.ir import types
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
-from tilewave.ir.placements import lies_in, size_bytes
+from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.banks import ports
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
-from tilewave.passes.widen_writes import ROW_BYTES, WidenWrites
+from tilewave.passes.memory.widen_stores import ROW_BYTES, WidenStores
 
 pytestmark = pytest.mark.share(2)
 AMD = ("gfx942", "gfx950")
@@ -45,7 +45,7 @@ def compiled(kernel, subs, chip="gfx942", schedule=SchedulingType.PREFETCH):
 
 
 def step_of(c):
-    (step,) = (s for s in c.steps if s.name == "widen_writes")
+    (step,) = (s for s in c.steps if s.name == "widen_stores")
     return step
 
 
@@ -365,5 +365,5 @@ def test_the_memory_of_a_result_fits_into_the_one_below_it():
     c = compiled(narrow(f16), sizes(64, 128, 64, 64, 128))
     for op in walk(step_of(c).after.body):
         if isinstance(op, Overlay):
-            assert lies_in(op.memory, "shared") and size_bytes(op.result.type) <= size_bytes(op.memory.type)
-    assert repr(WidenWrites(CHIPS["gfx942"])) == "WidenWrites(gfx942)"
+            assert is_in(op.memory, "shared") and size_bytes(op.result.type) <= size_bytes(op.memory.type)
+    assert repr(WidenStores(CHIPS["gfx942"])) == "WidenStores(gfx942)"

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tilewave.runtime.array_places import PlacedArray, apart
+from tilewave.runtime.array_layouts import PlacedArray, apart
 
 ITEM = 4
 

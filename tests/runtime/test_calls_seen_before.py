@@ -200,7 +200,7 @@ def arrays(count=2):
 def test_a_call_is_made_again_with_other_arrays_and_numbers():
     a, c = arrays()
     shifted(a, c, 0.5)
-    again = shifted.again((a, c, 0.5), [1])
+    again = shifted.replay((a, c, 0.5), [1])
     there, to = a * 2, np.empty_like(c)
     assert again((there, to)) == 0
     assert np.array_equal(to, there + np.float32(0.5))
@@ -213,8 +213,8 @@ def test_a_call_is_made_again_with_other_arrays_and_numbers():
 def test_what_a_call_writes_must_be_nobody_elses_to_be_written_unseen():
     a, c = arrays()
     shifted(a, c, 0.5)
-    assert shifted.again((a, c, 0.5), []) is None
-    assert shifted.again((a, c, 0.5), [0]) is None
+    assert shifted.replay((a, c, 0.5), []) is None
+    assert shifted.replay((a, c, 0.5), [0]) is None
 
 
 def test_a_number_that_is_none_is_told_for_a_call_again():
@@ -234,7 +234,7 @@ def test_a_number_that_decides_what_is_read_is_looked_at_again():
 
     a, c = arrays()
     copied(a, c, 1)
-    again = copied.again((a, c, 1), [1])
+    again = copied.replay((a, c, 1), [1])
     c.fill(7)
     assert again((a, c), copied.words((100,))) == 0 and not c.any()  # wholly outside: zeros
     assert again((a, c), copied.words((1,))) == 0 and np.array_equal(c[:, 0], a[:, 1])

@@ -23,16 +23,16 @@ from tilewave.ir.host_program import Recorder
 from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32, INDEX
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
-from tilewave.runtime.array_places import apart, kinds_of, lie_of, placed_arrays, places_of
+from tilewave.runtime.array_layouts import apart, kinds_of, layout_of, placed_arrays, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter
-from tilewave.runtime.call_look import CallLook, SeenCall
+from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, launch
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
-    EarlyStart,
+    DependentLaunchAttribute,
     GpuLaunch,
     LaunchForm,
     SameGrid,
@@ -286,7 +286,7 @@ def test_too_much_shared_memory_is_refused_before_the_driver_sees_it(driver, fak
 def test_a_launch_with_plain_numbers(driver, fake):
     function = CudaModule(driver, 1, ADD, "add").function("add")
     function.allow_shared(100_000)
-    attributes = (Cluster((2, 1, 1)), EarlyStart())
+    attributes = (Cluster((2, 1, 1)), DependentLaunchAttribute())
     launch(function, (6, 2, 1), (128, 1, 1), 100_000, 0xBEEF, [0x1000, 0x2000, 0x3000, 77], attributes)
     (seen,) = fake.launches
     assert (seen.function, seen.grid, seen.block, seen.shared_bytes) == ("add", (6, 2, 1), (128, 1, 1), 100_000)
@@ -357,7 +357,7 @@ def tiled(driver: CudaDriver) -> Launcher:
         Table(0),
         ScratchMemory(256),
     )
-    description = GpuLaunch(slots, (132, 1, 1), (384, 1, 1), 200_000, (EarlyStart(),), (b"tile order",))
+    description = GpuLaunch(slots, (132, 1, 1), (384, 1, 1), 200_000, (DependentLaunchAttribute(),), (b"tile order",))
     return Launcher(CudaModule(driver, 0, TILED, "gemm").function("gemm"), description, ("a", "b", "c"))
 
 
@@ -565,7 +565,7 @@ def test_a_launch_survives_json():
         ScratchMemory(64),
         TiledArray(1, (1, 0), (8, 64), 32, 0),
     )
-    attributes = (Cluster((2, 1, 1)), EarlyStart())
+    attributes = (Cluster((2, 1, 1)), DependentLaunchAttribute())
     description = GpuLaunch(slots, (4, 2, 1), (128, 1, 1), 1000, attributes, (b"\x00order\xff",))
     assert unpacked(json.loads(json.dumps(packed(description)))) == description
     assert unpacked(packed(GpuLaunch((), (1, 1, 1), (1, 1, 1)))) == GpuLaunch((), (1, 1, 1), (1, 1, 1))
@@ -827,7 +827,7 @@ class Lengths:
         for parameter, one in zip(self.parameters, arrays, strict=True):
             recorder.want(*(length == n for length, n in zip(one.lengths, parameter.shape, strict=True)))
         recorder.want(*apart(arrays, kinds_of(self.parameters)))
-        made, results = recorder.finished(lie_of(arrays), [], numbers, [1, *numbers])
+        made, results = recorder.finished(layout_of(arrays), [], numbers, [1, *numbers])
         self.look = CallLook(ranks, count, made, *results)
 
     def __call__(self, arrays: Any, given: Any) -> SizedCall:

@@ -26,7 +26,7 @@ from tilewave.ir.host_program import (
     rounded_up,
     smaller,
 )
-from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
+from tilewave.ir.stream_k import equal_splits, reciprocal, reciprocal_shift, stream_k_workgroups
 from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import in_memory, words
 
@@ -59,8 +59,8 @@ FORMULAS = {
     "rounded_up": (2, rounded_up),
     "reciprocal": (1, reciprocal),
     "reciprocal_shift": (1, reciprocal_shift),
-    "range_sharers": (2, lambda left, steps: range_sharers(left, steps, 132, 128, 512)),
-    "equal_parts": (2, lambda left, steps: equal_parts(left, steps, 132, 128, 512)),
+    "stream_k_workgroups": (2, lambda left, steps: stream_k_workgroups(left, steps, 132, 128, 512)),
+    "equal_splits": (2, lambda left, steps: equal_splits(left, steps, 132, 128, 512)),
 }
 NEVER_LOST = {"bits", "grain", "rank", "chosen", "smaller", "larger", "remainder", "xor", "less", "equal"}
 """What fits always, so nothing may be left to Python."""

@@ -84,12 +84,12 @@ def test_chance_decides_where_short_tiles_sit_after_the_first_round():
     chip = find("H200")
     short, long = (gemm_accesses(Gemm(8192, 8192, 64 * steps)) for steps in (LONG_STEPS - 1, LONG_STEPS))
     by_chance, in_order = (place(accesses, chip, Residency()) for accesses in (short, long))
-    first = by_chance.beat == 0
+    first = by_chance.launch_wave == 0
     assert (by_chance.domain[first] == in_order.domain[first]).all()
     assert 0.4 < (by_chance.domain[~first] == in_order.domain[~first]).mean() < 0.6
     assert (by_chance.domain == place(short, chip, Residency()).domain).all()
-    full = by_chance.beat < by_chance.beats - 1
-    assert set(np.bincount(by_chance.beat[full] * 2 + by_chance.domain[full])) == set(
+    full = by_chance.launch_wave < by_chance.launch_waves - 1
+    assert set(np.bincount(by_chance.launch_wave[full] * 2 + by_chance.domain[full])) == set(
         np.bincount(in_order.domain[first])
     )
     held = gemm_accesses(Gemm(8192, 8192, 1024, workgroups=132))

@@ -168,7 +168,7 @@ def test_a_beat_goes_the_way_of_most_of_its_tasks():
     """Seven tiles, five workgroups, three units: in the second beat two go back, and one has just begun."""
     accesses = gemm_accesses(Gemm(16, 112, 64, (16, 16, 8), workgroups=5, walk="to-and-fro"))
     placed = place(accesses, chip(units_per_xcd=3), Residency())
-    assert sorted(accesses.backwards[placed.beat == 1].tolist()) == [False, True, True]
+    assert sorted(accesses.backwards[placed.launch_wave == 1].tolist()) == [False, True, True]
     assert placed.backwards.tolist() == [False, True, False]
 
 
@@ -223,7 +223,7 @@ def test_what_was_walked_since_is_not_counted_twice(engine):
     accesses = pairs_walked([(0, 1), (0, 2), (1, 3)], [(4, 5), (4, 6), (5, 7)], panel)
     placed = place(accesses, machine, Residency())
     flows = ENGINES[engine](accesses, placed, machine, Residency(), SHARP)
-    late = (flows.walks.beat == 2) & (flows.walks.stream == 1)
+    late = (flows.walks.launch_wave == 2) & (flows.walks.stream == 1)
     assert flows.hbm[late].sum() == pytest.approx(panel / 2, abs=2 * panel / 32)
 
 
@@ -254,7 +254,7 @@ def test_a_home_does_not_hear_of_the_use_of_a_copy(engine):
     accesses = pairs_walked(one, other, panel)
     placed = place(accesses, machine, Residency())
     flows = ENGINES[engine](accesses, placed, machine, Residency(), SHARP)
-    of_stream, early = flows.walks.stream == 0, flows.walks.beat < 6
+    of_stream, early = flows.walks.stream == 0, flows.walks.launch_wave < 6
     assert flows.hbm[of_stream & early].sum() == pytest.approx(panel, rel=1e-3)
     assert flows.hbm[of_stream & ~early].sum() == pytest.approx(panel / 2, rel=1e-3)
 

@@ -8,12 +8,12 @@ import pytest
 
 from tilewave.sim import Gemm, explain, simulate
 from tilewave.sim.explain import WORDS, compare, duration, size
-from tilewave.sim.report import ArrayTraffic, Beat, TimeShare
+from tilewave.sim.report import ArrayTraffic, LaunchWave, TimeShare
 
 PLAIN = replace(
     simulate(Gemm(256, 256, 256), "MI300X"),
     mapping="row",
-    beats=2,
+    launch_waves=2,
     l2_hit=0.5,
     hbm_read_bytes=1e6,
     hbm_read_low_bytes=1e6,
@@ -24,7 +24,7 @@ PLAIN = replace(
     seconds_error=0.127,
     breakdown=(TimeShare("matrix", 0.5e-3, 0.25), TimeShare("HBM", 1.5e-3, 0.75)),
     arrays=(ArrayTraffic("a", 1e6, 3e6, 0, 1.5e6, 0), ArrayTraffic("b", 1e6, 3e6, 0, 2e6, 0)),
-    over_time=(Beat(8, 0, 0, 0), Beat(3, 0, 0, 0)),
+    over_time=(LaunchWave(8, 0, 0, 0), LaunchWave(3, 0, 0, 0)),
     fitted_on="a card",
 )
 
@@ -94,10 +94,10 @@ def test_a_cliff_is_said_with_its_interval():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"beats": 1, "over_time": (Beat(8, 0, 0, 0),)}, "1 beat of up to 8 tiles at a time."),
-        ({"over_time": (Beat(8, 0, 0, 0), Beat(8, 0, 0, 0))}, "2 beats of up to 8 tiles at a time."),
+        ({"beats": 1, "over_time": (LaunchWave(8, 0, 0, 0),)}, "1 beat of up to 8 tiles at a time."),
+        ({"over_time": (LaunchWave(8, 0, 0, 0), LaunchWave(8, 0, 0, 0))}, "2 beats of up to 8 tiles at a time."),
         (
-            {"beats": 3, "over_time": (Beat(7, 0, 0, 0), Beat(8, 0, 0, 0), Beat(1, 0, 0, 0))},
+            {"beats": 3, "over_time": (LaunchWave(7, 0, 0, 0), LaunchWave(8, 0, 0, 0), LaunchWave(1, 0, 0, 0))},
             "3 beats of up to 8 tiles at a time; the last has work for 1 of 8.",
         ),
     ],

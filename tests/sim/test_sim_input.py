@@ -73,7 +73,7 @@ def test_a_tile_larger_than_the_matrix_reads_the_matrix_once(engine):
     report = simulate(Gemm(5, 7, 3), "MI300X", engine=engine)
     assert report.asked_bytes == report.hbm_read_bytes == (5 + 7) * 3 * 2
     assert report.hbm_write_bytes == 5 * 7 * 2
-    assert report.tasks == report.beats == 1
+    assert report.tasks == report.launch_waves == 1
 
 
 @pytest.mark.parametrize("engine", ["closed", "trace"])
@@ -86,9 +86,9 @@ def test_caches_smaller_than_a_slab_never_hit_across_beats(engine):
 
 def test_more_workgroups_than_tiles_and_one_unit_are_fine():
     few = simulate(Gemm(256, 256, 64, workgroups=1000), "MI300X")
-    assert few.workgroups == 2 and few.beats == 1
+    assert few.workgroups == 2 and few.launch_waves == 1
     one = simulate(Gemm(1024, 1024, 64), chip(units_per_xcd=1))
-    assert one.beats == one.tasks == 32
+    assert one.launch_waves == one.tasks == 32
 
 
 def test_a_single_row_and_a_single_column_of_tiles():

@@ -12,8 +12,8 @@ from tilewave import kernels
 from tilewave.ir.types import F16
 from tilewave.machine import L2, find
 from tilewave.mapping import Grid, balance
-from tilewave.passes.alternate_depth import alternate_depth
-from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
+from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.sim import Gemm, SimError, sensitivity, simulate
 from tilewave.sim.accesses import NO_STREAM, gemm_accesses
 from tilewave.sim.calibration import timing_of
@@ -56,7 +56,7 @@ def test_a_kernel_is_simulated_as_a_target_runs_it(shape, engine):
     """Behind the two passes that make it persistent and let it walk K to and fro: the same streams, backwards."""
     tile, mapping = (128, 256, 64), "grouped(4)"
     written = kernels.gemm(shape, F16, F16, tile, mapping)
-    kernel = alternate_depth(MakePersistent(3)(compiled(written.kernel, written.subs).kernel))
+    kernel = alternate_k_direction(MakePersistent(3)(compiled(written.kernel, written.subs).kernel))
     small = replace(
         find("H200"), l2=L2(1 << 20, partitions=2), dispatch_order=(), xcds=1, units_per_xcd=3, merging=None
     )
@@ -342,9 +342,9 @@ def test_work_that_is_uneven_ends_sooner_in_an_order_that_begins_with_the_longes
         kernel = compiled(causal_sums(order), {M: 512, K: 512, N: 3})
         reports[order] = simulate(kernel, four)
         costs = np.broadcast_to(np.arange(16)[:, None] + 2, (16, 3))
-        assert reports[order].beats == balance(order, Grid(16, 3), costs, units=4).ends
+        assert reports[order].launch_waves == balance(order, Grid(16, 3), costs, units=4).ends
         assert kernel_accesses(kernel.kernel, {}).tasks_a_tile == costs.mean()
     last, first = reports.values()
-    assert first.seconds < last.seconds and first.beats < last.beats
+    assert first.seconds < last.seconds and first.launch_waves < last.launch_waves
     (start,) = (part for part in first.breakdown if part.name == "start and end")
     assert start.seconds == pytest.approx(48 / 4 * timing_of(four).start_seconds)  # twelve tiles a unit

@@ -52,7 +52,7 @@ def test_misses_are_at_least_the_distinct_bytes(engine, launch):
 def test_nothing_is_missed_that_was_not_asked_for(engine, launch):
     accesses, _ = launch.placed()
     flows = launch.flows(engine)
-    assert (flows.missed <= flows.walks.size * flows.walks.sharers * (1 + ROUNDING)).all()
+    assert (flows.missed <= flows.walks.size * flows.walks.peers * (1 + ROUNDING)).all()
     assert at_most(float(flows.missed.sum()), accesses.asked_bytes)
 
 
@@ -110,7 +110,7 @@ def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
 @given(launch=launches())
 def test_every_task_has_a_seat_of_its_own_in_its_beat(launch):
     accesses, placed = launch.placed()
-    held = placed.beat * placed.slots + placed.slot
+    held = placed.launch_wave * placed.slots + placed.slot
     assert len(np.unique(held)) == accesses.tasks
     if launch.gemm.workgroups is None and not launch.machine.dispatch_order:
         assert (placed.xcd == accesses.workgroup % launch.machine.xcds).all()
@@ -128,7 +128,7 @@ def test_workgroups_of_unequal_length_go_to_the_seat_that_is_free_first():
     """Nine tiles for four workgroups on two units: 3, 2, 2, 2 tiles; the third begins when the second is done."""
     launch = Launch(Gemm(48, 48, 64, (16, 16, 8), workgroups=4), "linear()", chip(units_per_xcd=2))
     accesses, placed = launch.placed()
-    first = [int(placed.beat[accesses.workgroup == w].min()) for w in range(4)]
+    first = [int(placed.launch_wave[accesses.workgroup == w].min()) for w in range(4)]
     assert first == [0, 0, 2, 3]
     assert [int(placed.slot[accesses.workgroup == w][0]) for w in range(4)] == [0, 1, 1, 0]
 
@@ -136,5 +136,5 @@ def test_workgroups_of_unequal_length_go_to_the_seat_that_is_free_first():
 def test_two_workgroups_on_a_unit_halve_the_beats():
     launch = Launch(Gemm(256, 256, 64, (16, 16, 8)), "linear()", chip())
     accesses = launch.accesses()
-    beats = [place(accesses, launch.machine, Residency(occupancy=o)).beats for o in (1, 2)]
-    assert beats == [64, 32]
+    launch_waves = [place(accesses, launch.machine, Residency(occupancy=o)).launch_waves for o in (1, 2)]
+    assert launch_waves == [64, 32]

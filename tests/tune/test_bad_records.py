@@ -20,7 +20,7 @@ import tilewave.tune.store as store
 from tilewave import *
 from tilewave.cli.main import main
 from tilewave.tune.choose import bucket
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.store import FILE, RecordFile, Records, RecordsError, add, read_lines, search_path, tidy
 
@@ -45,7 +45,7 @@ def compiled(target="cpu", subs=SIZES):
 
 
 def key_of_gemm(target="cpu", subs=SIZES):
-    made = UndecidedKernel.of(gemm(), subs, (), {}, target)
+    made = TunableKernel.of(gemm(), subs, (), {}, target)
     return made.key({dim: bucket(4096) for dim in made.left_open})
 
 

@@ -7,7 +7,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, check_product, gemm, 
 from tilewave import *
 from tilewave.errors import ConstraintError, TraceError
 from tilewave.tune.choose import bucket, bucket_ends
-from tilewave.tune.default import TYPICAL, UndecidedKernel
+from tilewave.tune.default import TYPICAL, TunableKernel
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
 
@@ -17,7 +17,7 @@ def compiled(m, n, k, target, kernel=None):
 
 
 def tile(one):
-    return tuple(one.choice.point[s] for s in BLOCKS)
+    return tuple(one.choice.config[s] for s in BLOCKS)
 
 
 def arrays(m, n, k, dtype=f16):
@@ -46,7 +46,7 @@ def test_a_tile_of_large_products_is_not_that_of_small_ones():
 @pytest.mark.parametrize("shape", [(1, 40, 30), (70, 33, 100), (130, 130, 65)])
 def test_every_target_has_a_default(target, shape):
     one = compiled(*shape, target)
-    assert one.choice is not None and set(one.choice.point) == {*BLOCKS}
+    assert one.choice is not None and set(one.choice.config) == {*BLOCKS}
     a, b, c = arrays(*shape)
     one.interpret(a, b, c)
     check_product(c, a, b)
@@ -78,7 +78,7 @@ def test_a_kernel_without_products_has_one():
         one = wave_compile(WaveCompileOptions(subs={M: 300, N: 7}, target=target), rows_kernel())
         y = poisoned((300, 7), f32)
         one.interpret(x, y)
-        assert (y == 2 * x).all() and one.choice.point[BLOCK_M] >= 1
+        assert (y == 2 * x).all() and one.choice.config[BLOCK_M] >= 1
 
 
 def test_what_is_given_is_kept_and_the_rest_is_chosen():
@@ -95,7 +95,9 @@ def test_a_kernel_with_all_tiles_is_compiled_as_ever():
 
 def test_the_choice_as_subs_gives_the_same_code():
     one = compiled(300, 200, 100, "gfx942")
-    again = wave_compile(WaveCompileOptions(subs={M: 300, N: 200, K: 100, **one.choice.point}, target="gfx942"), gemm())
+    again = wave_compile(
+        WaveCompileOptions(subs={M: 300, N: 200, K: 100, **one.choice.config}, target="gfx942"), gemm()
+    )
     assert one.choice.order == "" and one.asm == again.asm
 
 
@@ -183,7 +185,7 @@ def test_a_call_is_answered_by_the_tile_of_its_bucket():
 
 def test_the_largest_sizes_of_a_bucket_count_as_much_as_its_worst():
     """Tiles of 224 columns lose less where sizes are least, and 16 % at 1024x4096x16384: two rounds for one."""
-    open_tiles = UndecidedKernel.of(gemm(out=f16, epilogue=lambda x: cast(x, f16)), {}, (), {}, "sm_90a")
+    open_tiles = TunableKernel.of(gemm(out=f16, epilogue=lambda x: cast(x, f16)), {}, (), {}, "sm_90a")
     buckets = {dim: bucket(n) for dim, n in {M: 1024, N: 4096, K: 14336}.items()}
     made = open_tiles.predicted(buckets)
     assert made[0].prediction.seconds < 1.05 * min(one.prediction.seconds for one in made)
@@ -191,7 +193,7 @@ def test_the_largest_sizes_of_a_bucket_count_as_much_as_its_worst():
 
 def test_no_size_of_a_bucket_loses_more_than_is_said():
     one = wave_compile(WaveCompileOptions(target="sm_90a"), gemm())
-    said, problem = one.choice, one.by_size.told
+    said, problem = one.choice, one.by_size.passed
     assert {told.symbol for told in problem} == {M, N, K}
     assert 1.0 <= said.worst_share < 1.5
     assert "no size of these is predicted to lose more than" in said.reason or said.worst_share == 1.0

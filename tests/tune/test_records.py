@@ -20,7 +20,7 @@ import tilewave.tune.store as store
 from tilewave import *
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.tune.choose import bucket
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import BadRecord, NewerRecord, RecordKey, TileRecord, merged
 from tilewave.tune.store import FILE, Records, add, search_path, tidy
 
@@ -272,7 +272,7 @@ def recorded(tmp_path, monkeypatch):
     """A kernel of 64x64x64 whose decision stands in a file."""
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     kernel = gemm()
-    open_tiles = UndecidedKernel.of(kernel, subs(64, 64, 64), (), {}, "cpu")
+    open_tiles = TunableKernel.of(kernel, subs(64, 64, 64), (), {}, "cpu")
     choice = {"BLOCK_M": 16, "BLOCK_N": 48, "BLOCK_K": 32}
     add(record(key=open_tiles.key({}), choice=choice, how="measured", tried=8, measured=9e-6, spread=1e-7), tmp_path)
     return kernel, tmp_path
@@ -281,7 +281,7 @@ def recorded(tmp_path, monkeypatch):
 def test_a_decision_on_record_is_taken_and_said(recorded):
     kernel, directory = recorded
     one = wave_compile(WaveCompileOptions(subs=subs(64, 64, 64), target="cpu"), kernel)
-    assert {s.name: v for s, v in one.choice.point.items()} == {"BLOCK_M": 16, "BLOCK_N": 48, "BLOCK_K": 32}
+    assert {s.name: v for s, v in one.choice.config.items()} == {"BLOCK_M": 16, "BLOCK_N": 48, "BLOCK_K": 32}
     said = one.why().rows[0].what
     assert f"a record in {directory / FILE}, measured, of 8 runs, chose BLOCK_M=16" in said and "9 µs ± 1 %" in said
     other = wave_compile(WaveCompileOptions(subs=subs(64, 64, 65), target="cpu"), kernel)
@@ -313,7 +313,7 @@ def test_a_record_of_other_symbols_is_said_and_not_used(recorded, choice):
 def test_a_record_of_a_bucket_serves_its_calls(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     kernel = gemm()
-    open_tiles = UndecidedKernel.of(kernel, {}, (), {}, "cpu")
+    open_tiles = TunableKernel.of(kernel, {}, (), {}, "cpu")
     buckets = {M: 6, N: 6, K: 6}
     assert open_tiles.key(buckets).sizes == "K=33..64,M=33..64,N=33..64"
     add(record(key=open_tiles.key(buckets), choice={"BLOCK_M": 16, "BLOCK_N": 48, "BLOCK_K": 32}), tmp_path)
@@ -323,13 +323,13 @@ def test_a_record_of_a_bucket_serves_its_calls(tmp_path, monkeypatch):
     check_product(c, a, b)
     (one,) = kernel.kept["call"]._kernels.values()
     (served,) = one.by_size.made.values()
-    assert [served.choice.point[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K)] == [16, 48, 32]
+    assert [served.choice.config[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K)] == [16, 48, 32]
 
 
 def test_a_record_is_data_and_never_code(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     kernel = gemm()
-    open_tiles = UndecidedKernel.of(kernel, subs(64, 64, 64), (), {}, "cpu")
+    open_tiles = TunableKernel.of(kernel, subs(64, 64, 64), (), {}, "cpu")
     evil = "__import__('os').system('touch evil')"
     add(record(key=open_tiles.key({}), order=evil), tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -343,7 +343,7 @@ def test_a_record_is_data_and_never_code(tmp_path, monkeypatch):
 def undecided_products(sizes):
     """Of `ops.matmul` in every layout."""
     for a, b in product([(M, K), (K, M)], [(N, K), (K, N)]):
-        yield UndecidedKernel.of(product_kernel(ProductForm(f16, f16, a, b)), sizes, (), {}, "sm_90a")
+        yield TunableKernel.of(product_kernel(ProductForm(f16, f16, a, b)), sizes, (), {}, "sm_90a")
 
 
 def forms():
@@ -355,14 +355,14 @@ def forms():
 def open_tiles_of(record, axes):
     """(the kernel that a shipped record is for, the bucket of its sizes where they are open)."""
     told = dict(part.split("=") for part in record.key.sizes.split(","))
-    in_one_order = told.pop("sums", "") == "one_order"
+    in_fixed_order = told.pop("sums", "") == "one_order"
     ends = {getattr(sym, name): [int(n) for n in text.split("..")] for name, text in told.items()}
     of_bucket = ".." in record.key.sizes
     sizes = {} if of_bucket else {dim: n for dim, (n,) in ends.items()}
     kernel = product_kernel(ProductForm(f16, f16, *axes[record.key.digest]))
-    made = UndecidedKernel.of(kernel, sizes, (), {}, "sm_90a")
+    made = TunableKernel.of(kernel, sizes, (), {}, "sm_90a")
     buckets = {dim: bucket(n[-1]) for dim, n in ends.items()} if of_bucket else {}
-    return made.for_all_batches() if in_one_order else made, buckets
+    return made.for_all_batches() if in_fixed_order else made, buckets
 
 
 def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
@@ -375,17 +375,17 @@ def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
         open_tiles, buckets = open_tiles_of(record, axes)
         assert open_tiles.key(buckets) == record.key
         told = open_tiles.of_record(open_tiles.on_record(buckets).found, buckets, "")
-        assert "a record in" in told.reason and {s.name: n for s, n in told.point.items()} == record.choice
+        assert "a record in" in told.reason and {s.name: n for s, n in told.config.items()} == record.choice
 
 
 def test_what_was_measured_near_the_end_of_a_bucket_serves_all_of_it(monkeypatch):
     """Weights of 4096x14336 have no record of 16384, but one of their bucket."""
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
-    open_tiles = UndecidedKernel.of(product_kernel(ProductForm(f16, f16)), {}, (), {}, "sm_90a").for_all_batches()
+    open_tiles = TunableKernel.of(product_kernel(ProductForm(f16, f16)), {}, (), {}, "sm_90a").for_all_batches()
     buckets = {M: bucket(256), N: bucket(4096), K: bucket(14336)}
     chosen = open_tiles.choices(buckets)[0]
     measured = next(undecided_products({M: 256, N: 4096, K: 14336})).for_all_batches().choices({})[0]
-    assert "a record in" in chosen.reason and chosen.point == measured.point
+    assert "a record in" in chosen.reason and chosen.config == measured.config
 
 
 def test_sums_in_one_order_have_records_of_their_own(monkeypatch):
@@ -396,7 +396,7 @@ def test_sums_in_one_order_have_records_of_their_own(monkeypatch):
     assert one_order.key({}).sizes == "K=14336,M=128,N=4096,sums=one_order" != any_order.key({}).sizes
     chosen = [one.choices({})[0] for one in (any_order, one_order)]
     assert all("a record in" in one.reason and not one.notes for one in chosen)
-    assert [(*one.tiles.values(), one.buffers) for one in chosen] == [(64, 128, 64, 8), (64, 64, 128, 6)]
+    assert [(*one.tiles.values(), one.num_stages) for one in chosen] == [(64, 128, 64, 8), (64, 64, 128, 6)]
 
 
 def test_what_ships_for_one_layout_is_not_called_stale_for_another(monkeypatch):
@@ -427,17 +427,17 @@ def own_product(space, clamped=False):
 def test_a_kernel_of_ones_own_has_the_records_of_the_product_that_it_computes(space, monkeypatch):
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
     sizes = {M: 128, N: 4096, K: 14336}
-    own = UndecidedKernel.of(own_product(space), sizes, (), {}, "sm_90a")
+    own = TunableKernel.of(own_product(space), sizes, (), {}, "sm_90a")
     chosen, ours = own.choices({})[0], next(undecided_products(sizes)).choices({})[0]
-    assert "a record in" in chosen.reason and (chosen.point, chosen.order) == (ours.point, ours.order)
-    other = UndecidedKernel.of(own_product(space, clamped=True), sizes, (), {}, "sm_90a").choices({})[0]
+    assert "a record in" in chosen.reason and (chosen.config, chosen.order) == (ours.config, ours.order)
+    other = TunableKernel.of(own_product(space, clamped=True), sizes, (), {}, "sm_90a").choices({})[0]
     assert "a record in" not in other.reason and not other.notes
 
 
 def test_a_kernel_of_ones_own_has_its_own_records_first(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     sizes = {M: 128, N: 4096, K: 14336}
-    own = UndecidedKernel.of(own_product(SHARED_ADDRESS_SPACE), sizes, (), {}, "sm_90a")
+    own = TunableKernel.of(own_product(SHARED_ADDRESS_SPACE), sizes, (), {}, "sm_90a")
     add(record(key=own.key({}), choice={"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64}), tmp_path)
     assert [*own.choices({})[0].tiles.values()] == [128, 32, 64]
 
@@ -445,7 +445,7 @@ def test_a_kernel_of_ones_own_has_its_own_records_first(tmp_path, monkeypatch):
 def test_who_asks_for_shared_memory_tells_kernels_apart_where_that_is_heard():
     spaces = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
     for target, count in (("sm_90a", 1), ("gfx942", 2)):
-        made = [UndecidedKernel.of(own_product(space), {M: 64, N: 64, K: 64}, (), {}, target) for space in spaces]
+        made = [TunableKernel.of(own_product(space), {M: 64, N: 64, K: 64}, (), {}, target) for space in spaces]
         assert len({one.digest for one in made}) == count
 
 

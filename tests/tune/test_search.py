@@ -10,17 +10,17 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 from tilewave import *
 from tilewave.bench.tuning import tune, without_tiles
 from tilewave.errors import SymbolError
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.neighbours import likeness
 from tilewave.tune.records import merged
-from tilewave.tune.search import ALIKE, UNFINISHED, PointTime, candidates, search, unlike_each_other
+from tilewave.tune.search import REPLAY, UNFINISHED, ConfigTime, candidates, search, unlike_each_other
 from tilewave.tune.store import FILE
 
 SIZES = {M: 512, N: 512, K: 512}
 
 
 def open_tiles(target="sm_90a", within=None, sizes=SIZES, kernel=None):
-    return UndecidedKernel.of(kernel or gemm(), sizes, (), {}, target, within)
+    return TunableKernel.of(kernel or gemm(), sizes, (), {}, target, within)
 
 
 class Clock:
@@ -29,21 +29,21 @@ class Clock:
     def __init__(self, rule, most=10**6):
         self.rule, self.seen, self.most = rule, [], most
 
-    def __call__(self, points):
+    def __call__(self, configs):
         found = []
-        for point in points:
+        for config in configs:
             if len(self.seen) >= self.most:
                 raise KeyboardInterrupt
-            self.seen.append(point.text)
-            answer = self.rule(point)
-            found.append(answer if isinstance(answer, PointTime) else PointTime(answer, 1e-9, 9))
+            self.seen.append(config.text)
+            answer = self.rule(config)
+            found.append(answer if isinstance(answer, ConfigTime) else ConfigTime(answer, 1e-9, 9))
         return found
 
 
-def area(point):
+def area(config):
     """The smallest tile is the fastest; of two, the one that is less deep, and says least beside it."""
-    rows, cols, depth = (point.point[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K))
-    return 1e-9 * rows * cols * depth + 1e-7 * depth + 1e-6 * (len(point.point) - 3)
+    rows, cols, depth = (config.config[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K))
+    return 1e-9 * rows * cols * depth + 1e-7 * depth + 1e-6 * (len(config.config) - 3)
 
 
 def recorded(directory):
@@ -71,8 +71,8 @@ def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
 def told_of_each_other(found):
     """How much of each other's times points tell; each tells all of its own."""
     machine, problem = open_tiles().machine, open_tiles().problem
-    places = np.array([machine.traits(problem.cut(one.point)) for one in found])
-    return likeness(places, places, ALIKE).sum() - len(found)
+    places = np.array([machine.traits(problem.cut(one.config)) for one in found])
+    return likeness(places, places, REPLAY).sum() - len(found)
 
 
 def test_runs_go_to_points_that_do_not_tell_of_each_other():
@@ -107,8 +107,8 @@ def test_exhaustive_is_every_legal_point(tmp_path):
 def test_a_point_without_a_time_is_reported_and_never_chosen(tmp_path):
     wrong = min(candidates(open_tiles(), "measured", 8), key=area).text
 
-    def rule(point):
-        return PointTime(None, why="its result is wrong") if point.text == wrong else area(point)
+    def rule(config):
+        return ConfigTime(None, why="its result is wrong") if config.text == wrong else area(config)
 
     found = search(open_tiles(), "measured", Clock(rule), tmp_path, runs=8)
     assert found.winner.text != wrong
@@ -118,15 +118,15 @@ def test_a_point_without_a_time_is_reported_and_never_chosen(tmp_path):
 
 
 def test_where_nothing_has_a_time_the_model_decides_and_the_record_says_so(tmp_path):
-    found = search(open_tiles(), "measured", Clock(lambda p: PointTime(None, why="refused")), tmp_path, runs=3)
+    found = search(open_tiles(), "measured", Clock(lambda p: ConfigTime(None, why="refused")), tmp_path, runs=3)
     assert (found.record.how, found.record.tried, found.record.measured) == ("model", 0, None)
 
 
 def test_a_difference_within_the_spread_changes_nothing(tmp_path):
     first = open_tiles().predicted({})[0].text
 
-    def rule(point):
-        return PointTime(1.00e-5 if point.text == first else 0.95e-5, 1e-6, 9)
+    def rule(config):
+        return ConfigTime(1.00e-5 if config.text == first else 0.95e-5, 1e-6, 9)
 
     found = search(open_tiles(), "measured", Clock(rule), tmp_path, runs=4)
     assert found.winner.text == first
@@ -152,9 +152,9 @@ def test_batches_are_compared_by_the_point_that_is_in_all_of_them(tmp_path):
     """A machine that gets twice as slow on its way makes no point slower than it is."""
     clock = Clock(area)
 
-    def measure(points):
+    def measure(configs):
         slow = 1 + len(clock.seen) // 5
-        return [PointTime(one.seconds * slow, one.spread, one.rounds) for one in clock(points)]
+        return [ConfigTime(one.seconds * slow, one.spread, one.rounds) for one in clock(configs)]
 
     found = search(open_tiles(), "exhaustive", measure, tmp_path)
     for one in found.tried:
@@ -186,8 +186,8 @@ def test_tune_narrows_and_widens_the_space():
 
 def test_the_choice_is_among_what_tune_names():
     options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(BLOCK_M=(128,), BLOCK_N=(32, 64)))
-    point = wave_compile(options, gemm()).choice.point
-    assert point[BLOCK_M] == 128 and point[BLOCK_N] in (32, 64)
+    config = wave_compile(options, gemm()).choice.config
+    assert config[BLOCK_M] == 128 and config[BLOCK_N] in (32, 64)
 
 
 def test_a_kernel_brings_its_own_tune_and_options_go_before_it():
@@ -195,9 +195,9 @@ def test_a_kernel_brings_its_own_tune_and_options_go_before_it():
     def double(x: Memory[M, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
         write(read(x) * 2.0, y)
 
-    assert wave_compile(WaveCompileOptions(subs={M: 9}, target="cpu"), double).choice.point == {BLOCK_M: 3}
+    assert wave_compile(WaveCompileOptions(subs={M: 9}, target="cpu"), double).choice.config == {BLOCK_M: 3}
     options = WaveCompileOptions(subs={M: 9}, target="cpu", tune=Tune(BLOCK_M=2))
-    assert wave_compile(options, double).choice.point == {BLOCK_M: 2}
+    assert wave_compile(options, double).choice.config == {BLOCK_M: 2}
 
 
 def test_orders_that_tune_names_are_the_ones_tried():
@@ -256,7 +256,7 @@ def test_what_was_tuned_is_what_is_compiled(tmp_path, monkeypatch):
     within = Tune(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
     tune(kernel, sizes, "cpu", "model", within=within, records=tmp_path)
     one = wave_compile(WaveCompileOptions(subs=sizes, target="cpu"), kernel)
-    assert {*one.choice.point.values()} == {16} and "a record in" in one.choice.reason
+    assert {*one.choice.config.values()} == {16} and "a record in" in one.choice.reason
 
 
 def test_a_record_at_the_largest_sizes_of_a_bucket_serves_its_calls(tmp_path, monkeypatch):
@@ -266,7 +266,7 @@ def test_a_record_at_the_largest_sizes_of_a_bucket_serves_its_calls(tmp_path, mo
         kernel, {M: 64, N: 64, K: 64}, "cpu", "model", within=Tune(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16), records=tmp_path
     )
     one = open_tiles("cpu", sizes={}, kernel=kernel)
-    assert {*one.choices({M: 6, N: 6, K: 6})[0].point.values()} == {16}
+    assert {*one.choices({M: 6, N: 6, K: 6})[0].config.values()} == {16}
     assert "the model" in one.choices({M: 7, N: 6, K: 6})[0].reason
 
 

@@ -10,24 +10,24 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
 from tilewave.errors import ConstraintError
-from tilewave.ir.ops import AwaitEarlier
+from tilewave.ir.ops import WaitPriorLaunch
 from tilewave.ir.rewrite import walk
 from tilewave.runtime.arrays import view
 from tilewave.tune.choose import rank
-from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.default import TunableKernel, machine_of
 from tilewave.tune.fitted import HOST
 from tilewave.tune.gpu_room import Loading, WholeRounds
 from tilewave.tune.host import HostTiles
-from tilewave.tune.measured import EVEN, H200, IN_PLACE, ONE_ORDER, SMALL, measured_launches
+from tilewave.tune.measured import BATCH_INVARIANT, EVEN, H200, IN_PLACE, SMALL, measured_launches
 from tilewave.tune.neighbours import AT_ONCE, COUNT, neighbours_in, neighbours_of
-from tilewave.tune.space import BUFFERS, KNOBS, NO_COVERING, SPLIT, Covering
+from tilewave.tune.space import KNOBS, NO_COVERING, NUM_STAGES, SPLIT, Covering
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
 OPERANDS = {"N": ((M, K), (K, N)), "T": ((K, M), (N, K))}
 
 
 def undecided(shape, target="sm_90a", kernel=None):
-    return UndecidedKernel.of(kernel or product(), sized(shape), (), {}, target)
+    return TunableKernel.of(kernel or product(), sized(shape), (), {}, target)
 
 
 def product(layout="NT"):
@@ -39,9 +39,9 @@ def sized(shape):
     return dict(zip((M, N, K), shape, strict=True))
 
 
-def cut(shape, tile, target="sm_90a", layout="NT", in_one_order=False, **knobs):
-    point = dict(zip(BLOCKS, tile, strict=True)) | {s: knobs[s.name] for s in KNOBS if s.name in knobs}
-    return replace(problem(shape, target, layout), in_one_order=in_one_order).cut(point)
+def cut(shape, tile, target="sm_90a", layout="NT", in_fixed_order=False, **knobs):
+    config = dict(zip(BLOCKS, tile, strict=True)) | {s: knobs[s.name] for s in KNOBS if s.name in knobs}
+    return replace(problem(shape, target, layout), in_fixed_order=in_fixed_order).cut(config)
 
 
 @cache
@@ -56,8 +56,8 @@ def rows():
 
 
 def work_of(launch):
-    knobs = {"split": launch.split} | ({"buffers": launch.buffers} if launch.buffers else {})
-    return cut(launch.shape, launch.tile, layout=launch.layout, in_one_order=launch.in_one_order, **knobs)
+    knobs = {"split": launch.split} | ({"buffers": launch.num_stages} if launch.num_stages else {})
+    return cut(launch.shape, launch.tile, layout=launch.layout, in_fixed_order=launch.in_fixed_order, **knobs)
 
 
 def test_the_error_that_is_said_is_the_one_that_is_left(rows):
@@ -89,7 +89,7 @@ def shares_of(*files):
 
 
 def test_the_tile_predicted_best_loses_little():
-    found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN, *IN_PLACE, *ONE_ORDER)))
+    found = shares_of(*(file for file in H200 if file not in (*SMALL, *EVEN, *IN_PLACE, *BATCH_INVARIANT)))
     assert len(found) >= 264
     assert mean(found) >= 0.965 and min(found) >= 0.82
 
@@ -115,7 +115,7 @@ def test_of_odd_operands_that_lanes_load_where_they_lie_the_tile_predicted_best_
 
 
 def test_in_one_order_the_tile_predicted_best_loses_little():
-    found = shares_of(*ONE_ORDER)
+    found = shares_of(*BATCH_INVARIANT)
     assert len(found) >= 60
     assert mean(found) >= 0.965 and min(found) >= 0.82
 
@@ -249,7 +249,7 @@ def test_the_model_knows_which_launches_start_when_others_have_ended(shape, tile
     """Of the last, two fit on a processor, and there are more than processors: they start early as they find room."""
     options = WaveCompileOptions(subs={**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}, target="sm_90a")
     lanes, work = wave_compile(options, product()).build.lanes, cut(shape, tile)
-    is_early = any(isinstance(op, AwaitEarlier) for op in walk(lanes.body))
+    is_early = any(isinstance(op, WaitPriorLaunch) for op in walk(lanes.body))
     assert machine_of("sm_90a").streams_to_neighbours(work) == streams == (not is_early)
 
 
@@ -262,22 +262,26 @@ def test_parts_that_come_one_by_one_are_waited_for():
 
 def test_registers_leave_room_for_one_workgroup_of_several_groups():
     machine = machine_of("sm_90a")
-    assert machine.resident(cut((3, 12160, 1728), (8, 128, 64), buffers=3)) == 1
-    assert machine.resident(cut((3, 12160, 1728), (8, 64, 64), buffers=6)) == 4
-    assert machine.resident(cut((216, 5760, 704), (64, 192, 64), buffers=3)) == 2
-    assert machine.resident(cut((216, 5760, 704), (64, 256, 64), buffers=3)) == 1
+    assert machine.resident(cut((3, 12160, 1728), (8, 128, 64), num_stages=3)) == 1
+    assert machine.resident(cut((3, 12160, 1728), (8, 64, 64), num_stages=6)) == 4
+    assert machine.resident(cut((216, 5760, 704), (64, 192, 64), num_stages=3)) == 2
+    assert machine.resident(cut((216, 5760, 704), (64, 256, 64), num_stages=3)) == 1
 
 
 def test_where_the_next_launch_finds_room_arrays_are_still_in_l2():
     """Measured: 7.3 µs with 6 stages, of which four workgroups fit on a unit, and 13.2 µs with 12."""
     machine = machine_of("sm_90a")
-    few, many = (machine.predict(cut((3, 12160, 1728), (8, 64, 64), layout="NN", buffers=n)).seconds for n in (6, 12))
+    few, many = (
+        machine.predict(cut((3, 12160, 1728), (8, 64, 64), layout="NN", num_stages=n)).seconds for n in (6, 12)
+    )
     assert few < 0.75 * many
 
 
 def test_few_places_in_shared_memory_wait_for_copies():
     machine = machine_of("sm_90a")
-    two, three, six = (machine.predict(cut((4096, 4096, 4096), (128, 128, 64), buffers=n)).seconds for n in (2, 3, 6))
+    two, three, six = (
+        machine.predict(cut((4096, 4096, 4096), (128, 128, 64), num_stages=n)).seconds for n in (2, 3, 6)
+    )
     assert two > three > six
 
 
@@ -285,19 +289,19 @@ def test_few_places_in_shared_memory_wait_for_copies():
 def test_the_compiler_takes_what_is_legal(target):
     open_tiles = undecided((512, 512, 512), target)
     ranked = rank(open_tiles.problem, open_tiles.space, open_tiles.machine)
-    corners = [*ranked.legal[:2], *sorted(ranked.legal, key=lambda p: -math.prod(p.point.values()))[:3]]
+    corners = [*ranked.legal[:2], *sorted(ranked.legal, key=lambda p: -math.prod(p.config.values()))[:3]]
     for one in corners:
-        options = WaveCompileOptions(subs={**sized((512, 512, 512)), **one.point}, target=target)
+        options = WaveCompileOptions(subs={**sized((512, 512, 512)), **one.config}, target=target)
         assert wave_compile(options, open_tiles.kernel).resources.shared_bytes > 0
 
 
 def test_the_compiler_refuses_what_registers_make_illegal():
     open_tiles = undecided((512, 512, 512))
     refused = 0
-    for point in open_tiles.space.points():
-        if open_tiles.machine.refused(open_tiles.problem.cut(point)) == "registers":
+    for config in open_tiles.space.configs():
+        if open_tiles.machine.refused(open_tiles.problem.cut(config)) == "registers":
             refused += 1
-            options = WaveCompileOptions(subs={**sized((512, 512, 512)), **point}, target="sm_90a")
+            options = WaveCompileOptions(subs={**sized((512, 512, 512)), **config}, target="sm_90a")
             with pytest.raises(ConstraintError, match="sums to hold"):
                 wave_compile(options, open_tiles.kernel)
     assert refused
@@ -317,7 +321,7 @@ def test_illegal_points_are_counted_by_what_there_is_too_little_of():
 
 def test_stages_and_parts_are_decisions_too():
     values = {d.symbol: d.values for d in undecided((512, 512, 4096)).space.decisions}
-    assert values[BUFFERS] == (0, 3, 6, 8, 12) and values[SPLIT] == (0, 2, 4, 8, 16, 32)
+    assert values[NUM_STAGES] == (0, 3, 6, 8, 12) and values[SPLIT] == (0, 2, 4, 8, 16, 32)
     for target in ("gfx942", "cpu"):
         assert undecided((512, 512, 4096), target).space.without(*BLOCKS, *KNOBS).decisions == ()
         assert SPLIT not in undecided((512, 512, 4096), target).space.symbols
@@ -331,18 +335,18 @@ def test_what_the_author_cuts_is_no_decision_unless_its_number_is_open():
 
 
 def test_the_compiler_takes_stages_and_parts_as_chosen():
-    tune = Tune(BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, buffers=3, split=4)
+    tune = Tune(BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, num_stages=3, split=4)
     one = wave_compile(WaveCompileOptions(subs=sized((16, 512, 4096)), target="sm_90a", tune=tune), product())
-    assert one.choice.point == {BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 64, BUFFERS: 3, SPLIT: 4}
+    assert one.choice.config == {BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 64, NUM_STAGES: 3, SPLIT: 4}
     kernel = gemm(out=f16, epilogue=lambda x: cast(x, f16), constraints=[SplitConstraint(K, 4)])
     subs = sized((16, 512, 4096)) | {BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 64}
-    assert one.asm == wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", buffers=3), kernel).asm
+    assert one.asm == wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", num_stages=3), kernel).asm
     assert "buffers=3, split=4 to keep it" in str(one.why())
 
 
 def test_stages_that_the_options_say_are_kept():
-    options = WaveCompileOptions(subs=sized((512, 512, 512)), target="sm_90a", buffers=3)
-    assert wave_compile(options, product()).choice.buffers == 3
+    options = WaveCompileOptions(subs=sized((512, 512, 512)), target="sm_90a", num_stages=3)
+    assert wave_compile(options, product()).choice.num_stages == 3
 
 
 def test_a_long_sum_of_few_tiles_is_predicted_faster_in_parts():
@@ -357,8 +361,8 @@ def test_points_that_say_what_is_done_anyway_are_not_tried_again():
     open_tiles = undecided((4096, 4096, 4096))
     machine = open_tiles.machine
     same = machine.stages(cut((4096, 4096, 4096), (64, 64, 64)))
-    assert machine.is_repeated(cut((4096, 4096, 4096), (64, 64, 64), buffers=same))
-    assert not machine.is_repeated(cut((4096, 4096, 4096), (64, 64, 64), buffers=same - 1))
+    assert machine.is_repeated(cut((4096, 4096, 4096), (64, 64, 64), num_stages=same))
+    assert not machine.is_repeated(cut((4096, 4096, 4096), (64, 64, 64), num_stages=same - 1))
 
 
 # -- how operands come there ------------------------------------------------------------------------------------------
@@ -371,7 +375,7 @@ def test_who_brings_operands_is_who_the_compiler_lets_bring_them(shape, layout):
         WaveCompileOptions(subs=sized(shape) | dict(zip(BLOCKS, (128, 128, 64), strict=True)), target="sm_90a"),
         product(layout),
     )
-    copied = [row for row in one.why() if row.step == "repack_rows"]
+    copied = [row for row in one.why() if row.step == "pack_unaligned"]
     found = machine_of("sm_90a").loading(cut(shape, (128, 128, 64), layout=layout))
     assert found is (Loading.REPACKED if copied else Loading.AS_THEY_LIE)
 
@@ -394,7 +398,7 @@ def test_odd_operands_are_left_where_they_lie_as_calls_leave_them(shape, layout)
     subs = sized(shape) | dict(zip(BLOCKS, tile, strict=True))
     one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
     planned = one.build.program.plan_for([view(np.empty(p.shape, np.float16)) for p in one.parameters])
-    copied = Loading.REPACKED if planned.repacked else Loading.AS_THEY_LIE
+    copied = Loading.REPACKED if planned.packed_copies else Loading.AS_THEY_LIE
     expected = Loading.BY_LANES if planned.variant.is_plain else copied
     assert machine_of("sm_90a").loading(cut(shape, tile, layout=layout)) is expected
 
@@ -450,7 +454,7 @@ def test_tiles_that_make_up_whole_rounds_are_tried():
     one = undecided((5000, 5000, 5000))
     chosen = one.predicted({})[0]
     assert [*chosen.tiles.values()] == [152, 256, 64]
-    assert one.machine.stages(one.problem.cut(chosen.point)) == 4
+    assert one.machine.stages(one.problem.cut(chosen.config)) == 4
 
 
 def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():
@@ -458,7 +462,7 @@ def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings()
     lanes may be as quick: these are left out."""
     one = undecided((4, 3776, 3136), kernel=product("TN"))
     one = replace(one, space=one.space.without(SPLIT))
-    assert one.machine.loading(one.problem.cut(one.choices()[0].point)) is not Loading.BY_LANES
+    assert one.machine.loading(one.problem.cut(one.choices()[0].config)) is not Loading.BY_LANES
 
 
 def test_more_work_never_takes_less_time():
@@ -492,11 +496,11 @@ def test_many_threads_want_more_tiles():
     def tiles(threads):
         open_tiles = undecided((512, 512, 512), "cpu")
         best = rank(open_tiles.problem, open_tiles.space, host(threads)).legal[0]
-        return open_tiles.problem.cut(best.point).tasks
+        return open_tiles.problem.cut(best.config).tasks
 
     assert tiles(64) > tiles(1)
 
 
 def test_one_row_takes_a_tile_of_one_row():
     open_tiles = undecided((1, 4096, 4096), "cpu")
-    assert open_tiles.choices()[0].point[BLOCK_M] == 1
+    assert open_tiles.choices()[0].config[BLOCK_M] == 1

@@ -6,14 +6,14 @@ import re
 import pytest
 
 from tilewave.view.tuning_page import TunedPage, tuning_page
-from tilewave.view.tuning_plot import TimeAxis, TuningPoint, seconds_told
+from tilewave.view.tuning_plot import TimeAxis, TuningConfig, seconds_text
 
 POINTS = (
-    TuningPoint("BLOCK=64", 1e-5, 1.1e-5, 1e-7, "chosen", "products"),
-    TuningPoint("BLOCK=32", 0.9e-5, 1.3e-5, 2e-7, "model", "L2"),
-    TuningPoint("BLOCK=16", 2e-5, 4e-5, 2e-7, "timed", "L2"),
-    TuningPoint("BLOCK=8", 4e-5, None, 0.0, "untimed", "memory"),
-    TuningPoint("BLOCK=<4>", 5e-5, None, 0.0, "untimed", "memory", "its result is wrong & so on"),
+    TuningConfig("BLOCK=64", 1e-5, 1.1e-5, 1e-7, "chosen", "products"),
+    TuningConfig("BLOCK=32", 0.9e-5, 1.3e-5, 2e-7, "model", "L2"),
+    TuningConfig("BLOCK=16", 2e-5, 4e-5, 2e-7, "timed", "L2"),
+    TuningConfig("BLOCK=8", 4e-5, None, 0.0, "untimed", "memory"),
+    TuningConfig("BLOCK=<4>", 5e-5, None, 0.0, "untimed", "memory", "its result is wrong & so on"),
 )
 
 
@@ -39,7 +39,7 @@ def test_names_are_no_markup_and_nothing_is_fetched():
 
 
 def test_a_right_prediction_lies_on_the_diagonal():
-    text = page((TuningPoint("a", 1e-5, 1e-5, 0.0, "chosen", ""), TuningPoint("b", 1e-4, 2e-5, 0.0, "timed", "")))
+    text = page((TuningConfig("a", 1e-5, 1e-5, 0.0, "chosen", ""), TuningConfig("b", 1e-4, 2e-5, 0.0, "timed", "")))
     x, y = map(float, re.search(r'cx="([\d.]+)" cy="([\d.]+)" r="6.5"', text).groups())
     left, bottom, right, top = map(float, re.search(r'd="M(\S+) (\S+)L(\S+) (\S+)"[^>]*class="key"', text).groups())
     assert (x - left) / (right - left) == pytest.approx((bottom - y) / (bottom - top), abs=0.01)
@@ -49,7 +49,7 @@ def test_a_right_prediction_lies_on_the_diagonal():
     ("seconds", "told"), [(1.5, "1.5 s"), (0.9999e-3, "1 ms"), (9.996e-4, "1 ms"), (9.99e-4, "999 µs"), (2e-9, "2 ns")]
 )
 def test_times_have_three_digits(seconds, told):
-    assert seconds_told(seconds) == told
+    assert seconds_text(seconds) == told
 
 
 def test_ticks_are_round_and_inside():

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Loop, While
-from tilewave.ir.placements import lies_in
+from tilewave.ir.ops import Barrier, CopyAsyncChunks, Loop, WaitAsync, While
+from tilewave.ir.placements import is_in
 
 Touched = Callable[[Op], tuple[Value, ...]]
 
@@ -69,18 +69,18 @@ class Handovers:
             elif self._is_access(op):
                 stored = max(stored, Stored.AHEAD)
             for inner in op.blocks:
-                behind = self._walk(inner, stored)
-                if isinstance(op, (Loop, While)) and behind:
-                    behind = self._walk(inner, Stored.AROUND)  # a second pass, for accesses across the back edge
-                if isinstance(op, While) and behind:
-                    behind = Stored.AROUND  # a while loop exits at its condition, after the back edge
-                stored = max(stored, behind)
+                after = self._walk(inner, stored)
+                if isinstance(op, (Loop, While)) and after:
+                    after = self._walk(inner, Stored.AROUND)  # a second pass, for accesses across the back edge
+                if isinstance(op, While) and after:
+                    after = Stored.AROUND  # a while loop exits at its condition, after the back edge
+                stored = max(stored, after)
         return stored
 
     def _is_access(self, op: Op) -> bool:
         if isinstance(op, CopyAsyncChunks):
             return op.memory.name in self._by_hand
-        return any(lies_in(v, "shared") for v in self._touched(op))
+        return any(is_in(v, "shared") for v in self._touched(op))
 
 
 class Transits:
@@ -101,13 +101,13 @@ class Transits:
                     self._found.add(id(op))
                 case CopyAsyncChunks():
                     comes = True
-                case AwaitAsync(pending):
+                case WaitAsync(pending):
                     comes = comes and pending > 0
                 case _:
                     pass  # no other op starts an asynchronous copy or waits for one
             for inner in op.blocks:
-                behind = self._walk(inner, comes)
+                after = self._walk(inner, comes)
                 if isinstance(op, (Loop, While)):
-                    behind = self._walk(inner, comes or behind)  # a second pass, for copies across the back edge
-                comes = comes or behind
+                    after = self._walk(inner, comes or after)  # a second pass, for copies across the back edge
+                comes = comes or after
         return comes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
-from tilewave.analysis.ties import TileLayouts
+from tilewave.analysis.tied_layouts import TileLayouts
 from tilewave.ir.ops import Convert
 from tilewave.layouts.conversions import WORD_BYTES, Conversion, conversion
 from tilewave.layouts.formulas import Layout, as_linear

@@ -12,7 +12,7 @@ from tilewave.machine.matrix import BY_NAME, MatrixInstruction
 
 def instruction_of(op: Mma) -> MatrixInstruction:
     if not op.instruction:
-        raise lacking("choose_instructions", "this product has no matrix instruction yet", op.loc)
+        raise lacking("select_mma", "this product has no matrix instruction yet", op.loc)
     return BY_NAME[op.instruction]
 
 

@@ -18,16 +18,16 @@ from math import prod
 
 from tilewave.analysis.instructions import fragment_of
 from tilewave.analysis.loads import memory_order
-from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args, part_of
+from tilewave.analysis.tied_layouts import Ties, TileLayouts, bodies, carried, carried_args, part_of
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
     Convert,
     Elementwise,
+    ExtractSlice,
     HandOver,
     Loop,
     Mma,
-    Part,
     Permute,
     Read,
     Reduce,
@@ -37,7 +37,7 @@ from tilewave.ir.ops import (
     Write,
     WriteThrough,
 )
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import blocks, linear
@@ -58,7 +58,7 @@ class LayoutsNeeded:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
         self.needed: dict[Value, list[TileLayouts]] = {}
-        self.misfits: dict[Value, list[Op]] = {}
+        self.unaligned_arrays: dict[Value, list[Op]] = {}
         self._had: dict[tuple[Value, TileLayouts], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
@@ -99,13 +99,13 @@ class LayoutsNeeded:
 
     def _is_met(self, v: Value) -> bool:
         maker = self._makers.get(v)
-        return isinstance(maker, Read) and lies_in(maker.memory, "shared") and len(self._reduced[v]) == 1
+        return isinstance(maker, Read) and is_in(maker.memory, "shared") and len(self._reduced[v]) == 1
 
     def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
         """Return the axes of v in the order of the memory it is made from, and the bytes of an element there."""
         op = self._makers.get(v)
         match op:
-            case Read() if lies_in(op.memory, "global"):
+            case Read() if is_in(op.memory, "global"):
                 return memory_order(op), v.type.dtype.bytes
             case Permute(x, axes):
                 found = self._memory_order(x)
@@ -163,7 +163,7 @@ class LayoutsNeeded:
     def is_held(self, operand: Value) -> bool:
         """Return whether lanes hold an operand of a warpgroup's MMA; else it is read from shared memory."""
         maker = self._makers.get(operand)
-        return not (isinstance(maker, Read) and lies_in(maker.memory, "shared"))
+        return not (isinstance(maker, Read) and is_in(maker.memory, "shared"))
 
     def _as_read(self, v: Value) -> TileLayouts | None:
         op = self._makers.get(v)
@@ -245,12 +245,12 @@ class LayoutsNeeded:
                 return [(x, tuple(layout.permuted(back) for layout in spread))]
             case Elementwise():
                 return [(x, spread) for x in op.operands if _is_tile(x)]
-            case Part(x):
+            case ExtractSlice(x):
                 return [(x, self.held(x))] if self.cuts(op) in (None, spread) else []
             case _:
                 return []  # made of no tile; other ops are refused by `distribute_lanes`
 
-    def cuts(self, op: Part) -> TileLayouts | None:
+    def cuts(self, op: ExtractSlice) -> TileLayouts | None:
         """Return the layout of a slice of a tile; None where lanes hold it in other than consecutive registers."""
         return part_of(self.held(op.x), op)
 
@@ -271,7 +271,7 @@ class LayoutsNeeded:
         if not _is_tile(v):
             return
         if not self._can_be_had(v, spread) and not self._is_smaller_before(v, spread):
-            self.misfits.setdefault(v, []).append(op)
+            self.unaligned_arrays.setdefault(v, []).append(op)
         elif spread not in self.needed.setdefault(v, []):
             self.needed[v].append(spread)
 

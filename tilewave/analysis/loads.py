@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from tilewave.ir.core import Kernel, Op
 from tilewave.ir.ops import Load, LoadEach, Read, Store, StoreEach, Write
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -31,7 +31,7 @@ class LaneLoads:
 def loads_per_lane(kernel: Kernel) -> tuple[LaneLoads, ...]:
     """Return one entry for each read of global memory with a decided distribution, in program order."""
     reads = (op for op in walk(kernel.body) if isinstance(op, Read) and op.spread)
-    return tuple(_loads(op, kernel) for op in reads if lies_in(op.memory, "global"))
+    return tuple(_loads(op, kernel) for op in reads if is_in(op.memory, "global"))
 
 
 def _loads(op: Read, kernel: Kernel) -> LaneLoads:
@@ -61,7 +61,7 @@ def run_of_neighbours(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> i
 def moved_in_chunks(kernel: Kernel) -> tuple[str, ...]:
     """Return the arrays of which some access is vectorized; of others lanes move single elements."""
     moving = (op for op in walk(kernel.body) if not _moves_single_elements(op))
-    memories = (v for op in moving for v in op.operands if isinstance(v.type, Memory) and lies_in(v, "global"))
+    memories = (v for op in moving for v in op.operands if isinstance(v.type, Memory) and is_in(v, "global"))
     return tuple(dict.fromkeys(v.name for v in memories))
 
 

@@ -15,7 +15,6 @@ from tilewave.ir.ops import (
     Const,
     Convert,
     DivideBy,
-    EqualShares,
     FloorDiv,
     Iota,
     Launch,
@@ -25,10 +24,11 @@ from tilewave.ir.ops import (
     Mod,
     Mul,
     Permute,
-    RangeSharers,
     Reciprocal,
     ReciprocalShift,
     Select,
+    StreamKSplits,
+    StreamKWorkgroups,
     Sub,
     Workgroup,
     Xor,
@@ -64,9 +64,9 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
         return known(op.results[0])
     if isinstance(op, DivideBy):
         return range_of(FloorDiv(op.a, op.b, results=op.results), known)
-    if isinstance(op, RangeSharers):
+    if isinstance(op, StreamKWorkgroups):
         return 0, op.workgroups
-    if isinstance(op, EqualShares):
+    if isinstance(op, StreamKSplits):
         return 0, min(op.workgroups, max(0, known(op.steps)[1]))
     if isinstance(op, Reciprocal):
         return 0, (1 << 32) - 1

@@ -30,23 +30,23 @@ from tilewave.ir.ops import (
     Exp,
     Exp2,
     Exp2Flushed,
+    ExtractSlice,
     Fma,
     Log,
     Log2,
     Loop,
-    MatrixHeld,
     Max,
     Min,
     Mul,
     Neg,
     NotEqual,
-    Part,
+    OpaqueCopy,
     Permute,
     ReduceLanes,
     ReduceRegisters,
-    Renew,
     Select,
     Sub,
+    WgmmaRegisters,
     Yield,
 )
 
@@ -153,8 +153,8 @@ class Rescaling:
         """Return the change of a select whose sides change the same way; a constant 0 stays 0 under any power."""
         found = {self.of(v) for v in (op.a, op.b) if self.number(v) != 0.0}
         only = found.pop() if len(found) == 1 else None
-        alike = only is not None and (only.shift == NOTHING or 0.0 not in (self.number(op.a), self.number(op.b)))
-        return only if alike and self.of(op.condition) == SAME else None
+        same = only is not None and (only.shift == NOTHING or 0.0 not in (self.number(op.a), self.number(op.b)))
+        return only if same and self.of(op.condition) == SAME else None
 
     def compared(self, op: Equal | NotEqual) -> Change | None:
         """Return no change for a comparison with 0 of what changes by a power alone."""
@@ -162,7 +162,7 @@ class Rescaling:
         zero = len(changes) == 1 and changes[0] is not None and changes[0].shift == NOTHING
         return SAME if zero else None
 
-    def multiplied_as_matrices(self, op: MatrixHeld) -> Change | None:
+    def multiplied_as_matrices(self, op: WgmmaRegisters) -> Change | None:
         a, acc = self.of(op.a), self.of(op.acc)
         return acc if a == acc and a is not None and a.shift == NOTHING else None
 
@@ -217,7 +217,7 @@ def _both(a: Change | None, b: Change | None, sign: float) -> Change | None:
 
 
 RULES: dict[type[Op], Callable[[Any, Any], Change | None]] = {
-    **dict.fromkeys((Broadcast, Part, Permute, Renew), Rescaling.passed_on),
+    **dict.fromkeys((Broadcast, ExtractSlice, Permute, OpaqueCopy), Rescaling.passed_on),
     **dict.fromkeys((ReduceRegisters, ReduceLanes), Rescaling.summed),
     **dict.fromkeys((Exp, Exp2, Exp2Flushed), Rescaling.raised),
     **dict.fromkeys((Log, Log2), Rescaling.logarithm),
@@ -231,6 +231,6 @@ RULES: dict[type[Op], Callable[[Any, Any], Change | None]] = {
     Fma: Rescaling.multiplied_and_added,
     Div: Rescaling.divided,
     Select: Rescaling.chosen,
-    MatrixHeld: Rescaling.multiplied_as_matrices,
+    WgmmaRegisters: Rescaling.multiplied_as_matrices,
     Loop: Rescaling.looped,
 }

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from tilewave.analysis.index_trace import IndexRun, needed_values, tile_count, window
 from tilewave.analysis.positions import BlockScalars
-from tilewave.analysis.rounds import hands_over
-from tilewave.analysis.visits import IndexRun, needed_values, tile_count, window
+from tilewave.analysis.shared_tiles import hands_over
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Loop, Scatter, While, Write, WriteThrough
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 
 Around = tuple[Op, ...]
 """The loops around an op, the outermost first."""
@@ -39,7 +39,7 @@ def written_again(kernel: Kernel) -> set[Value]:
     position.
     """
     stores = [(op, around) for op, around in _with_loops(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
-    stores = [(op, around) for op, around in stores if lies_in(op.memory, "global")]
+    stores = [(op, around) for op, around in stores if is_in(op.memory, "global")]
     often = Counter(op.memory for op, _ in stores)
     found = {op.memory for op, _ in stores if isinstance(op, Scatter) or often[op.memory] > 1}
     looped = [(op, around) for op, around in stores if isinstance(op, Write) and around and op.memory not in found]

@@ -13,13 +13,13 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from tilewave.analysis.visits import Visit, WholeRun, element_places, want_followed
+from tilewave.analysis.index_trace import Visit, WholeRun, element_places, want_followed
 from tilewave.errors import NOWHERE, CoverageError, Loc
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Loop, Scatter, Write
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 
 OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
@@ -92,7 +92,7 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correct
 
 def stores(op: Op) -> TypeGuard[Write | Scatter]:
     """Return whether an op writes an array of the call, not a memory of a workgroup."""
-    return isinstance(op, (Write, Scatter)) and lies_in(op.memory, "global")
+    return isinstance(op, (Write, Scatter)) and is_in(op.memory, "global")
 
 
 WRITE_SOMETHING = "end it with write(tile, memory)"

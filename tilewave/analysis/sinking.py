@@ -50,7 +50,7 @@ class _Sinking:
         ops = [map_blocks(op, self.region) for op in self.of.ops]
         if not self.moved:
             return self.of
-        return with_ops(self.of, _without_unused([made for op in ops for made in self.with_memory(op)], self.moved))
+        return with_ops(self.of, _without_dead_code([made for op in ops for made in self.with_memory(op)], self.moved))
 
     def region(self, region: Block) -> Block:
         """Return a region with copies of the tiles it uses along the axes of tiles to be split."""
@@ -113,7 +113,7 @@ class _Sinking:
         return zero, (zero.result,) * rank, tuple(range(rank))
 
 
-def _without_unused(ops: Sequence[Op], moved: Collection[Value]) -> list[Op]:
+def _without_dead_code(ops: Sequence[Op], moved: Collection[Value]) -> list[Op]:
     """Return the ops without those whose tiles were moved and are unused now."""
     used = Counter(v for op in ops for v in _operands(op))
     left = []

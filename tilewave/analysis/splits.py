@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.last_round import MOST_TILES
+from tilewave.ir.stream_k import MOST_TILES
 from tilewave.ir.types import INDEX_SCALAR
 
 
@@ -59,7 +59,7 @@ class Split:
 class OpenSplit(Split):
     """A split with scalars of the launch, 0 workgroups included; bounds are stated that later passes cannot derive.
 
-    `range_sharers` is 0 where products of steps and workgroups would overflow 32 bits.
+    `stream_k_workgroups` is 0 where products of steps and workgroups would overflow 32 bits.
     """
 
     every: Any = field(kw_only=True)
@@ -79,7 +79,7 @@ class OpenSplit(Split):
 
 
 @dataclass(frozen=True)
-class EqualParts:
+class EqualSplits:
     """Split-K: each of `tiles` in `parts` of equal steps, one part per workgroup; formulas take numbers of any kind.
 
     Neighbouring workgroups have the same part of neighbouring tiles.

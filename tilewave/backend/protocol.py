@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
-from tilewave.ir.places import Places
-from tilewave.ir.reasons import Declined
+from tilewave.ir.remarks import Remark
 from tilewave.pipeline.runner import Pass, Step
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class BuildOptions:
 
     prefetched: int = 0
     """Loop steps by which loads are ahead; 0: none."""
-    buffers: int | None = None
+    num_stages: int | None = None
     """The stages of the software pipeline in shared memory; None: the target's choice."""
     instruction_set: str | None = None
     in_place: bool = False
@@ -40,7 +40,7 @@ class BuildOptions:
     """The largest values of dynamic sizes, where known; they only affect which optimizations pay."""
 
 
-CallAgain = Callable[..., int]
+ReplayedCall = Callable[..., int]
 """A replayed launch: called with the arrays, of the same layout as those of an earlier call, and optionally new scalar
 arguments as words, both in tuples. Returns 0 if launched; otherwise nothing was launched and a full call is needed.
 """
@@ -127,9 +127,9 @@ class Build(Protocol):
         found = sized(arrays, given)
         self.run(arrays, found.numbers, found.parameters)
 
-    def again(
+    def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
-    ) -> CallAgain | None:
+    ) -> ReplayedCall | None:
         """Return the replayed launch for arrays with the same layout as these, which have been run; None: a full call.
 
         `fresh` are the indices of arrays that share memory with no other array in any such call.
@@ -144,7 +144,7 @@ class Build(Protocol):
     def files(self) -> Mapping[str, bytes]:
         """Return files for inspection, by suffix."""
 
-    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+    def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         """Return remarks on what these arrays keep the code from."""
         return ()
 
@@ -153,7 +153,7 @@ class Build(Protocol):
         return array
 
     @property
-    def figures(self) -> Mapping[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         """The resources of the build, for tables and JSON."""
         return {}
 
@@ -188,7 +188,7 @@ class Build(Protocol):
         return None
 
     @property
-    def assembled_figures(self) -> Mapping[str, Any]:
+    def assembled_metrics(self) -> Mapping[str, Any]:
         """Registers, spills and occupancy from the vendor's assembler, which may take a second."""
         return {}
 
@@ -263,7 +263,7 @@ class Backend(Protocol):
         return
 
 
-def figures_of(resources: Any) -> dict[str, Any]:
+def metrics_of(resources: Any) -> dict[str, Any]:
     """Return the displayed fields of a record of resources, its loads as text and last."""
     shown = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
     return {**{name: getattr(resources, name) for name in shown}, "loads": [str(x) for x in resources.loads]}

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewave.analysis.streaming import streamed
+from tilewave.analysis.l2_residency import streamed
 from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
 from tilewave.backend.targets import targets_on
 from tilewave.bench.result import Settings, Shape
 from tilewave.compile import Compiled, WaveCompileOptions, compile_with
 from tilewave.errors import TilewaveError
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
-from tilewave.ir.places import Places
 from tilewave.kernels import gemm
 from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import Pass, pass_name
@@ -87,38 +87,38 @@ def ablation_named(name: str) -> Ablation:
 
 
 NEEDED = (
-    "repack_rows",
-    "turn_narrow_products",
-    "take_a_step",
-    "share_parts",
-    "add_up_parts",
-    "hoist_reads",
-    "mask_once",
-    "tell_whole_steps",
-    "turn_products",
-    "choose_instructions",
-    "pad_products",
+    "pack_unaligned",
+    "transpose_narrow_mma",
+    "take_first_step",
+    "split_k",
+    "serialize_split_k",
+    "licm_reads",
+    "merge_masks",
+    "mark_unmasked_steps",
+    "transpose_mma",
+    "select_mma",
+    "pad_mma",
     "shift_through_shared",
     "stage_shared",
-    "use_copy_engine",
-    "minimize_global_loads",
+    "use_tma",
+    "coalesce_loads",
     "reduce_across_waves",
     "convert_layouts",
     "place_barriers",
-    "guard_edges",
+    "predicate_edges",
     "distribute_lanes",
-    "load_in_parts",
-    "skip_whole_masks",
-    "compare_with_steps",
-    "skip_unit_factors",
-    "keep_maximum",
-    "lag_products",
-    "dissolve_loops",
-    "overlap_steps",
-    "stagger_groups",
-    "fit_shared",
-    "share_processors",
-    "carry_slots",
+    "slice_loads",
+    "drop_true_masks",
+    "hoist_mask_compares",
+    "skip_unit_rescaling",
+    "defer_rescaling",
+    "delay_dependent_mma",
+    "fold_trivial_loops",
+    "overlap_mma",
+    "ping_pong",
+    "check_shared_capacity",
+    "raise_occupancy",
+    "carry_stage_index",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,

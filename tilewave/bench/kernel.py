@@ -71,7 +71,7 @@ class Measured:
             "errors": a.errors,
             "elements": a.elements,
             "no_numbers": a.numberless,
-            "same_bits": a.same_bits,
+            "bitwise_equal": a.bitwise_equal,
             "computes_the_same": self.agrees,
             "checked_workgroups": a.workgroups,
         }
@@ -107,26 +107,26 @@ class KernelReport:
             return f"{rounds.baseline} ran alone: there is nothing to compare it with."
         if len(rounds.rounds) < FEWEST_ROUNDS:
             return f"Fewer than {FEWEST_ROUNDS} rounds cannot tell a difference from chance."
-        told = [compared(name, ratio) for name in others if (ratio := rounds.ratio(name))]
-        return f"In this run, beside {rounds.baseline}: {'; '.join(told)}."
+        passed = [compared(name, ratio) for name in others if (ratio := rounds.ratio(name))]
+        return f"In this run, beside {rounds.baseline}: {'; '.join(passed)}."
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know."""
-        told = busy(self.load)
-        told += [f"{one.contestant} is left out: {one.why}" for one in self.left_out]
+        passed = busy(self.load)
+        passed += [f"{one.contestant} is left out: {one.why}" for one in self.left_out]
         for kernel in self.kernels:
             a = kernel.accuracy
             if a.errors:
-                told.append(f"{kernel.name} is wrong and not timed")
-            if not a.same_bits:
-                told.append(f"{kernel.name} gives other bits from launch to launch, and is not timed")
+                passed.append(f"{kernel.name} is wrong and not timed")
+            if not a.bitwise_equal:
+                passed.append(f"{kernel.name} gives other bits from launch to launch, and is not timed")
             if not kernel.agrees:
-                told.append(f"{kernel.name} computes something else than {self.kernels[0].name}")
+                passed.append(f"{kernel.name} computes something else than {self.kernels[0].name}")
             if a.numberless:
                 share = f"{a.numberless} of {a.elements} elements"
-                told.append(f"{kernel.name}: {share} are no numbers, in float64 either: see what its inputs allow")
-        return told
+                passed.append(f"{kernel.name}: {share} are no numbers, in float64 either: see what its inputs allow")
+        return passed
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -214,8 +214,8 @@ def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
     (first_name, first), *others = kernels.items()
     for name, kernel in kernels.items():
         if kernel.dynamic_symbols:
-            told = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
-            raise TilewaveError(told, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
+            passed = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
+            raise TilewaveError(passed, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
     for name, kernel in others:
         if signature(kernel) != signature(first):
             raise TilewaveError(
@@ -224,8 +224,8 @@ def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
                 remedy="kernels are compared on the same arguments: give both the same sizes and dtypes",
             )
         if kernel.target != first.target:
-            told = f"{name} was compiled for {kernel.target}, but {first_name} for {first.target}"
-            raise TilewaveError(told, remedy="compile both for one target")
+            passed = f"{name} was compiled for {kernel.target}, but {first_name} for {first.target}"
+            raise TilewaveError(passed, remedy="compile both for one target")
     return first
 
 
@@ -256,12 +256,12 @@ def _checked(
     agrees: bool,
 ) -> Measured | LeftOut:
     try:
-        once, again = (_launched(contestant, kernel, arrays, device) for _ in range(2))
+        once, repeated = (_launched(contestant, kernel, arrays, device) for _ in range(2))
     except (RuntimeError, TilewaveError) as error:
         return LeftOut(contestant.name, first_line(error), is_ours=True)
     ir = kernel.kernel
     facts = contestant.name, kernel.target, ir.workgroup_count, grid_of(ir), kernel.config
-    return Measured(*facts, own.check(once, again), agrees)
+    return Measured(*facts, own.check(once, repeated), agrees)
 
 
 def _launched(contestant: Contestant, kernel: Compiled, arrays: Sequence[Array], device: Device) -> list[Array]:

@@ -98,8 +98,8 @@ def load() -> float:
 def busy(load: float) -> list[str]:
     """What a reader must know of a machine that had other work."""
     cores = os.cpu_count() or 1
-    told = f"the load was {load:.1f} on {cores} {'core' if cores == 1 else 'cores'} when this began"
-    return [f"{told}; other work makes times longer"] if load > cores / 2 else []
+    given = f"the load was {load:.1f} on {cores} {'core' if cores == 1 else 'cores'} when this began"
+    return [f"{given}; other work makes times longer"] if load > cores / 2 else []
 
 
 def commit() -> str:

@@ -68,11 +68,11 @@ class Accuracy:
     """Elements that are no number in float64 either."""
     workgroups: int
     of_workgroups: int
-    same_bits: bool
+    bitwise_equal: bool
 
     @property
     def passed(self) -> bool:
-        return self.errors == 0 and self.same_bits
+        return self.errors == 0 and self.bitwise_equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class KernelReference:
     def agrees_with(self, other: KernelReference) -> bool:
         return all(a.agrees_with(b) for a, b in zip(self.outputs, other.outputs, strict=True))
 
-    def check(self, arrays: Sequence[Array], again: Sequence[Array]) -> Accuracy:
+    def check(self, arrays: Sequence[Array], repeated: Sequence[Array]) -> Accuracy:
         """The arguments behind a call, and behind a second one."""
         found = [(output, arrays[output.at]) for output in self.outputs]
         return Accuracy(
@@ -155,7 +155,7 @@ class KernelReference:
             sum(int(np.count_nonzero(output.seen & np.isnan(_numbers(output.wide)))) for output in self.outputs),
             self.workgroups,
             self.of_workgroups,
-            all(arrays[o.at].tobytes() == again[o.at].tobytes() for o in self.outputs),
+            all(arrays[o.at].tobytes() == repeated[o.at].tobytes() for o in self.outputs),
         )
 
 

@@ -63,20 +63,20 @@ class Checked:
     contestant: str
     error: float
     bound: float
-    same_bits: bool
+    bitwise_equal: bool
     writes: DType
     is_ours: bool
 
     @property
     def passed(self) -> bool:
-        return self.error <= self.bound and (self.same_bits or not self.is_ours)
+        return self.error <= self.bound and (self.bitwise_equal or not self.is_ours)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "contestant": self.contestant,
             "relative_error": self.error if math.isfinite(self.error) else None,
             "bound": self.bound,
-            "same_bits": self.same_bits,
+            "bitwise_equal": self.bitwise_equal,
             "writes": self.writes.name,
             "passed": self.passed,
         }
@@ -135,16 +135,16 @@ class GemmReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        told = [f"{result.name}: {note}" for result in self.results for note in result.notes]
+        given = [f"{result.name}: {note}" for result in self.results for note in result.notes]
         for result in self.results:
-            told += [f"{result.name}: {f.contestant} is left out: {f.why}" for f in result.failed]
-            told += [f"{result.name}: {c.contestant} is wrong and not timed" for c in result.checks if not c.passed]
-            told += [
+            given += [f"{result.name}: {f.contestant} is left out: {f.why}" for f in result.failed]
+            given += [f"{result.name}: {c.contestant} is wrong and not timed" for c in result.checks if not c.passed]
+            given += [
                 f"{result.name}: {c.contestant} gives other bits from launch to launch"
                 for c in result.checks
-                if not c.same_bits
+                if not c.bitwise_equal
             ]
-        return tuple(told)
+        return tuple(given)
 
     def geometric_means(self, mode: str) -> dict[str, float]:
         """Of the ratios to the baseline, for each contestant that has one on every shape."""

@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def instruction_set(self) -> str:
-        return str(self.kernels[0].build.figures["instruction_set"])
+        return str(self.kernels[0].build.metrics["instruction_set"])
 
     def to_json(self) -> dict[str, Any]:
         setup, problem = self.setup, self.setup.problem

@@ -18,12 +18,12 @@ from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.choose import TileChoice
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.chosen import MOST_TRIED
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import IN_TURN, RUNS, Advance, PointTime, Spread, Tuned, search, want_strength
-from tilewave.tune.space import said_of, undecided
+from tilewave.tune.search import IN_TURN, RUNS, Advance, ConfigTime, Spread, Tuned, search, want_strength
+from tilewave.tune.space import said_of, tunable
 from tilewave.tune.store import DIRECTORY
-from tilewave.tune.taking import MOST_TRIED
 from tilewave.tune.tune import Tune
 
 ROUNDS = 9
@@ -32,28 +32,28 @@ CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class PointTimer:
+class ConfigTimer:
     """Compiles points of one kernel for one target, and times them there."""
 
-    open_tiles: UndecidedKernel
+    open_tiles: TunableKernel
     options: WaveCompileOptions
     rounds: int = ROUNDS
 
-    def __call__(self, points: Sequence[TileChoice]) -> list[PointTime]:
+    def __call__(self, configs: Sequence[TileChoice]) -> list[ConfigTime]:
         made: dict[str, Compiled] = {}
         why: dict[str, str] = {}
         rounds: Rounds | None = None
-        for point in points:
+        for config in configs:
             try:
-                made[point.text] = self.compiled(point)
+                made[config.text] = self.compiled(config)
             except TilewaveError as error:
-                why[point.text] = _line(error)
+                why[config.text] = _line(error)
         if made:
             report = measure_kernels(made, KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS))
             why |= {one.contestant: one.why for one in report.left_out}
             why |= {one.name: "its result is wrong" for one in report.kernels if not one.accuracy.passed}
             rounds = report.rounds[0] if report.rounds else None
-        return [_time(point.text, rounds, why) for point in points]
+        return [_time(config.text, rounds, why) for config in configs]
 
     def why_not(self, first: Compiled) -> str:
         """Why nothing can be timed here, and what is known instead; nothing where it can."""
@@ -66,18 +66,18 @@ class PointTimer:
     def first_compiled(self) -> tuple[TileChoice, Compiled]:
         """The best predicted point that the compiler takes; the first refusal where it takes none of the best."""
         refused: TilewaveError | None = None
-        for point in self.open_tiles.predicted({})[:MOST_TRIED]:
+        for config in self.open_tiles.predicted({})[:MOST_TRIED]:
             try:
-                made = self.compiled(point)
+                made = self.compiled(config)
                 made.build.code  # noqa: B018  it is compiled when somebody asks
             except TilewaveError as error:
                 refused = refused or error
             else:
-                return point, made
+                return config, made
         raise refused or self.open_tiles.nothing_fits()
 
-    def compiled(self, point: TileChoice) -> Compiled:
-        return wave_compile(as_chosen(self.options, point), self.open_tiles.decided(point))
+    def compiled(self, config: TileChoice) -> Compiled:
+        return wave_compile(as_chosen(self.options, config), self.open_tiles.decided(config))
 
 
 def _counted(compiled: Compiled) -> str:
@@ -87,7 +87,7 @@ def _counted(compiled: Compiled) -> str:
     try:
         each = compiled.loop_statistics.instructions_per_matrix
     except UnsupportedCode:  # it multiplies nothing
-        found = compiled.build.figures
+        found = compiled.build.metrics
         return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a unit"
     return f"; its K loop has {each:.2f} instructions for each matrix instruction"
 
@@ -119,18 +119,18 @@ def tune(
 
 def timer_for(
     kernel: WaveKernel, subs: Mapping[Symbol, Any], target: str, within: Tune | None = None, rounds: int = ROUNDS
-) -> PointTimer:
+) -> ConfigTimer:
     """Who times the points of a kernel; an error where it leaves nothing to decide, or the target has no cost model."""
     want_cost_model(target_named(target))
     free = without_tiles(kernel, subs)
     if missing := missing_sizes(free, said_of(free, subs, ())):
         pairs = ", ".join(f"{name}: …" for name in missing)
         raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=f"pass subs={{{pairs}}}")
-    if not undecided(free, subs, ()):
+    if not tunable(free, subs, ()):
         what = f"nothing to tune: {kernel.name} gives all of its tiles"
         raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
-    open_tiles = UndecidedKernel.of(free, subs, (), {}, target, within or kernel.tune)
-    return PointTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
+    open_tiles = TunableKernel.of(free, subs, (), {}, target, within or kernel.tune)
+    return ConfigTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
 
 
 def want_cost_model(target: Backend) -> None:
@@ -145,15 +145,15 @@ def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:
     """The kernel without its own values for symbols that stand where a tile stands."""
     bare = replace(kernel, subs={}, kept={})
     sizes = dict.fromkeys(unsaid_sizes(bare, {}), 1)
-    tiles = {one.symbol for one in undecided(bare, {**sizes}, ())} - set(subs)
+    tiles = {one.symbol for one in tunable(bare, {**sizes}, ())} - set(subs)
     return replace(kernel, subs={s: v for s, v in kernel.subs.items() if s not in tiles}, kept={})
 
 
-def _time(name: str, rounds: Rounds | None, why: Mapping[str, str]) -> PointTime:
+def _time(name: str, rounds: Rounds | None, why: Mapping[str, str]) -> ConfigTime:
     if name in why or rounds is None:
-        return PointTime(None, why=why.get(name, "nothing was timed"))
+        return ConfigTime(None, why=why.get(name, "nothing was timed"))
     found = rounds.time(name)
-    return PointTime(found.median, found.spread, len(rounds.rounds))
+    return ConfigTime(found.median, found.spread, len(rounds.rounds))
 
 
 def _line(error: TilewaveError) -> str:

@@ -100,13 +100,13 @@ def _measure_gemm(settings: Settings, as_json: bool, saved: Path | None, svg: Pa
         check_place(path)
     with progress("measuring", settings.pieces) as advance:
         report = measure_gemm(settings, advance)
-    told = json.dumps(report.to_json(), indent=2, allow_nan=False)
+    passed = json.dumps(report.to_json(), indent=2, allow_nan=False)
     if saved is not None:
-        save(saved, told + "\n")
+        save(saved, passed + "\n")
     if svg is not None:
         save(svg, bench_plot(bars_of(report), caption_of(report)))
     if as_json:
-        print(told)
+        print(passed)
     else:
         print_report(Console(highlight=False), report)
     if not report.passed:
@@ -149,8 +149,8 @@ def _epilogue(name: str, dtype: DType, out: DType) -> str:
         known = ", ".join(filter(None, EPILOGUES))
         raise TilewaveError(text_error(f"--epilogue: none is called `{name}`", name, 0, len(name), f"there is {known}"))
     if name and (dtype.bits != 16 or out != dtype):
-        told = f"--epilogue {name} is measured where A, B, bias and C are all f16 or all bf16, not {dtype} → {out}"
-        raise TilewaveError(told, remedy="leave --out away, and write --dtype f16")
+        passed = f"--epilogue {name} is measured where A, B, bias and C are all f16 or all bf16, not {dtype} → {out}"
+        raise TilewaveError(passed, remedy="leave --out away, and write --dtype f16")
     return name
 
 

@@ -67,8 +67,8 @@ def _rows(result: Result, mode: Mode) -> list[tuple[str | Text, ...]]:
             continue
         rate = rounds.tflops(check.contestant, result.operations)
         ratio = rounds.ratio(check.contestant)
-        told = _told(ratio, 3) if ratio else NOTHING
-        rows.append((check.contestant, _told(rate, 1), told, _error(check)))
+        given = _told(ratio, 3) if ratio else NOTHING
+        rows.append((check.contestant, _told(rate, 1), given, _error(check)))
     return [*rows, *((failed.contestant, NOTHING, NOTHING, NOTHING) for failed in result.failed)]
 
 

@@ -25,7 +25,7 @@ from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
-from tilewave.pipeline.runner import Step, pass_name, told_apart
+from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.tune import Tune
@@ -66,14 +66,14 @@ def _target_with(only: str) -> str:
     """The first target whose list has this pass, counted as its steps are: simplify, simplify_2."""
     common = [pass_name(p) for p in tile_level(None)]  # type: ignore[arg-type]
     for target in TARGETS.values():
-        if only in told_apart([*common, *map(pass_name, target.passes())]):
+        if only in numbered_apart([*common, *map(pass_name, target.passes())]):
             return target.name
     return DEFAULT_TARGET
 
 
 def named_kernels(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
     """Kernels by name; of one name, the second is name_2."""
-    named = zip(told_apart(c.name for c in kernels), kernels, strict=True)
+    named = zip(numbered_apart(c.name for c in kernels), kernels, strict=True)
     return {name: c for name, c in named if not wanted or wanted in (name, c.name)}
 
 
@@ -86,8 +86,8 @@ def _print(configs: dict[str, str], steps: dict[str, list[Step]], context: int) 
         for step in chosen:
             console.print(f"[bold]{step.name}[/bold]  {escape(step.decision)}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
             console.print(Syntax(step.diff(context), "diff", background_color="default", word_wrap=True))
-            for declined in step.declined:
-                console.print(f"[yellow]declined[/yellow]  {escape(str(declined))}", highlight=False)
+            for remarks in step.remarks:
+                console.print(f"[yellow]declined[/yellow]  {escape(str(remarks))}", highlight=False)
             console.print()
 
 

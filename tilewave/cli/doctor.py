@@ -124,11 +124,11 @@ def _devices() -> list[Diagnosis]:
 
 def _cache() -> list[Diagnosis]:
     purpose = "compiled code, for the next process (TILEWAVE_CACHE_DIR, TILEWAVE_CACHE_BYTES)"
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", CacheUnavailable)
         directory = default_directory()
     if directory is None:
-        why = str(told[0].message) if told else "off"
+        why = str(given[0].message) if given else "off"
         return [Diagnosis("cache", why, purpose, is_here=False)]
     return [Diagnosis("cache", f"{directory}: {size(held_bytes(directory))} of {size(default_limit_bytes())}", purpose)]
 

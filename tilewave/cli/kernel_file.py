@@ -72,11 +72,11 @@ def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -
             if not as_json:
                 _print(console, asked.file, reports[-1], threads)
     record = {"file": str(asked.file), "threads": threads, "reports": [report.to_json() for report in reports]}
-    told = json.dumps(record, indent=2, allow_nan=False)
+    given = json.dumps(record, indent=2, allow_nan=False)
     if saved is not None:
-        save(saved, told + "\n")
+        save(saved, given + "\n")
     if as_json:
-        print(told)
+        print(given)
     return all(report.passed for report in reports)
 
 
@@ -128,8 +128,8 @@ def _print(console: Console, file: Path, report: KernelReport, threads: int) -> 
     console.print(f"{file}, {target}, on {machine.device}, {where}", style="bold", markup=False)
     console.print(f"{signature_text(report.parameters)}; random numbers, seed {report.settings.seed}", markup=False)
     if numbers := report.settings.numbers:
-        told = ", ".join(f"{name} = {value:g}" for name, value in numbers.items())
-        console.print(f"scalar arguments: {told}", markup=False)
+        given = ", ".join(f"{name} = {value:g}" for name, value in numbers.items())
+        console.print(f"scalar arguments: {given}", markup=False)
     for config in dict.fromkeys(kernel.config for kernel in report.kernels if kernel.config):
         console.print(f"tiles: {config}", markup=False)
     console.print("\nTest 1: correctness, against the kernel's own program in float64")
@@ -164,6 +164,6 @@ def _table(rounds: Rounds) -> Table:
     ordered = [rounds.baseline, *(name for name in rounds.contestants if name != rounds.baseline)]
     for name in ordered:
         time, ratio = rounds.time(name), rounds.ratio(name)
-        told = f"{ratio.median:.3f} ± {ratio.spread:.3f}" if ratio else "1 (baseline)"
-        table.add_row(Text(name), f"{1e3 * time.median:.3f}", f"{1e3 * time.spread:.3f}", told)
+        given = f"{ratio.median:.3f} ± {ratio.spread:.3f}" if ratio else "1 (baseline)"
+        table.add_row(Text(name), f"{1e3 * time.median:.3f}", f"{1e3 * time.spread:.3f}", given)
     return table

@@ -6,14 +6,14 @@ from rich.box import SQUARE
 from rich.console import Console
 
 from tilewave.tune.choose import TileChoice, illegal_text, seconds_text
-from tilewave.tune.search import PointTime, Tried, Tuned
+from tilewave.tune.search import ConfigTime, Tried, Tuned
 from tilewave.view.tables import names, numbers, print_table
 from tilewave.view.tuning_page import TunedPage
-from tilewave.view.tuning_plot import TuningPoint
+from tilewave.view.tuning_plot import TuningConfig
 
 SHOWN = 12
 """Points of a table; --json has all."""
-NOT_TIMED = PointTime(None)
+NOT_TIMED = ConfigTime(None)
 
 
 def print_tuned(what: str, tuned: Tuned) -> None:
@@ -50,17 +50,17 @@ def page_of(what: str, tuned: Tuned) -> TunedPage:
     how = f"{record.how}: {seconds_text(record.measured or record.predicted)}"
     illegal = f"of {record.considered} points {illegal_text(tuned.winner.illegal)}"
     reasons = (*tuned.reasons, *([record.notes] if record.notes else ()))
-    facts = illegal, first.prediction.error, first.fit, reasons, tuple(_points(tuned))
+    facts = illegal, first.prediction.error, first.fit, reasons, tuple(_configs(tuned))
     return TunedPage(what, record.key.chip, tuned.winner.text, how, *facts)
 
 
-def _points(tuned: Tuned) -> list[TuningPoint]:
+def _configs(tuned: Tuned) -> list[TuningConfig]:
     tried = {one.text: one for one in tuned.tried}
-    return [_point(choice, tuned, tried.get(choice.text)) for choice in tuned.legal]
+    return [_config(choice, tuned, tried.get(choice.text)) for choice in tuned.legal]
 
 
-def _point(choice: TileChoice, tuned: Tuned, tried: Tried | None) -> TuningPoint:
+def _config(choice: TileChoice, tuned: Tuned, tried: Tried | None) -> TuningConfig:
     kind = "chosen" if choice.text == tuned.winner.text else "model" if choice is tuned.legal[0] else "timed"
     time, p = tried.time if tried else NOT_TIMED, choice.prediction
     kind = "untimed" if kind == "timed" and time.seconds is None else kind
-    return TuningPoint(choice.text, p.seconds, time.seconds, time.spread, kind, p.limit, time.why)
+    return TuningConfig(choice.text, p.seconds, time.seconds, time.spread, kind, p.limit, time.why)

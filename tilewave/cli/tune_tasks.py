@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from tilewave.bench.tuning import PointTimer, timer_for
+from tilewave.bench.tuning import ConfigTimer, timer_for
 from tilewave.bench.workers import Killed, Workers
 from tilewave.cli.diff import kernels_in, parse_sizes
 from tilewave.errors import TilewaveError
 from tilewave.runtime.cache import default_directory
 from tilewave.tune.choose import TileChoice
-from tilewave.tune.search import Batch, Measure, PointTime
+from tilewave.tune.search import Batch, ConfigTime, Measure
 from tilewave.tune.tune import Tune
 
 ENTRY = "*.entry"
@@ -38,28 +38,28 @@ class TuneTask:
     target: str
     rounds: int
     within: Tune | None
-    points: tuple[Named, ...] = ()
+    configs: tuple[Named, ...] = ()
     code: Entries = ()
     """What others have compiled of these points."""
 
-    def of(self, points: Sequence[TileChoice], code: Entries = ()) -> TuneTask:
-        return replace(self, points=tuple(map(named, points)), code=code)
+    def of(self, configs: Sequence[TileChoice], code: Entries = ()) -> TuneTask:
+        return replace(self, configs=tuple(map(named, configs)), code=code)
 
     @property
-    def timer(self) -> PointTimer:
-        return _timer(replace(self, points=(), code=()))
+    def timer(self) -> ConfigTimer:
+        return _timer(replace(self, configs=(), code=()))
 
     @property
     def choices(self) -> list[TileChoice]:
-        return [self.timer.open_tiles.at(dict(values), order) for values, order in self.points]
+        return [self.timer.open_tiles.at(dict(values), order) for values, order in self.configs]
 
 
-def named(point: TileChoice) -> Named:
-    return tuple((s.name, n) for s, n in point.point.items()), point.order
+def named(config: TileChoice) -> Named:
+    return tuple((s.name, n) for s, n in config.config.items()), config.order
 
 
 @cache
-def _timer(task: TuneTask) -> PointTimer:
+def _timer(task: TuneTask) -> ConfigTimer:
     """The kernel is found by its number: files are run in the order in which they stand."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(task.file).name
@@ -68,7 +68,7 @@ def _timer(task: TuneTask) -> PointTimer:
     return timer_for(kernel, parse_sizes([task.sizes]), task.target, task.within, task.rounds)
 
 
-def compile_points(task: TuneTask) -> Entries:
+def compile_configs(task: TuneTask) -> Entries:
     """In a process of its own: what it adds to a cache of its own."""
     before = os.environ.get(CACHE)
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def compile_points(task: TuneTask) -> Entries:
             os.environ.pop(CACHE) if before is None else os.environ.update({CACHE: before})
 
 
-def _compile(timer: PointTimer, choice: TileChoice) -> None:
+def _compile(timer: ConfigTimer, choice: TileChoice) -> None:
     try:
         made = timer.compiled(choice)
         made.build.code  # noqa: B018  it is compiled when somebody asks
@@ -101,7 +101,7 @@ def install(entries: Entries) -> None:
         unfinished.replace(directory / name)
 
 
-def measure_points(task: TuneTask) -> tuple[str, tuple[PointTime, ...]]:
+def measure_configs(task: TuneTask) -> tuple[str, tuple[ConfigTime, ...]]:
     """On a worker with the target's device: which that is, and times."""
     install(task.code)
     return task.timer.open_tiles.machine.name, tuple(task.timer(task.choices))
@@ -119,7 +119,7 @@ class OverWorkers:
     def measures_here(self) -> bool:
         return self.measuring is None
 
-    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[PointTime]]]:
+    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
         code = self.compiled(list({p.text: p for batch in batches for p in batch}.values()))
         if self.measuring is None:
             for entries in code.values():
@@ -127,19 +127,19 @@ class OverWorkers:
             yield from ((batch, measure(batch)) for batch in batches)
             return
         tasks = [self.task.of(batch, tuple(e for p in batch for e in code[p.text])) for batch in batches]
-        for number, found in self.measuring.results(measure_points, tasks):
+        for number, found in self.measuring.results(measure_configs, tasks):
             yield batches[number], self.times(batches[number], found)
 
-    def compiled(self, points: Sequence[TileChoice]) -> dict[str, Entries]:
-        found: dict[str, Entries] = dict.fromkeys((p.text for p in points), ())
-        for number, entries in self.compiling.results(compile_points, [self.task.of([p]) for p in points]):
-            found[points[number].text] = () if isinstance(entries, Killed) else entries
+    def compiled(self, configs: Sequence[TileChoice]) -> dict[str, Entries]:
+        found: dict[str, Entries] = dict.fromkeys((p.text for p in configs), ())
+        for number, entries in self.compiling.results(compile_configs, [self.task.of([p]) for p in configs]):
+            found[configs[number].text] = () if isinstance(entries, Killed) else entries
         return found
 
-    def times(self, batch: Batch, found: tuple[str, tuple[PointTime, ...]] | Killed) -> Sequence[PointTime]:
+    def times(self, batch: Batch, found: tuple[str, tuple[ConfigTime, ...]] | Killed) -> Sequence[ConfigTime]:
         """Of cards of one kind only."""
         if isinstance(found, Killed):
-            return [PointTime(None, why=f"{found.times} processes died of this batch")] * len(batch)
+            return [ConfigTime(None, why=f"{found.times} processes died of this batch")] * len(batch)
         machine, times = found
         own = self.task.timer.open_tiles.machine.name
-        return times if machine == own else [PointTime(None, why=f"measured on {machine}, not on {own}")] * len(batch)
+        return times if machine == own else [ConfigTime(None, why=f"measured on {machine}, not on {own}")] * len(batch)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.numbers import I32, I64, Array
-from tilewave.emulator.races import Touch, stamps_of, told
+from tilewave.emulator.races import Touch, given, stamps_of
 
 if TYPE_CHECKING:
     from tilewave.emulator.machine import Convoy, MachineState
@@ -129,7 +129,7 @@ class Flight:
         races, began = self.machine.races, access.stamps[lanes]
         met = races.touch(access.kind, access.offsets[lanes], access.size, began, now[lanes])
         if met is not None:
-            what, remedy = told(access.kind, met, int(began[met.lane]), self.machine.launched)
+            what, remedy = given(access.kind, met, int(began[met.lane]), self.machine.launched)
             self.machine.report(
                 "global-memory race", access.instruction, int(access.waves[lanes][met.lane]), what, remedy
             )

@@ -25,7 +25,7 @@ class MachineLoop:
     body: tuple[int, ...]
     ends: tuple[int, ...]
     """The last instructions of a round."""
-    behind: tuple[int, ...]
+    later: tuple[int, ...]
     """What may run when the loop is over."""
 
 
@@ -52,8 +52,8 @@ class _Flow:
     def __init__(self, steps: Sequence[FlowStep], entry: int, end: int) -> None:
         inside = range(entry, end)
         targets = {t for at in inside if (t := steps[at][1]) is not None and t in inside}
-        behind = {at + 1 for at in inside if steps[at][0] != "falls through" and at + 1 < end}
-        heads = sorted({entry, *targets, *behind})
+        later = {at + 1 for at in inside if steps[at][0] != "falls through" and at + 1 < end}
+        heads = sorted({entry, *targets, *later})
         self.entry = entry
         self.last = {head: after - 1 for head, after in zip(heads, [*heads[1:], end], strict=True)}
         self.after = {head: self._after(*steps[last], last, inside) for head, last in self.last.items()}
@@ -102,9 +102,9 @@ class _Flow:
         exits = {out for block in blocks for out in self.after[block] if out not in blocks}
         in_text = sorted(blocks)
         at = in_text.index(head)
-        behind = sorted(self._reached(sorted(exits), blocks))
+        later = sorted(self._reached(sorted(exits), blocks))
         return MachineLoop(
-            self._positions(in_text[at:] + in_text[:at]), tuple(self.last[b] for b in ends), self._positions(behind)
+            self._positions(in_text[at:] + in_text[:at]), tuple(self.last[b] for b in ends), self._positions(later)
         )
 
     def _positions(self, blocks: Sequence[int]) -> tuple[int, ...]:

@@ -149,13 +149,13 @@ class Known:
         unknown = self._unknown(step) if step.traffic is None else []
         writes = [*step.vector_writes, *(SCALAR_ROWS + row for row in step.scalar_writes)]
         came_from = {row: self._origin(row) for row in unknown}
-        brought = self._move(step.private) if step.private else {}
+        moved_in = self._move(step.private) if step.private else {}
         moved = {row: max(0, self._known_bits(source) - by) for row, (source, by) in step.moved_down.items()}
         for row in writes:
             self.partly.pop(row, None)
             missing = [source for source in unknown if source in step.flows.get(row, unknown)]
-            if missing or row in brought:
-                self.origins[row] = came_from[missing[0]] if missing else brought[row]
+            if missing or row in moved_in:
+                self.origins[row] = came_from[missing[0]] if missing else moved_in[row]
                 self.known &= ~(1 << row)
                 if moved.get(row):
                     self.partly[row] = moved[row]
@@ -177,18 +177,18 @@ class Known:
             if not private.loads:
                 self.spilled.clear()  # it may have been written over
             return {}
-        brought: dict[int, int] = {}
+        moved_in: dict[int, int] = {}
         for word, row in enumerate(private.rows):
             here = range(place + 4 * word, place + min(4 * word + 4, private.size))
             if private.loads:
                 if open_bytes := self.spilled.keys() & here:
-                    brought[row] = self.spilled[min(open_bytes)]
+                    moved_in[row] = self.spilled[min(open_bytes)]
             elif self._is_known(row):
                 for byte in here:
                     self.spilled.pop(byte, None)
             else:
                 self.spilled |= dict.fromkeys(here, self._origin(row))
-        return brought
+        return moved_in
 
     def _take_constant(self, step: ReadyInstruction) -> None:
         for row in step.scalar_writes:

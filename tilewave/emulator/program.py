@@ -87,8 +87,8 @@ class DecodedProgram:
     def __init__(self, instructions: Sequence[Instruction], chip: ChipName) -> None:
         self.instructions, self.chip = tuple(instructions), chip
         targets = {i.target for i in self.instructions if i.target is not None}
-        behind = {at + 1 for at, i in enumerate(self.instructions) if ending_of(i) != "falls through"}
-        self._heads = targets | behind
+        later = {at + 1 for at, i in enumerate(self.instructions) if ending_of(i) != "falls through"}
+        self._heads = targets | later
         self._steps: dict[int, ReadyInstruction] = {}
         self._blocks: dict[int, BasicBlock] = {}
         self.position_of = {i.address: at for at, i in enumerate(self.instructions) if i.address >= 0}

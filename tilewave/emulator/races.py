@@ -192,7 +192,7 @@ def _join(stamps: Array, pieces: Array, own: Array) -> None:
         stamps[pieces[grown]] = after[grown]
 
 
-def told(kind: Touch, met: Meeting, stamp: int, workgroups: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
+def given(kind: Touch, met: Meeting, stamp: int, workgroups: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
     """What is said of an access with this stamp that met another, and what should stand between."""
     verb, did = VERBS[kind][0], VERBS[met.other][1]
     what = f"{verb} byte {met.byte} of {met.buffer.name}, {did} by"

@@ -141,7 +141,7 @@ def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
     kernel = module.kernels[kernel_name]
     loop = find_loop(module, kernel)
     body = [module.instructions[at] for at in loop.body]
-    behind = [module.instructions[at] for at in loop.behind]
+    later = [module.instructions[at] for at in loop.later]
     counts, chip = Counter(map(classify, body)), module.chip
     waves = max(1, kernel.resources.largest_workgroup // LANES)
     conflicts = bank_conflicts(module, kernel, loop)
@@ -170,7 +170,7 @@ def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
         shared_write_bytes=_widths(body, "shared write"),
         global_loads=counts["global load"] + counts["direct load"],
         global_load_bytes=_widths(body, "global load", "direct load"),
-        store_bytes=_widths(behind, "global store"),
+        store_bytes=_widths(later, "global store"),
         bank_conflict_cycles=conflicts,
         matrix_cycles=_matrix_cycles(body) * waves / UNITS,
         shared_cycles=shared + conflicts * waves,

@@ -28,11 +28,11 @@ def step_json(step: Step, context: int) -> dict[str, Any]:
 def compiled_json(c: Compiled) -> dict[str, Any]:
     """What a kernel takes of its target, and what its passes left as it was: `tilewave compile --json`."""
     code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
-    declined = [row.record for row in reasons_of(c)]
+    remarks = [row.record for row in reasons_of(c)]
     launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
     chosen = {"chosen": c.choice.text} if c.choice else {}
     facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
-    return {**facts, **c.build.figures, **c.build.assembled_figures, "declined": declined}
+    return {**facts, **c.build.metrics, **c.build.assembled_metrics, "declined": remarks}
 
 
 def reasons_of(c: Compiled) -> Why:

@@ -95,7 +95,7 @@ def _of_tasks(run: SimulatedRun) -> dict[str, Array]:
     return {
         "turn": accesses.turn * accesses.workgroups + accesses.workgroup,
         "xcd": run.placed.xcd,
-        "round": run.placed.beat,
+        "round": run.placed.launch_wave,
         "asked": origin.total,
         "missed": origin.from_between + origin.from_hbm,
         "hbm": origin.from_hbm,

@@ -60,13 +60,13 @@ class Clocks:
 
     def release(self, wave: int) -> Knowledge:
         """Return what a wave knows and did so far, for others to acquire, and start a new segment."""
-        told: Knowledge = self.table[:, wave, : self.count].copy()
+        notified: Knowledge = self.table[:, wave, : self.count].copy()
         self.current[wave] = self.new_segment()
         self.table[:, wave, self.current[wave]] = True
-        return told
+        return notified
 
-    def acquire(self, wave: int, told: Knowledge) -> None:
-        self.table[:, wave, : told.shape[1]] |= told
+    def acquire(self, wave: int, notified: Knowledge) -> None:
+        self.table[:, wave, : notified.shape[1]] |= notified
 
     def barrier(self, waves: range, over: str = "global") -> None:
         """Share what these waves know of shared memory, and with `over="global"` of global memory too."""

@@ -11,29 +11,29 @@ import numpy as np
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.exchanges import ExchangeSlots
+from tilewave.interp.mbarriers import Mbarrier, MbarrierArray
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, strides
-from tilewave.interp.signals import Signal, SignalArray
 from tilewave.interp.windows import Window
 from tilewave.interp.workgroup import Asked, CopyUnderWay, LateAccess, Wait, WorkgroupState
 from tilewave.ir import ops
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import (
     Arrive,
-    Await,
-    AwaitAsync,
-    AwaitAsyncOut,
-    AwaitEarlier,
     ClusterBarrier,
     CopyAsyncChunks,
-    CopyAsyncCluster,
-    CopyAsyncOut,
-    CopyAsyncSignal,
     HandOver,
     MakeExchange,
-    MakeSignals,
+    MakeMbarriers,
     TakeOver,
     TakeOverAll,
+    TmaLoad,
+    TmaLoadMulticast,
+    TmaStore,
+    WaitAsync,
+    WaitMbarrier,
+    WaitPriorLaunch,
+    WaitTmaStores,
 )
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.types import Memory
@@ -67,9 +67,9 @@ class AsynchronousMeaning:
         """TMA stores in the order in which this wave started them; one tuple for each bulk group."""
         self.joined: tuple[CopyUnderWay, ...] = ()
         """TMA stores of the bulk group that is not committed yet."""
-        self.brought: list[tuple[CopyUnderWay, int]] = []
+        self.loaded: list[tuple[CopyUnderWay, int]] = []
         """Asynchronous copies that this wave started, in order, with their bytes."""
-        self.may_touch = not state.launch.starts_early
+        self.may_touch = not state.launch.uses_pdl
         """Whether this wave may access global memory; with PDL, earlier kernels may still write it."""
 
     @property
@@ -118,40 +118,42 @@ class AsynchronousMeaning:
 
     # -- dependent launches
 
-    def await_earlier(self, op: AwaitEarlier) -> None:
+    def wait_prior_launch(self, op: WaitPriorLaunch) -> None:
         self.may_touch = True
 
-    def want_awaited(self, op: Op, memory: LaneMemory) -> None:
+    def want_waited(self, op: Op, memory: LaneMemory) -> None:
         """Refuse accesses to global memory before the wait for earlier kernels, where the kernel uses PDL."""
         if memory.buffer is not None and not self.may_touch:
             self.fail(
                 op,
                 f"wave {self.number} touches {memory.name} while kernels launched before may still run",
-                "await_earlier() must stand in front of it",
+                "wait_prior_launch() must stand in front of it",
             )
 
     # -- mbarriers
 
-    def make_signals(self, op: MakeSignals) -> SignalArray:
-        return self.state.make_signals(op, op.arrivals, self.number, self.leader)
+    def make_mbarriers(self, op: MakeMbarriers) -> MbarrierArray:
+        return self.state.make_mbarriers(op, op.arrivals, self.number, self.leader)
 
-    def signal(self, op: Op, signals: Value, at: Value, member: WorkgroupState | None = None) -> tuple[Signal, str]:
+    def mbarrier(
+        self, op: Op, mbarriers: Value, at: Value, member: WorkgroupState | None = None
+    ) -> tuple[Mbarrier, str]:
         """Return an mbarrier of this workgroup or of `member`, and its name; its initialization must be visible."""
         there = member or self.state
-        made: SignalArray = there.signals.get(signals) or self.env[signals]
+        made: MbarrierArray = there.mbarriers.get(mbarriers) or self.env[mbarriers]
         number = self.uniform(op, at)
         name = f"{made.value.name}[{number}]" + ("" if there is self.state else f" of workgroup {there.number}")
-        if not 0 <= number < len(made.signals):
+        if not 0 <= number < len(made.mbarriers):
             self.fail(op, f"{self.name} wants {name}, outside {made.value.type}")
         known = self.state.ledger.clocks.known(self.index)
-        if signals not in there.signals or made.made_in is None or not known[made.made_in]:
+        if mbarriers not in there.mbarriers or made.made_in is None or not known[made.made_in]:
             barrier = "barrier" if there is self.state else "cluster_barrier"
             self.fail(
                 op,
                 f"{self.name} uses {name}, which wave {made.maker} made with no {barrier} between",
                 f"it is made at {made.op.loc}; a {barrier} must stand between them",
             )
-        return made.signals[number], name
+        return made.mbarriers[number], name
 
     def arrive(self, op: Arrive) -> None:
         self.lanes_meet()
@@ -159,14 +161,14 @@ class AsynchronousMeaning:
         members = self.state.cluster.members if op.members > 1 else [self.state]
         clocks = self.state.ledger.clocks
         before = clocks.current[self.index]
-        told = clocks.release(self.index)
+        notified = clocks.release(self.index)
         for member in members:
-            signal, name = self.signal(op, op.signals, op.at, member)
-            if signal.arrived == signal.needed:
-                everyone = f"all {signal.needed} arrivals of its phase have come"
+            mbarrier, name = self.mbarrier(op, op.mbarriers, op.at, member)
+            if mbarrier.arrived == mbarrier.needed:
+                everyone = f"all {mbarrier.needed} arrivals of its phase have come"
                 self.fail(op, f"{self.name} arrives at {name}, where {everyone}")
-            signal.arrive(told, op.expect, self.state.first + self.number // op.waves, op.waves)
-            self.want_not_overfull(op, signal, name)
+            mbarrier.arrive(notified, op.expect, self.state.first + self.number // op.waves, op.waves)
+            self.want_not_overfull(op, mbarrier, name)
             if member is not self.state:
                 self.note_late(op, before, member)
 
@@ -174,20 +176,22 @@ class AsynchronousMeaning:
         late = LateAccess(op, self.name, segment, member, member is not self.state)
         self.state.cluster.late.append(late)
 
-    def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
-        if signal.is_overfull:
-            self.fail(op, f"{name} is told to expect {signal.expected} bytes, and {signal.landed} came")
+    def want_not_overfull(self, op: Op, mbarrier: Mbarrier, name: str) -> None:
+        if mbarrier.is_overfull:
+            self.fail(op, f"{name} is told to expect {mbarrier.expected} bytes, and {mbarrier.landed} came")
 
-    def await_signal(self, op: Await) -> Waiting:
-        signal, name = self.signal(op, op.signals, op.at)
+    def wait_mbarrier(self, op: WaitMbarrier) -> Waiting:
+        mbarrier, name = self.mbarrier(op, op.mbarriers, op.at)
         parity = self.uniform(op, op.parity)
 
-        def told() -> str:
-            come = f"{signal.arrived} of {signal.needed} arrivals and {signal.landed} of {signal.expected} bytes"
-            return f"at {op.loc} for {name} to leave phase {signal.phase}, to which {come} have come"
+        def notified() -> str:
+            come = (
+                f"{mbarrier.arrived} of {mbarrier.needed} arrivals and {mbarrier.landed} of {mbarrier.expected} bytes"
+            )
+            return f"at {op.loc} for {name} to leave phase {mbarrier.phase}, to which {come} have come"
 
-        yield from self.until(Wait(op, lambda: signal.phase % 2 != parity, told))
-        self.state.ledger.clocks.acquire(self.index, signal.told)
+        yield from self.until(Wait(op, lambda: mbarrier.phase % 2 != parity, notified))
+        self.state.ledger.clocks.acquire(self.index, mbarrier.notified)
         return ()
 
     def cluster_barrier(self, op: ClusterBarrier) -> Waiting:
@@ -211,7 +215,7 @@ class AsynchronousMeaning:
             return
         source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
-        self.want_awaited(op, source)
+        self.want_waited(op, source)
         box = target.shape[len(op.to_at) :]
         flat = self.box(op, target, op.to_at)
         window = self.window(op, op.at, op.axes, box, source)
@@ -221,20 +225,20 @@ class AsynchronousMeaning:
         self.state.note_write(target, self.access(op, "write"), flat, new)
         target.put(flat, new)
 
-    def copy_async_signal(self, op: CopyAsyncSignal) -> None:
+    def tma_load(self, op: TmaLoad) -> None:
         target: LaneMemory = self.env[op.to]
         box = target.shape[len(op.to_at) :]
         window = self.window(op, op.at, op.axes, box, self.env[op.memory])
         self.bring(op, self.box(op, target, op.to_at), window, box, self.state)
 
-    def copy_async_cluster(self, op: CopyAsyncCluster) -> None:
+    def tma_load_multicast(self, op: TmaLoadMulticast) -> None:
         target: LaneMemory = self.env[op.to]
         *others, rows, row = target.shape[len(op.to_at) :]
         box, flat = (*others, rows // op.shares, row), self.box(op, target, op.to_at)
         at = self.begin(op, op.at, self.env[op.memory])
         together, size, rank = self.uniform(op, op.together), len(flat) // op.shares, self.state.rank
         self.ask(op, tuple(at) if together else None)
-        members = [self.state.cluster.members[i] for i in op.sharers(rank)] if together else [self.state]
+        members = [self.state.cluster.members[i] for i in op.peers(rank)] if together else [self.state]
         for part in (op.share(rank),) if together else range(op.shares):
             from_here = list(at)
             from_here[op.axes[-2]] += part * (rows // op.shares)
@@ -242,7 +246,7 @@ class AsynchronousMeaning:
             for member in members:
                 self.bring(op, flat[part * size : (part + 1) * size], window, box, member)
 
-    def ask(self, op: CopyAsyncCluster, box: tuple[int, ...] | None) -> None:
+    def ask(self, op: TmaLoadMulticast, box: tuple[int, ...] | None) -> None:
         """Refuse a multicast whose workgroups load different boxes."""
         asked = Asked(op, self.name, self.state.rank, box)
         other = self.state.cluster.ask((*self.path, self.place), asked)
@@ -252,7 +256,7 @@ class AsynchronousMeaning:
 
     def bring(
         self,
-        op: CopyAsyncSignal | CopyAsyncCluster,
+        op: TmaLoad | TmaLoadMulticast,
         flat: Array,
         window: Window | None,
         box: tuple[int, ...],
@@ -260,9 +264,9 @@ class AsynchronousMeaning:
     ) -> None:
         """Start the TMA load of a box to a workgroup, completing on its mbarrier."""
         source: LaneMemory = self.env[op.memory]
-        self.want_awaited(op, source)
+        self.want_waited(op, source)
         target = member.allocate(op.to)
-        signal, name = self.signal(op, op.signals, op.signal, member)
+        mbarrier, name = self.mbarrier(op, op.mbarriers, op.mbarrier, member)
         segment = self.state.ledger.clocks.new_segment()
         self.note_late(op, segment, member)
         if window is not None and source.is_tracked:
@@ -272,15 +276,15 @@ class AsynchronousMeaning:
         def land() -> None:
             tile = boxed(source, window, box)
             target.data[flat] = tile.reshape(-1)
-            signal.land(segment, tile.size * target.element_bytes)
-            self.want_not_overfull(op, signal, name)
+            mbarrier.land(segment, tile.size * target.element_bytes)
+            self.want_not_overfull(op, mbarrier, name)
 
         self.state.cluster.copies.append(CopyUnderWay(op, segment, land))
 
-    def copy_async_out(self, op: CopyAsyncOut) -> None:
+    def tma_store(self, op: TmaStore) -> None:
         source: LaneMemory = self.env[op.source]
         target: LaneMemory = self.env[op.memory]
-        self.want_awaited(op, target)
+        self.want_waited(op, target)
         box = source.shape[len(op.source_at) :]
         flat = self.box(op, source, op.source_at)
         window = self.window(op, op.at, op.axes, box, target)
@@ -303,16 +307,16 @@ class AsynchronousMeaning:
             self.sent.append(self.joined)
             self.joined = ()
 
-    def await_async_out(self, op: AwaitAsyncOut) -> Waiting:
+    def wait_tma_stores(self, op: WaitTmaStores) -> Waiting:
         self.lanes_meet()
         groups = self.sent[: max(0, len(self.sent) - op.pending)]
-        awaited = [copy for group in groups for copy in group]
+        waited = [copy for group in groups for copy in group]
 
-        def told() -> str:
+        def notified() -> str:
             return f"at {op.loc} for its copies out"
 
-        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
-        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in waited), notified))
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in waited])
         self.sent = self.sent[len(groups) :]
         return ()
 
@@ -323,13 +327,13 @@ class AsynchronousMeaning:
             self.fail(
                 sent[0],
                 f"{self.name} ends while its copy out may still read shared memory",
-                "an await_async_out must stand between the copy and the end",
+                "an wait_tma_stores must stand between the copy and the end",
             )
-        if self.brought:
+        if self.loaded:
             self.fail(
-                self.brought[0][0].op,
+                self.loaded[0][0].op,
                 f"{self.name} ends while its copy may still write shared memory",
-                "an await_async must stand between the copy and the end",
+                "an wait_async must stand between the copy and the end",
             )
 
     # -- exchange of tiles between workgroups
@@ -361,10 +365,10 @@ class AsynchronousMeaning:
         slots: ExchangeSlots = self.env[op.exchange]
         slots.want_inside(op, self.state.number, slot)
 
-        def told() -> str:
+        def notified() -> str:
             return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
 
-        yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
+        yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, notified))
         return slots.take(op, self.state.number, slot, self.number).reshape(self.state.lanes, *op.tile.type.shape)
 
     # -- asynchronous copies by lanes
@@ -388,7 +392,7 @@ class AsynchronousMeaning:
 
         copy = CopyUnderWay(op, segment, land)
         self.state.cluster.copies.append(copy)
-        self.brought.append((copy, len(flat) * target.element_bytes))
+        self.loaded.append((copy, len(flat) * target.element_bytes))
 
     def places(self, op: CopyAsyncChunks, target: LaneMemory) -> Array:
         """Return the numbers of the elements that the chunks fill, contiguous from the beginning of a row."""
@@ -404,16 +408,16 @@ class AsynchronousMeaning:
         flat: Array = first + rows * kind.shape[-1] + in_its_place(kind, rows, columns)
         return flat
 
-    def await_async(self, op: AwaitAsync) -> Waiting:
-        awaited: list[CopyUnderWay] = []
-        while self.brought and sum(size for _, size in self.brought) > op.pending:
-            awaited.append(self.brought.pop(0)[0])
+    def wait_async(self, op: WaitAsync) -> Waiting:
+        waited: list[CopyUnderWay] = []
+        while self.loaded and sum(size for _, size in self.loaded) > op.pending:
+            waited.append(self.loaded.pop(0)[0])
 
-        def told() -> str:
+        def notified() -> str:
             return f"at {op.loc} for what it brings"
 
-        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
-        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in waited), notified))
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in waited])
         return ()
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:

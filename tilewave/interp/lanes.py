@@ -140,7 +140,7 @@ def _want_all_known(state: ClusterState) -> None:
     for asked in (one for here in state.asked.values() for one in here.values()):
         if asked.box is not None:
             raise InterpreterError(f"{asked.who} brings a part of a box, and nobody the others", loc=asked.op.loc)
-    late = state.never_awaited()
+    late = state.never_waited_for()
     if late is not None and late.from_outside:
         raise InterpreterError(
             f"workgroup {late.there.number} may have ended when {late.who} comes to it",
@@ -156,16 +156,16 @@ def _want_all_known(state: ClusterState) -> None:
 
 
 def _deadlock(state: ClusterState, waves: list[WaveRun]) -> InterpreterError:
-    told = [wave.wait.told() if wave.wait else ENDED for wave in waves]
-    lines = [_sentence(list(group), what) for what, group in groupby(waves, key=lambda wave: told[wave.index])]
+    notified = [wave.wait.notified() if wave.wait else ENDED for wave in waves]
+    lines = [_sentence(list(group), what) for what, group in groupby(waves, key=lambda wave: notified[wave.index])]
     first = next(wave.wait for wave in waves if wave.wait)
     numbers = " or ".join(str(member.number) for member in state.members)
     return InterpreterError(f"no wave of workgroup {numbers} can go on", loc=first.op.loc, remedy="\n".join(lines))
 
 
-def _sentence(waves: list[WaveRun], told: str) -> str:
+def _sentence(waves: list[WaveRun], notified: str) -> str:
     """Return a sentence on what neighbouring waves do, for the message of a deadlock."""
     who = waves[0].name if len(waves) == 1 else f"waves {waves[0].number} to {waves[-1].name.removeprefix('wave ')}"
-    if told == ENDED:
+    if notified == ENDED:
         return f"{who} {'has' if len(waves) == 1 else 'have'} ended"
-    return f"{who} {'waits' if len(waves) == 1 else 'wait'} {told}"
+    return f"{who} {'waits' if len(waves) == 1 else 'wait'} {notified}"

@@ -19,7 +19,7 @@ from tilewave.interp.lane_order import LaneBits, LaneOrder
 from tilewave.interp.numbers import Numbers
 from tilewave.interp.tiles import TrackedMemory
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import CopyAsyncChunks, GroupProduct
+from tilewave.ir.ops import CopyAsyncChunks, Wgmma
 from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
@@ -53,12 +53,12 @@ class WaveAccess(NamedTuple):
         """What the hardware, or the wave itself, does, for messages."""
         if not self.copied:
             return self.verb
-        return "product" if isinstance(self.op, GroupProduct) else "load" if self.is_load else "copy"
+        return "product" if isinstance(self.op, Wgmma) else "load" if self.is_load else "copy"
 
     @property
     def is_load(self) -> bool:
         """Whether it is a load that lasts until something waits for its registers."""
-        return self.copied and not self.op.passes_lanes_by and not isinstance(self.op, GroupProduct)
+        return self.copied and not self.op.passes_lanes_by and not isinstance(self.op, Wgmma)
 
 
 class Race(InterpreterError):
@@ -310,7 +310,7 @@ class LaneMemory:
         if first.copied and first.verb == "write" and second.verb == "read":
             missing = "an await of its signal must stand between them" if self.buffer is None else "no await covers it"
             if isinstance(first.op, CopyAsyncChunks):
-                missing = "an await_async, and a barrier behind it for other waves, must stand between them"
+                missing = "an wait_async, and a barrier behind it for other waves, must stand between them"
             return Race(
                 f"{second.who} reads {at} before {first.who} has arrived",
                 loc=second.op.loc,

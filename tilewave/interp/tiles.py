@@ -24,8 +24,6 @@ from tilewave.ir.dispatch import row_of
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
-    AwaitAsync,
-    AwaitEarlier,
     Barrier,
     Broadcast,
     Const,
@@ -33,6 +31,7 @@ from tilewave.ir.ops import (
     Copy,
     CopyAsync,
     Elementwise,
+    ExtractSlice,
     Gather,
     HandOver,
     Iota,
@@ -41,7 +40,6 @@ from tilewave.ir.ops import (
     MakeExchange,
     Mma,
     Overlay,
-    Part,
     Permute,
     Prepack,
     Read,
@@ -50,10 +48,12 @@ from tilewave.ir.ops import (
     Reduce,
     Scatter,
     Shift,
-    SignalledCopy,
     TakeOver,
     TakeOverAll,
     TileOf,
+    TmaCopy,
+    WaitAsync,
+    WaitPriorLaunch,
     While,
     Workgroup,
     Write,
@@ -61,9 +61,9 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
-from tilewave.ir.parts import steps_of_a_part
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
+from tilewave.ir.split_steps import steps_of_a_split
 from tilewave.ir.types import Memory, Scalar
 
 Env = dict[Value, Any]
@@ -121,9 +121,9 @@ class InterpretedCall:
     ) -> None:
         self.kernel, self.numbers = kernel, numbers
         self.workgroup = 0
-        self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
+        self.uses_pdl = any(isinstance(op, WaitPriorLaunch) for op in walk(kernel.body))
         """Whether earlier kernels may still run (PDL)."""
-        self.filled = frozenset(op.to for op in walk(kernel.body) if isinstance(op, SignalledCopy))
+        self.filled = frozenset(op.to for op in walk(kernel.body) if isinstance(op, TmaCopy))
         """Shared memories that TMA loads fill asynchronously."""
         self.meetings = count(1)
         """Numbers for the ops at which the lanes of a wave synchronize."""
@@ -168,7 +168,7 @@ class InterpretedCall:
                 self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
-                self.fail(op, f"reads {at} before what is brought there has arrived; await_async must stand between")
+                self.fail(op, f"reads {at} before what is brought there has arrived; wait_async must stand between")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -240,7 +240,7 @@ class _Interpreter(InterpretedCall):
         shape = op.result.type.shape
         return (np.broadcast_to(spread(self.env[op.x], op.axes, len(shape)), shape),)
 
-    def part(self, op: Part) -> tuple[Any, ...]:
+    def part(self, op: ExtractSlice) -> tuple[Any, ...]:
         count = op.result.type.shape[op.axis]
         return (self.env[op.x].take(range(op.first, op.first + count), axis=op.axis),)
 
@@ -288,7 +288,7 @@ class _Interpreter(InterpretedCall):
     def parts(self, op: Loop, carried: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the carried sums plus those of each part, in order; each part starts from zeros."""
         steps = self.env[op.trips]
-        each = steps_of_a_part(steps, op.split)
+        each = steps_of_a_split(steps, op.split)
         for first in range(0, op.split * each, max(1, each)):
             sums = tuple(np.zeros_like(v) for v in carried)
             for i in range(first, min(first + each, steps)):
@@ -380,7 +380,7 @@ class _Interpreter(InterpretedCall):
     def write(self, op: Write | WriteThrough) -> tuple[Any, ...]:
         buffer, tile = self.env[op.memory], self.env[op.tile]
         within = op.within if isinstance(op, Write) else ()
-        if isinstance(op, Write) and self.lies_behind(op, buffer):
+        if isinstance(op, Write) and self.is_past(op, buffer):
             return ()
         window = self.window(op, buffer, within or op.tile.type.shape)
         if window is None:
@@ -389,7 +389,7 @@ class _Interpreter(InterpretedCall):
         buffer.data[window.inside] = window.to_memory(tile[window.part])
         return ()
 
-    def lies_behind(self, op: Write, buffer: TrackedMemory) -> bool:
+    def is_past(self, op: Write, buffer: TrackedMemory) -> bool:
         """Return whether a tile is wholly out of bounds along an axis that a pass predicated."""
         return any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
 
@@ -417,7 +417,7 @@ class _Interpreter(InterpretedCall):
         self.on_the_way.append(Arriving(target, where, tile))
         return ()
 
-    def await_async(self, op: AwaitAsync) -> tuple[Any, ...]:
+    def wait_async(self, op: WaitAsync) -> tuple[Any, ...]:
         while self.on_the_way and sum(b.bytes for b in self.on_the_way) > op.pending:
             come = self.on_the_way.pop(0)
             assert come.target.writer is not None
@@ -486,7 +486,7 @@ class _Interpreter(InterpretedCall):
 
 def _has_edges(buffer: TrackedMemory) -> bool:
     """Return whether out-of-bounds reads give 0: of an array they do, of a workgroup's memory they are errors."""
-    return lies_in(buffer.value, "global")
+    return is_in(buffer.value, "global")
 
 
 MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
@@ -495,7 +495,7 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Workgroup: _Interpreter.number,
     TileOf: _Interpreter.tile_of,
     Broadcast: _Interpreter.broadcast,
-    Part: _Interpreter.part,
+    ExtractSlice: _Interpreter.part,
     Permute: _Interpreter.permute,
     Convert: _Interpreter.same_numbers,
     Iota: _Interpreter.iota,
@@ -524,7 +524,7 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Scatter: _Interpreter.scatter,
     Copy: _Interpreter.copy,
     CopyAsync: _Interpreter.bring,
-    AwaitAsync: _Interpreter.await_async,
+    WaitAsync: _Interpreter.wait_async,
 }
 """The function of each op on the tile level; it returns as many values as the op has results."""
 
@@ -546,7 +546,7 @@ def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
     """Return the global memories that a kernel writes, and those it reads."""
     ops = list(walk(kernel.body))
     written, read = (v for op in ops for v in op.written), (v for op in ops for v in op.read)
-    return {v for v in written if lies_in(v, "global")}, {v for v in read if lies_in(v, "global")}
+    return {v for v in written if is_in(v, "global")}, {v for v in read if is_in(v, "global")}
 
 
 def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:

@@ -28,12 +28,6 @@ from tilewave.ir.ops import (
     Allocate,
     AllOf,
     Arrive,
-    Await,
-    AwaitAsync,
-    AwaitAsyncOut,
-    AwaitEarlier,
-    AwaitOlderProducts,
-    AwaitProducts,
     Barrier,
     Below,
     Broadcast,
@@ -42,34 +36,28 @@ from tilewave.ir.ops import (
     Const,
     Copy,
     CopyAsyncChunks,
-    CopyAsyncCluster,
-    CopyAsyncOut,
-    CopyAsyncSignal,
     Elementwise,
-    GroupProduct,
+    ExtractSlice,
     HandOver,
     Lane,
-    LetNextStart,
+    LaunchDependents,
     Load,
     LoadEach,
     LoadTransposed,
     LoadUnaligned,
     Loop,
     MakeExchange,
-    MakeSignals,
+    MakeMbarriers,
     Matrix,
-    MatrixHeld,
-    MatrixShared,
     Meet,
+    OpaqueCopy,
     Overlay,
-    Part,
     Permute,
     Ramp,
     Rearrange,
     ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
-    Renew,
     Role,
     Scheduling,
     Select,
@@ -79,8 +67,20 @@ from tilewave.ir.ops import (
     StoreUnaligned,
     TakeOver,
     TakeOverAll,
+    TmaLoad,
+    TmaLoadMulticast,
+    TmaStore,
     Unset,
+    WaitAsync,
+    WaitMbarrier,
+    WaitMma,
+    WaitOlderMma,
+    WaitPriorLaunch,
+    WaitTmaStores,
     Wave,
+    Wgmma,
+    WgmmaRegisters,
+    WgmmaShared,
     While,
     Workgroup,
     Yield,
@@ -122,7 +122,7 @@ class WaveRun(AsynchronousMeaning):
         self.want_nothing_under_way()
         if self.begun:
             why = f"{self.name} ends while its product {self.begun[0][0]} may still read shared memory"
-            self.fail(body.ops[-1], why, "an await_products must stand between the product and the end")
+            self.fail(body.ops[-1], why, "an wait_mma must stand between the product and the end")
         if self.products < len(self.state.products.get(self.number // GROUP, ())):
             self.fail(body.ops[-1], f"wave {self.number} ends without a product that others of its group make")
         return result
@@ -178,7 +178,7 @@ class WaveRun(AsynchronousMeaning):
         x: Array = self.env[op.x].transpose(0, *(a + 1 for a in op.axes))
         return x
 
-    def part(self, op: Part) -> Array:
+    def part(self, op: ExtractSlice) -> Array:
         count = op.result.type.shape[op.axis]
         part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
         return part
@@ -199,7 +199,7 @@ class WaveRun(AsynchronousMeaning):
         found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
         return found.reshape(-1, *op.result.type.shape)
 
-    def renew(self, op: Renew) -> Array:
+    def opaque_copy(self, op: OpaqueCopy) -> Array:
         held: Array = self.env[op.x]
         return held
 
@@ -283,15 +283,15 @@ class WaveRun(AsynchronousMeaning):
     def schedule(self, op: Op) -> None:
         """Do nothing, because scheduling has no effect on results."""
 
-    def matrix_shared(self, op: MatrixShared) -> Array:
+    def wgmma_shared(self, op: WgmmaShared) -> Array:
         own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
         reading = self.reading(op)
-        return self.group_product(op, reading, self.take_operand(op, reading, 0, own.reshape(-1)))
+        return self.wgmma(op, reading, self.take_operand(op, reading, 0, own.reshape(-1)))
 
-    def matrix_held(self, op: MatrixHeld) -> Array:
-        return self.group_product(op, self.reading(op), GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+    def wgmma_registers(self, op: WgmmaRegisters) -> Array:
+        return self.wgmma(op, self.reading(op), GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
 
-    def reading(self, op: GroupProduct) -> WaveAccess:
+    def reading(self, op: Wgmma) -> WaveAccess:
         """Return the read of an MMA's operands: made now, or pending until the MMA is waited for."""
         if not self.state.comes_along(self.number // GROUP, self.products, (*self.path, self.place)):
             self.fail(
@@ -306,14 +306,14 @@ class WaveRun(AsynchronousMeaning):
         self.begun.append((op.result, segment))
         return self.access(op, "read", segment)
 
-    def await_products(self, op: AwaitProducts) -> Array:
+    def wait_mma(self, op: WaitMma) -> Array:
         self.end_products(op.pending)
         if any(v == op.sums for v, _ in self.begun):
             self.fail(op, f"{op.sums} is among the last {op.pending} products, which may still be under way")
         sums: Array = self.env[op.sums]
         return sums
 
-    def await_older_products(self, op: AwaitOlderProducts) -> None:
+    def wait_older_mma(self, op: WaitOlderMma) -> None:
         self.end_products(op.pending)
 
     def end_products(self, pending: int) -> None:
@@ -322,7 +322,7 @@ class WaveRun(AsynchronousMeaning):
         self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
         self.begun = self.begun[len(over) :]
 
-    def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
+    def wgmma(self, op: Wgmma, reading: WaveAccess, a: Array) -> Array:
         """Return the sums of a warpgroup's MMA, given this wave's rows of `a`."""
         b = self.take_operand(op, reading, 1, np.arange(op.shape[1]))
         fragment = GroupFragment(op.shape[2])
@@ -333,10 +333,10 @@ class WaveRun(AsynchronousMeaning):
         depth = GROUP_DEPTH_BYTES // shared.type.dtype.bytes
         return fragment.to_sums(self.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
 
-    def take_operand(self, op: GroupProduct, reading: WaveAccess, side: int, rows: Array) -> Array:
+    def take_operand(self, op: Wgmma, reading: WaveAccess, side: int, rows: Array) -> Array:
         """Return rows of an operand, each along K."""
         (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
-        if side not in op.turned:
+        if side not in op.transposed:
             return self.take_rows(op, reading, memory, at, (*batch, rows, depth))
         return np.swapaxes(self.take_rows(op, reading, memory, at, (*batch, depth, rows)), -1, -2)
 
@@ -440,7 +440,7 @@ class WaveRun(AsynchronousMeaning):
     def take(self, op: Load | LoadTransposed | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
         kept = elements.kept
         if len(kept):
-            self.want_awaited(op, memory)
+            self.want_waited(op, memory)
             access = self.access(op, "read", self.read_late(op, memory))
             lanes = lane_bits(elements.flat, elements.active, self.state.lanes)
             memory.order_lanes(self.state.ledger, access, kept, lanes, None)
@@ -469,7 +469,7 @@ class WaveRun(AsynchronousMeaning):
         kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
         if not len(kept):
             return
-        self.want_awaited(op, memory)
+        self.want_waited(op, memory)
         access = self.access(op, "write")
         lanes = lane_bits(np.broadcast_to(elements.flat, shape), active, self.state.lanes)
         memory.order_lanes(self.state.ledger, access, kept, lanes, new)
@@ -533,11 +533,11 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Const: WaveRun.const,
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
-    Part: WaveRun.part,
+    ExtractSlice: WaveRun.part,
     Concatenate: WaveRun.concatenate,
     Rearrange: WaveRun.rearrange,
     Shuffle: WaveRun.shuffle,
-    Renew: WaveRun.renew,
+    OpaqueCopy: WaveRun.opaque_copy,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
     ReduceHalves: WaveRun.reduce_halves,
@@ -549,10 +549,10 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
-    MatrixShared: WaveRun.matrix_shared,
-    MatrixHeld: WaveRun.matrix_held,
-    AwaitOlderProducts: WaveRun.await_older_products,
-    AwaitProducts: WaveRun.await_products,
+    WgmmaShared: WaveRun.wgmma_shared,
+    WgmmaRegisters: WaveRun.wgmma_registers,
+    WaitOlderMma: WaveRun.wait_older_mma,
+    WaitMma: WaveRun.wait_mma,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,
@@ -562,15 +562,15 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     StoreUnaligned: WaveRun.store,
     LoadEach: WaveRun.load_each,
     StoreEach: WaveRun.store_each,
-    MakeSignals: WaveRun.make_signals,
+    MakeMbarriers: WaveRun.make_mbarriers,
     Arrive: WaveRun.arrive,
     CopyAsyncChunks: WaveRun.copy_async_chunks,
     Copy: WaveRun.copy,
-    CopyAsyncSignal: WaveRun.copy_async_signal,
-    CopyAsyncCluster: WaveRun.copy_async_cluster,
-    CopyAsyncOut: WaveRun.copy_async_out,
-    AwaitEarlier: WaveRun.await_earlier,
-    LetNextStart: WaveRun.schedule,
+    TmaLoad: WaveRun.tma_load,
+    TmaLoadMulticast: WaveRun.tma_load_multicast,
+    TmaStore: WaveRun.tma_store,
+    WaitPriorLaunch: WaveRun.wait_prior_launch,
+    LaunchDependents: WaveRun.schedule,
     MakeExchange: WaveRun.make_exchange,
     HandOver: WaveRun.hand_over,
     Scheduling: WaveRun.schedule,
@@ -585,15 +585,15 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Agree: WaveRun.agree,
     Meet: WaveRun.barrier,
     ClusterBarrier: WaveRun.cluster_barrier,
-    Await: WaveRun.await_signal,
-    AwaitAsyncOut: WaveRun.await_async_out,
+    WaitMbarrier: WaveRun.wait_mbarrier,
+    WaitTmaStores: WaveRun.wait_tma_stores,
     TakeOver: WaveRun.take_over,
     TakeOverAll: WaveRun.take_over_all,
-    AwaitAsync: WaveRun.await_async,
+    WaitAsync: WaveRun.wait_async,
 }
 """Ops during which other waves may run."""
 
 
 def _is_seen_by_others(op: Op) -> bool:
     """Return whether other waves can observe when the op runs."""
-    return bool(op.reads or op.writes) or isinstance(op, MakeSignals)
+    return bool(op.reads or op.writes) or isinstance(op, MakeMbarriers)

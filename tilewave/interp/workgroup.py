@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from tilewave.interp.arithmetic import Array
+from tilewave.interp.mbarriers import MbarrierArray
 from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
-from tilewave.interp.signals import SignalArray
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, CopyAsyncCluster, Loop, Meet
+from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet, TmaLoadMulticast
 from tilewave.ir.rewrite import walk
 
 
@@ -24,7 +24,7 @@ class Wait:
 
     op: Op
     is_over: Callable[[], bool]
-    told: Callable[[], str]
+    notified: Callable[[], str]
 
 
 @dataclass
@@ -54,7 +54,7 @@ class LateAccess:
 class Asked:
     """A multicast load that a wave started, to be compared with those of the other workgroups of its group."""
 
-    op: CopyAsyncCluster
+    op: TmaLoadMulticast
     who: str
     rank: int
     box: tuple[int, ...] | None
@@ -91,17 +91,17 @@ class ClusterState:
 
     def ask(self, place: tuple[int, ...], asked: Asked) -> Asked | None:
         """Return a multicast load of another workgroup of the group, at the same place, that differs; else None."""
-        sharers = asked.op.sharers(asked.rank)
-        here = self.asked.setdefault((*place, sharers.start), {})
+        peers = asked.op.peers(asked.rank)
+        here = self.asked.setdefault((*place, peers.start), {})
         if asked.rank in here:  # this workgroup's next iteration; the others never got here
             here.clear()
         here[asked.rank] = asked
         other = next((one for one in here.values() if one.box != asked.box), None)
-        if len(here) == len(sharers):
+        if len(here) == len(peers):
             here.clear()
         return other
 
-    def never_awaited(self) -> LateAccess | None:
+    def never_waited_for(self) -> LateAccess | None:
         """Return the first late access that no wave of its workgroup waited for before the workgroup ended."""
         (table, _) = self.ledger.clocks.table
         for late in self.late:
@@ -130,7 +130,7 @@ class WorkgroupState:
         self.allocations: dict[Value, LaneMemory] = {}
         self.left_out: set[int] = set()
         """Ids of the loops that ran no iteration."""
-        self.signals: dict[Value, SignalArray] = {}
+        self.mbarriers: dict[Value, MbarrierArray] = {}
         self.at_barrier: dict[int, Op] = {}
         self.products: dict[int, list[tuple[int, ...]]] = {}
         """For each group of waves, the program positions of its MMAs."""
@@ -161,11 +161,11 @@ class WorkgroupState:
                 if value in self.allocations:
                     self.allocations[value].was_read = True
 
-    def make_signals(self, op: Op, arrivals: int, wave: int, maker: int) -> SignalArray:
+    def make_mbarriers(self, op: Op, arrivals: int, wave: int, maker: int) -> MbarrierArray:
         """Return the mbarriers of an op that all waves execute; the wave `maker` initializes them."""
-        if op.result not in self.signals:
-            self.signals[op.result] = SignalArray.of(op.result, op, maker, arrivals)
-        made = self.signals[op.result]
+        if op.result not in self.mbarriers:
+            self.mbarriers[op.result] = MbarrierArray.of(op.result, op, maker, arrivals)
+        made = self.mbarriers[op.result]
         if wave == maker and made.made_in is None:
             made.made_in = self.ledger.clocks.current[self.first + wave]
         return made

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
-from tilewave.ir.reasons import Declined
+from tilewave.ir.remarks import Remark
 from tilewave.ir.types import Type
 
 INDENT = "  "
@@ -96,7 +96,7 @@ class Op:
     ends_blocks: ClassVar[bool] = False
     """Whether the op yields its block's values, and nothing may follow it."""
 
-    awaits: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     """Whether the op waits for a pending operand, and gives it when it is complete."""
 
     results: tuple[Value, ...] = ()
@@ -282,7 +282,7 @@ def attribute_text(part: object) -> str:
     return repr(part)
 
 
-ONE_ORDER = "one_order"
+BATCH_INVARIANT = "one_order"
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Kernel:
     """The least and the largest value of each dynamic size that is limited."""
     sums: str = ""
     """`one_order`: deterministic; the order of each sum depends on K, the tile and the dtype alone."""
-    declined: tuple[Declined, ...] = field(default=(), compare=False)
+    remarks: tuple[Remark, ...] = field(default=(), compare=False)
     """Remarks: what the last pass did not do, and why; like locations, not part of the text."""
 
     @property
@@ -317,9 +317,9 @@ class Kernel:
             raise NotImplementedError(f"{self.name}: how many workgroups run it is known only at the launch")
         return self.workgroups
 
-    def declining(self, *reasons: Declined) -> Kernel:
+    def with_remarks(self, *reasons: Remark) -> Kernel:
         """Return the kernel with further remarks, each of them once."""
-        return replace(self, declined=tuple(dict.fromkeys((*self.declined, *reasons)))) if reasons else self
+        return replace(self, remarks=tuple(dict.fromkeys((*self.remarks, *reasons)))) if reasons else self
 
     @staticmethod
     def attribute_names() -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, smaller
-from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
 from tilewave.ir.ops import (
     Abs,
     Add,
@@ -31,7 +30,6 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Equal,
-    EqualShares,
     FloorDiv,
     Launch,
     Less,
@@ -44,17 +42,19 @@ from tilewave.ir.ops import (
     Not,
     NotEqual,
     Or,
-    RangeSharers,
     Reciprocal,
     ReciprocalShift,
     Select,
+    StreamKSplits,
+    StreamKWorkgroups,
     Sub,
     TileOf,
     Xor,
     Yield,
 )
-from tilewave.ir.ops.launch import LastRound, is_launched
+from tilewave.ir.ops.launch import StreamKNumber, is_launched
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
+from tilewave.ir.stream_k import equal_splits, reciprocal, reciprocal_shift, stream_k_workgroups
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
 Numbers = Mapping[str, Any]
@@ -215,8 +215,8 @@ MEANINGS: dict[type[Op], Callable[..., Any]] = {
     Select: chosen,
     Reciprocal: reciprocal,
     ReciprocalShift: reciprocal_shift,
-    RangeSharers: range_sharers,
-    EqualShares: equal_parts,
+    StreamKWorkgroups: stream_k_workgroups,
+    StreamKSplits: equal_splits,
 }
 """The function of each op on Python integers of any size and on recorded numbers; the op's attributes are passed after
 its operands."""
@@ -269,7 +269,7 @@ def _own_numbers(op: Op) -> tuple[int, ...]:
     match op:
         case Const(value):
             return (int(value),)
-        case LastRound(workgroups=workgroups, step_bytes=step, hand_over_bytes=hand_over):
+        case StreamKNumber(workgroups=workgroups, step_bytes=step, hand_over_bytes=hand_over):
             return workgroups, step, hand_over
         case _:
             return ()

@@ -18,12 +18,12 @@ from tilewave.ir.types import (
     Columns,
     DType,
     Exchange,
+    Mbarriers,
     Memory,
     Padded,
     Panels,
     Placement,
     Scalar,
-    Signals,
     Swizzled,
     SwizzledByBits,
     Tile,
@@ -41,7 +41,7 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
     "vector": Vector,
-    "signals": Signals,
+    "mbarriers": Mbarriers,
     "exchange": Exchange,
 }
 PLACEMENTS: dict[str, tuple[Callable[..., Placement], Container[int]]] = {
@@ -196,10 +196,10 @@ class _Parser:
         found = SHAPED.fullmatch(inner)
         if not found:
             self.fail(f"{token.text} has no shape", token.at)
-        if kind == "signals" and found[3]:
+        if kind == "mbarriers" and found[3]:
             self.fail(f"signals count arrivals and bytes, and hold no {found[3]}", token.at)
         extents = tuple(one[1] or int(one[0]) for one in EXTENT.finditer(found[1] + found[2]))
-        dtype = self.dtype(found[3] or ("i64" if kind == "signals" else ""), token.at)
+        dtype = self.dtype(found[3] or ("i64" if kind == "mbarriers" else ""), token.at)
         if kind in HELD:
             if where:
                 self.fail(f"a {kind} is nowhere: {where} belongs to a memory", token.at)

@@ -106,14 +106,14 @@ def size_bytes(memory: Memory) -> int:
     return elements(memory) * memory.dtype.bytes
 
 
-def lies_in(v: Value, space: str) -> bool:
+def is_in(v: Value, space: str) -> bool:
     """Return whether v is a memory of that address space."""
     return isinstance(v.type, Memory) and v.type.space == space
 
 
-def is_repacked(v: Value) -> bool:
+def is_packed_copy(v: Value) -> bool:
     """Return whether a launch packs a memory into the layout of its type, unless the array has that layout already."""
-    return lies_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
+    return is_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
 
 
 def stored_axes(memory: Memory) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def row_pitch(v: Value) -> Extent:
     return row + unused if isinstance(row, int) else row
 
 
-def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
+def is_line_aligned(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
     """Return whether each row of a memory is aligned to `line_bytes`, if the first one is; `open_rows` is the answer
     for dynamic row lengths."""
     if not isinstance(v.type, Memory):

@@ -31,7 +31,7 @@ from tilewave.ir.ops import (
     Wave,
     Workgroup,
 )
-from tilewave.ir.repack import CHUNK_BYTES, WAVES
+from tilewave.ir.pack import CHUNK_BYTES, WAVES
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Swizzled, Vector
 
 RESIDENT = 4
@@ -58,8 +58,8 @@ class _Transpose:
         self.padded = self.number("padded_rows")
         names = [n.value.name for n in (*self.outer, self.high, self.wide)]
         self.rows = self.builder.fresh("rows", Memory(tuple(names), dtype, "global"))
-        turned = (*names[:-2], names[-1], self.padded.value.name)
-        self.columns = self.builder.fresh("columns", Memory(turned, dtype, "global"))
+        transposed = (*names[:-2], names[-1], self.padded.value.name)
+        self.columns = self.builder.fresh("columns", Memory(transposed, dtype, "global"))
         shared = Memory(self.block, dtype, "shared", Swizzled(self.chunk, SHIFTED_CHUNKS, self.chunk))
         self.shared = self.builder.fresh("block", shared)
 
@@ -126,9 +126,9 @@ class _Transpose:
             aside = (0,) * (len(there) - 2)
             steps = ((*aside, 1, 0), (*aside, 0, 1))
             guard = tuple(range(len(there) - 2, len(there)))
-            build.effect(Store, self.turned(x), self.columns, tuple(there), (), steps, guard)
+            build.effect(Store, self.transposed(x), self.columns, tuple(there), (), steps, guard)
 
-    def turned(self, x: Value) -> Value:
+    def transposed(self, x: Value) -> Value:
         """Return a lane's registers with rows and columns exchanged."""
         of_chunk = [self.word << bit for bit in range(self.chunk.bit_length() - 1)]
         of_word = [1 << bit for bit in range(self.word.bit_length() - 1)]

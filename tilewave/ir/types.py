@@ -273,14 +273,14 @@ class Vector(Sized):
 
 
 @dataclass(frozen=True)
-class Signals(Sized):
+class Mbarriers(Sized):
     """Mbarriers in shared memory: `mbarriers<4>`; each completes a phase when all its arrivals have come."""
 
     shape: tuple[int, ...]
     dtype: DType = I64
 
     def __str__(self) -> str:
-        return f"signals<{dims(self.shape)}>"
+        return f"mbarriers<{dims(self.shape)}>"
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Exchange(Sized):
         return f"exchange<{dims(self.shape)}x{self.dtype}>"
 
 
-Type = Scalar | Tile | Memory | Accumulator | Vector | Signals | Exchange
+Type = Scalar | Tile | Memory | Accumulator | Vector | Mbarriers | Exchange
 INDEX_SCALAR = Scalar(INDEX)
 SPACES = ("global", "shared", "packed")
 
@@ -306,7 +306,7 @@ def space_of(kind: Type) -> str:
     """Return the address space of a memory, or the pseudo space of mbarriers or an exchange; "" for registers."""
     if isinstance(kind, Memory):
         return kind.space
-    return "signals" if isinstance(kind, Signals) else "exchange" if isinstance(kind, Exchange) else ""
+    return "mbarriers" if isinstance(kind, Mbarriers) else "exchange" if isinstance(kind, Exchange) else ""
 
 
 def is_held(kind: Type) -> bool:

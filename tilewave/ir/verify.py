@@ -13,7 +13,7 @@ from tilewave.ir.launch import open_sizes
 from tilewave.ir.ops import Launch, Loop, Yield
 from tilewave.ir.rewrite import named_values, walk
 from tilewave.ir.types import INDEX_SCALAR
-from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
+from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_places, check_splits, check_type
 
 SOUND = "sound"
 """The attribute that marks an op as verified."""
@@ -90,14 +90,14 @@ class _Verifier:
         for v in op.operands:
             if self.visible.get(v.name) != v:
                 _fail(op, f"{v}: {v.type} is not defined here")
-            if v.name in self.under_way and not op.awaits and v not in (*op.goes_on_with, *self.handed_on):
+            if v.name in self.under_way and not op.waits and v not in (*op.goes_on_with, *self.handed_on):
                 _fail(op, f"{v} is under way, and must be awaited first")
 
         def want(holds: bool, why: str) -> None:
             _want(op, holds, why)
 
         if SOUND not in vars(op):  # cached: most passes keep most ops, and ops are immutable
-            check_parts(op, want)
+            check_splits(op, want)
             op.check(want)
             check_places(op, want)
             check_axes(op, want)

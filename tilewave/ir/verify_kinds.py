@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
-from tilewave.ir.core import BARE_WORD, ONE_ORDER, OPERANDS, Kernel, Op, Want, field_type
+from tilewave.ir.core import BARE_WORD, BATCH_INVARIANT, OPERANDS, Kernel, Op, Want, field_type
 from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.ops import LEVELS
 from tilewave.ir.ops.control import MOST_WAVES
@@ -18,11 +18,11 @@ from tilewave.ir.types import (
     Accumulator,
     Columns,
     Exchange,
+    Mbarriers,
     Memory,
     Padded,
     Panels,
     Scalar,
-    Signals,
     Swizzled,
     SwizzledByBits,
     Tile,
@@ -39,7 +39,7 @@ MOST_ELEMENTS: dict[type[Type], int] = {
     Tile: 1 << 26,
     Accumulator: 1 << 20,
     Vector: 1 << 14,
-    Signals: 1 << 10,
+    Mbarriers: 1 << 10,
     Exchange: 1 << 40,
     Memory: 1 << 48,
 }
@@ -95,13 +95,13 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str"}
     attributes |= {"cluster": "int", "resident": "int", "vector_bytes": "int"}
     for name, kind in attributes.items():
-        fits, told = KINDS[kind]
-        want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
+        fits, given = KINDS[kind]
+        want(fits(getattr(kernel, name)), f"{name} is {given}, not {getattr(kernel, name)!r}")
     want(kernel.name.isidentifier(), f"a kernel's name is an identifier, not {kernel.name!r}")
     want(kernel.level in LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     n, cluster = kernel.workgroups, kernel.cluster
     want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
-    want(kernel.sums in ("", ONE_ORDER), f"sums are free, or in {ONE_ORDER}, not {kernel.sums!r}")
+    want(kernel.sums in ("", BATCH_INVARIANT), f"sums are free, or in {BATCH_INVARIANT}, not {kernel.sums!r}")
     want(kernel.resident >= 1, f"a processor holds one workgroup or more, not {kernel.resident}")
     vectors = kernel.vector_bytes in (1, 2, 4, 8, 16)
     want(vectors, f"a lane's loads move 1, 2, 4, 8 or 16 bytes at once, not {kernel.vector_bytes}")
@@ -140,7 +140,7 @@ def check_argument(kind: Type, want: Want) -> None:
     want(is_array or is_number, f"a call gives arrays and numbers, no {kind}")
 
 
-def check_parts(op: Op, want: Want) -> None:
+def check_splits(op: Op, want: Want) -> None:
     """Check the kinds of an op's attributes, the number of its results, and its types."""
     for name, part in op.parts():
         kind = field_type(type(op), name)
@@ -160,12 +160,12 @@ def check_places(op: Op, want: Want) -> None:
     if not touched and not (op.reads or op.writes or op.hands_on):
         return
     said = (*op.reads.items(), *op.writes.items(), *op.hands_on.items())
-    told = [(getattr(op, name), name, spaces) for name, spaces in said]
-    for v, name, spaces in told:
+    given = [(getattr(op, name), name, spaces) for name, spaces in said]
+    for v, name, spaces in given:
         if space_of(v.type) not in spaces:
             want(False, f"{name} lies in {' or '.join(spaces)}, and {v} is {v.type}")
     for v in touched:
-        if not any(v == other for other, _, _ in told):
+        if not any(v == other for other, _, _ in given):
             want(False, f"does not say whether it reads or writes {v}, {v.type}")
 
 
@@ -174,15 +174,15 @@ def check_axes(op: Op, want: Want) -> None:
     for one, other in op.corresponding() or ():
         lengths = [v.type.shape[i] if 0 <= i < len(v.type.shape) else None for v, i in (one, other)]
         if lengths[0] is None or lengths[0] != lengths[1]:
-            told = " and ".join(f"axis {i} of {v}, {v.type}," for v, i in (one, other))
-            want(False, f"{told} do not run together")
+            given = " and ".join(f"axis {i} of {v}, {v.type}," for v, i in (one, other))
+            want(False, f"{given} do not run together")
 
 
 def _attribute_fault(name: str, kind: str, part: object) -> str:
     """Return why an attribute has an invalid value; empty if it is valid."""
-    fits, told = KINDS[kind]
+    fits, given = KINDS[kind]
     if not fits(part):
-        return f"{name} is {told}, not {part!r}"
+        return f"{name} is {given}, not {part!r}"
     if name in WORDS and part not in WORDS[name]:
         return f"{name} is one of {', '.join(map(repr, WORDS[name]))}, not {part!r}"
     least, most = COUNTS.get(name, (-FARTHEST, FARTHEST))
@@ -211,12 +211,12 @@ def _type_fault(kind: Type) -> str:
     most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]
     if prod(known) > most:
         return f"{kind} has more than {most:,} elements"
-    if isinstance(kind, Memory) and kind.placement and not _rows_can_lie_so(kind):
+    if isinstance(kind, Memory) and kind.placement and not _rows_can_be_so(kind):
         return f"{kind}: rows cannot lie so"
     return ""
 
 
-def _rows_can_lie_so(memory: Memory) -> bool:
+def _rows_can_be_so(memory: Memory) -> bool:
     if isinstance(memory.placement, Padded) and memory.space == "global":
         return memory.placement.elements > 0 and isinstance(memory.extents[-1], int)
     if isinstance(memory.placement, Columns):

@@ -13,10 +13,10 @@ from tilewave.kernels.attentions import Scores as Scores
 from tilewave.kernels.attentions import attention as attention
 from tilewave.kernels.attentions import attention_kernel as attention_kernel
 from tilewave.kernels.attentions import attention_tile_for as attention_tile_for
-from tilewave.kernels.decodes import attention_decode as attention_decode
-from tilewave.kernels.decodes import attention_parts_kernel as attention_parts_kernel
-from tilewave.kernels.decodes import attention_rows_kernel as attention_rows_kernel
-from tilewave.kernels.decodes import join_parts_kernel as join_parts_kernel
+from tilewave.kernels.decode import attention_decode as attention_decode
+from tilewave.kernels.decode import attention_rows_kernel as attention_rows_kernel
+from tilewave.kernels.decode import attention_splits_kernel as attention_splits_kernel
+from tilewave.kernels.decode import join_splits_kernel as join_splits_kernel
 from tilewave.kernels.norms import layer_norm as layer_norm
 from tilewave.kernels.norms import layer_norm_kernel as layer_norm_kernel
 from tilewave.kernels.norms import rms_norm as rms_norm

@@ -246,11 +246,11 @@ def attention_tile_for(
     if target not in CHIPS:
         return AttentionTile(power_between(16, queries, 128), power_between(32, keys, MOST_KEYS))
     chip = CHIPS[target]
-    if chip.copy_engine and bias is None and not scores.masked and max(heads.size, heads.size_v) <= SMALL_HEAD:
+    if chip.tma and bias is None and not scores.masked and max(heads.size, heads.size_v) <= SMALL_HEAD:
         in_threes, in_twos = (-(-queries // tile) * tile for tile in (192, 128))
         if in_threes <= in_twos * GAIN_OF_THREE:
             return AttentionTile(192, MOST_KEYS_COPIED, waves=4)
-    room, step = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.copy_engine else MOST_KEYS
+    room, step = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.tma else MOST_KEYS
     while step > 16 and step * (heads.size + heads.size_v) * dtype.bytes > room:
         step //= 2
     return AttentionTile(128, step, waves=4)

@@ -123,8 +123,8 @@ def rms_norm_kernel(
     functions = {(False, False): plain, (True, False): weighted, (False, True): added, (True, True): norm}
     function = functions[weight_dtype is not None, residual_dtype is not None]
     before = {"x": matrix(x_dtype), **({} if residual_dtype is None else {"residual": matrix(residual_dtype)})}
-    behind = {**({} if total_dtype is None else {"total": matrix(total_dtype)}), "y": matrix(y_dtype)}
-    return rows.kernel(_named("rms_norm", function), **before, **_columns(weight=weight_dtype), **behind, eps=of)
+    after = {**({} if total_dtype is None else {"total": matrix(total_dtype)}), "y": matrix(y_dtype)}
+    return rows.kernel(_named("rms_norm", function), **before, **_columns(weight=weight_dtype), **after, eps=of)
 
 
 def _weighted(x: Any, weight: Any, bias: Any) -> Any:

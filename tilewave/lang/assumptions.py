@@ -39,11 +39,11 @@ class Assumed:
         """Refuse a call with numbers for which it does not hold."""
         symbols = list(dict.fromkeys(self.condition.symbols()))
         if not self.holds(values):
-            told = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
+            given = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
             if self.dim:
-                raise CallError(f"{kernel}: {self.dim} is no whole number, as {told}", loc=self.loc, remedy=ROUND_IT)
+                raise CallError(f"{kernel}: {self.dim} is no whole number, as {given}", loc=self.loc, remedy=ROUND_IT)
             raise CallError(
-                f"{kernel}: it is assumed that {self.condition}, but {told}",
+                f"{kernel}: it is assumed that {self.condition}, but {given}",
                 loc=self.loc,
                 remedy="call it with other sizes, or leave the Assumption out: nothing needs it",
             )
@@ -75,12 +75,12 @@ def wholly_divided(dim: Expression, loc: Loc, values: Mapping[Symbol, Any]) -> I
         return
     numbers = {s: values[s] for s in dim.symbols() if isinstance(values.get(s), int)}
     condition = _with(Combined("==", Combined("%", above, below), Whole(0)), numbers)
-    if not all(_is_told(s, values) for s in condition.symbols()):
+    if not all(_is_given(s, values) for s in condition.symbols()):
         raise SymbolError(f"{dim} may be no whole number", loc=loc, remedy=ROUND_IT)
     yield Assumed(condition, loc, str(dim))
 
 
-def _is_told(s: Symbol, values: Mapping[Symbol, Any]) -> bool:
+def _is_given(s: Symbol, values: Mapping[Symbol, Any]) -> bool:
     """Whether a call tells the symbol by its name."""
     value = values.get(s)
     return isinstance(value, Number) and value.value.name == s.name
@@ -88,9 +88,9 @@ def _is_told(s: Symbol, values: Mapping[Symbol, Any]) -> bool:
 
 def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
     if not c.expr.evaluate(numbers):
-        told = " and ".join(f"{s} is {n}" for s, n in numbers.items())
+        given = " and ".join(f"{s} is {n}" for s, n in numbers.items())
         raise ConstraintError(
-            f"it is assumed that {c.expr}, but {told}",
+            f"it is assumed that {c.expr}, but {given}",
             loc=c.loc,
             remedy="correct the sizes, or leave the Assumption out: nothing needs it",
         )
@@ -99,7 +99,7 @@ def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
 def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Expression:
     """The same, where each symbol is one that a call tells by this name."""
     for s in e.symbols():
-        if not _is_told(s, values):
+        if not _is_given(s, values):
             raise ConstraintError(
                 f"Assumption: nobody tells {s} at a call",
                 loc=c.loc,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
 from tilewave.ir.build import Number
-from tilewave.ir.places import Places, Side
+from tilewave.ir.constraint_locations import Places, Side
 from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
@@ -94,11 +94,11 @@ class Named:
         return self._with(number)
 
     def _with(self, number: Callable[[Expression], Any]) -> Named:
-        with told_at(self.loc):
+        with given_at(self.loc):
             return replace(self, mapping=self.mapping.bind(lambda parameter: number(expression(parameter))))
 
     def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
-        with told_at(self.loc):
+        with given_at(self.loc):
             return self.mapping.tile(number, grid, workgroups)
 
     @property
@@ -125,7 +125,7 @@ class Named:
 
 
 @contextmanager
-def told_at(loc: Loc) -> Iterator[None]:
+def given_at(loc: Loc) -> Iterator[None]:
     """What a mapping or a symbol is found wrong with inside is told at `loc`."""
     try:
         yield
@@ -164,8 +164,8 @@ class GridShare:
             return tile[self.axis]
         batch = tile[BATCHES]
         alone = batches is self.count or (isinstance(batches, int) and batches == self.count)
-        behind = batch if _is_one(self.before) else batch // self.before
-        return batch if alone else behind % self.count
+        after = batch if _is_one(self.before) else batch // self.before
+        return batch if alone else after % self.count
 
 
 @dataclass(frozen=True)
@@ -505,7 +505,7 @@ def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Seque
 
 def size(e: Expression, subs: Subs, loc: Loc, what: str = "size", least: int = 0) -> Any:
     """The value of a size, which may be known only at the launch; an error at `loc` where it makes no sense."""
-    with told_at(loc):
+    with given_at(loc):
         value = e.evaluate(subs)
     if not isinstance(value, (int, Number)) or (isinstance(value, int) and value < least):
         name = str(e) if any(True for _ in e.symbols()) else f"the {what}"

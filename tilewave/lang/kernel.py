@@ -13,9 +13,9 @@ from tilewave.errors import CallError, ConstraintError, Loc, SymbolError, TraceE
 from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.launch import MOST_OPEN, at_launch
-from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
@@ -37,7 +37,7 @@ from tilewave.lang.symbols import (
     want_no_hardware,
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
-from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
+from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
 
@@ -74,9 +74,9 @@ class WaveKernel:
         """Refuse `kernel[grid](…)`: the constraints say how many workgroups there are."""
         raise no_grid(self.name, [name for name, _ in parameters_of(self)])
 
-    def again(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
+    def replay(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
         """A call that has been made, for other arrays that lie as these: as `Compiled.again`."""
-        return _calling().prepared(self).again(arrays, {}, fresh)
+        return _calling().prepared(self).replay(arrays, {}, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """The numbers of a call as `again` gives them to a launch, and no arrays."""
@@ -163,8 +163,8 @@ def trace_kernel(
     kernel: WaveKernel,
     subs: Mapping[Symbol, Any],
     dynamic: Sequence[Symbol],
-    longest: Mapping[Symbol, int] | None = None,
-    room: TileRoom = ANYWHERE,
+    max_sizes: Mapping[Symbol, int] | None = None,
+    room: TileLimits = ANYWHERE,
 ) -> TracedKernel:
     """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch.
 
@@ -174,7 +174,9 @@ def trace_kernel(
     said = {**defaults, **given_subs(subs)}
     left_open = tuple(dict.fromkeys((*unsaid_sizes(kernel, said), *dynamic)))
     _check_open(kernel, left_open, said)
-    trace = Trace(locate=lambda: kernel.loc, longest=_checked_longest(kernel, longest or {}, left_open), room=room)
+    trace = Trace(
+        locate=lambda: kernel.loc, max_sizes=_checked_max_sizes(kernel, max_sizes or {}, left_open), room=room
+    )
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     parameters = parameters_of(kernel)
     words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before names of what the launch computes
@@ -221,11 +223,11 @@ def missing_text(names: Sequence[str]) -> str:
     return f"size {names[0]} is missing" if len(names) == 1 else f"sizes {', '.join(names)} are missing"
 
 
-def _checked_longest(kernel: WaveKernel, longest: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
+def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
     """How long sizes that stay open are at most; an error for whatever else it says."""
-    if not isinstance(longest, Mapping):
-        raise SymbolError(f"longest is {longest!r}", loc=here(), remedy="write longest={N: 4096, …}")
-    for dim, most in longest.items():
+    if not isinstance(max_sizes, Mapping):
+        raise SymbolError(f"longest is {max_sizes!r}", loc=here(), remedy="write longest={N: 4096, …}")
+    for dim, most in max_sizes.items():
         if dim not in left_open:
             known = ", ".join(map(str, left_open)) or "none"
             what = f"longest: {dim} is no size of {kernel.name} that stays open"
@@ -233,7 +235,7 @@ def _checked_longest(kernel: WaveKernel, longest: object, left_open: Sequence[Sy
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_OPEN:
             what = f"longest: {dim} is {most!r}, no number from 1 to {MOST_OPEN:,}"
             raise SymbolError(what, loc=here(), remedy=f"write longest={{{dim}: 4096}}")
-    return longest
+    return max_sizes
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:

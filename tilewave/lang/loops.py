@@ -11,8 +11,8 @@ from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveErr
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.parts import parts_with_steps
 from tilewave.ir.rewrite import substitute_block
+from tilewave.ir.split_steps import splits_with_steps
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.tags import taggable
@@ -202,7 +202,7 @@ class _Walk(Carrying):
                 begin = number * self.walk.step + self.evaluated(self.walk.start)
                 trace.windows[self.axis] = DimensionWindow(begin, self.walk.step)
 
-        parts = parts_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
+        parts = splits_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
         result = self.looped(trips, count, place, parts=parts)
         if self.walk.parts > 1 and not only_adds_up(trace.ops[-1]):
             raise self.is_no_sum(self.walk.parts)

@@ -445,10 +445,10 @@ def in_order(x: Traced, order: tuple[Hashable, ...]) -> Traced:
     trace = current("permute")
     axes = tuple(x.dims.index(d) for d in order)
     kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
-    turned = trace.emit(Permute, x.value, axes, type=kind, name=Permute.word())  # not the author's variable
+    mirrored = trace.emit(Permute, x.value, axes, type=kind, name=Permute.word())  # not the author's variable
     if x.value in trace.zero_outside:
-        trace.zero_outside[turned] = trace.zero_outside[x.value]
-    return Traced(trace, turned, order)
+        trace.zero_outside[mirrored] = trace.zero_outside[x.value]
+    return Traced(trace, mirrored, order)
 
 
 def rounded(cls: type[Rounding], x: Traced) -> Traced:

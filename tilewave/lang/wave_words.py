@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from tilewave.errors import NOWHERE, TilewaveError, here
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.symbols import Symbol, sym
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ HINTS = frozenset(
 )
 """Options that say how Wave compiles, prints or times: a kernel's results do not depend on them."""
 
-NO_EFFECT = Reason(
+NO_EFFECT = RemarkKind(
     "the option {name} of Wave's has no effect",
     "leave it out; `tilewave diff` and `tilewave bench` show and time passes",
 )
@@ -124,7 +124,7 @@ def accepting_hints(options: type[T]) -> type[T]:
     return options
 
 
-def remarks(without_effect: tuple[str, ...]) -> tuple[Declined, ...]:
+def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
     """What `why()` says of options that were accepted and change nothing."""
     return tuple(NO_EFFECT.at(NOWHERE, name=name) for name in without_effect)
 

@@ -186,9 +186,9 @@ def _whole(trace: Trace, dim: Expression, what: str) -> int:
     length = length_of(trace, dim)
     if isinstance(length, int):
         return max(length, 1)
-    if dim in trace.longest:
-        trace.limits.setdefault(dim, (0, trace.longest[dim]))
-        return trace.longest[dim]
+    if dim in trace.max_sizes:
+        trace.limits.setdefault(dim, (0, trace.max_sizes[dim]))
+        return trace.max_sizes[dim]
     raise DimensionError(
         f"{what} spans {dim}, which no constraint cuts, and how long it is is known only at the launch",
         loc=here(),

@@ -152,8 +152,8 @@ class _Givers:
         Or they read another source with a copy: the bits that select a copy are above those of registers.
         """
         same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these lanes need the same register
-        told_apart, reached = Span(same), Span(self.u)
-        torn = [k for k in Span(self.u).kernel if told_apart.add(k)]
+        numbered_apart, reached = Span(same), Span(self.u)
+        torn = [k for k in Span(self.u).kernel if numbered_apart.add(k)]
         t, moves = self.t_or_copy, []
         last_first = range(len(t) - 1, -1, -1)  # copies cost nothing
         for k in torn:

@@ -236,9 +236,9 @@ def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ..
     if lanes % per_row:
         return None
     for axis in range(len(outer)):
-        behind = prod(outer[axis + 1 :]) * per_row
-        if prod(outer[:axis]) == 1 and lanes % behind == 0:  # whole blocks of the axes after this one
-            return (*[0] * axis, lanes // behind, *[0] * (len(shape) - axis - 1))
+        after = prod(outer[axis + 1 :]) * per_row
+        if prod(outer[:axis]) == 1 and lanes % after == 0:  # whole blocks of the axes after this one
+            return (*[0] * axis, lanes // after, *[0] * (len(shape) - axis - 1))
     return None
 
 

@@ -157,8 +157,8 @@ def shared_registers(registers: Mover, bits: tuple[int, ...]) -> list[Combining]
     """Return steps for lane bits, then a register axis: the first bits halve the axis, its farthest halves first."""
     halvings = bits[: registers.count.bit_length() - 1]
     steps = [Combining("halves", (registers.which, bit)) for bit in halvings]
-    behind = (*bits[len(halvings) :], *halvings[::-1])  # the axis is combined before the lanes that halved it
-    return [*steps, Combining("registers", (registers.which,)), Combining("lane", behind)]
+    after = (*bits[len(halvings) :], *halvings[::-1])  # the axis is combined before the lanes that halved it
+    return [*steps, Combining("registers", (registers.which,)), Combining("lane", after)]
 
 
 def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:

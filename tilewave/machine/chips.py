@@ -77,7 +77,7 @@ class TransposingRead:
 
 
 @dataclass(frozen=True)
-class CopyEngine:
+class Tma:
     """The limits of TMA, which moves boxes between global and shared memory."""
 
     grain_bytes: int
@@ -132,7 +132,7 @@ class Chip:
     shared: SharedMemory
     barriers: int = 1
     """Hardware barriers of a workgroup, each for some of its waves."""
-    copy_engine: CopyEngine | None = None
+    tma: Tma | None = None
     direct_load_bytes: tuple[int, ...] = ()
     """Sizes that a lane can load directly into shared memory; the bytes of lane l follow those of lane l - 1."""
     transposing_reads: tuple[TransposingRead, ...] = ()
@@ -262,7 +262,7 @@ GFX950 = Chip(
 
 NVIDIA_LANES = 32
 """Lanes of a wave (warp) on every NVIDIA chip."""
-TENSOR_MAPS = CopyEngine(
+TENSOR_MAPS = Tma(
     grain_bytes=16,
     widest_row_bytes=128,
     longest_side=256,
@@ -291,7 +291,7 @@ SM_90A = Chip(
         reserved_bytes=1 << 10,
     ),
     barriers=16,
-    copy_engine=TENSOR_MAPS,
+    tma=TENSOR_MAPS,
     sources=(
         Source("matrix", PTX_ISA + ", wgmma"),
         Source("processors", "of H100 and H200 in their SXM form: " + HOPPER_PAPER),
@@ -303,7 +303,7 @@ SM_90A = Chip(
         Source("shared", CUDA_GUIDE),
         Source("barriers", PTX_ISA + ", bar.sync"),
         Source("swaps_rows", PTX_ISA + ": its lanes exchange words by shfl.sync alone"),
-        Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: cudaOccupancyMaxActiveClusters on an H200"),
+        Source("tma", f"{PTX_ISA}, tensor maps; clusters: cudaOccupancyMaxActiveClusters on an H200"),
     ),
 )
 CHIPS = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

@@ -187,8 +187,8 @@ GROUP_INSTRUCTIONS = (
     GroupInstruction("i32_64xNx32_i8", 64, 32, "i8", "i8", "i32", (HOPPER,), columns=16),
     GroupInstruction("f32_64xNx8_tf32", 64, 8, "f32", "f32", "f32", (HOPPER,), ignored_bits=13),
 )
-_TURNED = {name for i in GROUP_INSTRUCTIONS if i.turns for name in (i.a, i.b)}
-ALONG_DEPTH = frozenset(str(name) for i in GROUP_INSTRUCTIONS for name in (i.a, i.b) if name not in _TURNED)
+_TRANSPOSED = {name for i in GROUP_INSTRUCTIONS if i.turns for name in (i.a, i.b)}
+ALONG_DEPTH = frozenset(str(name) for i in GROUP_INSTRUCTIONS for name in (i.a, i.b) if name not in _TRANSPOSED)
 """Dtypes of operands that warpgroup instructions take along their depth only."""
 ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
 BY_NAME = {instruction.name: instruction for instruction in ALL}

@@ -173,8 +173,8 @@ def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | 
             at = int(inside.argmin())
             outside = int(visits.workgroup[at]), _named(visits, at, grid)
         flat = _flat(visits, grid)[inside].astype(np.int64)
-        if clash is None and (again := _seen_again(flat, seen)).any():
-            at = int(again.argmax())
+        if clash is None and (repeated_ := _seen_again(flat, seen)).any():
+            at = int(repeated_.argmax())
             clash = int(flat[at]), int(visits.workgroup[inside][at])
         seen[flat] = True
     lost = None if seen.all() else _name(int(seen.argmin()), grid)
@@ -190,11 +190,11 @@ def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | 
 
 def _seen_again(flat: Array, seen: Array) -> Array:
     """Which of these tiles somebody computed before."""
-    again: Array = seen[flat]
+    repeated_: Array = seen[flat]
     _, first = np.unique(flat, return_index=True)
     repeated = np.ones(len(flat), bool)
     repeated[first] = False
-    return again | repeated
+    return repeated_ | repeated
 
 
 def _explain_clash(

@@ -181,7 +181,7 @@ class Hilbert(Curve):
         plan = _plan(grid.cols, grid.rows)
         if is_one(plan.count):
             along, across = _descend(number, plan.levels, *plan.last)
-            return (along, across) if plan.turned else (across, along)
+            return (along, across) if plan.rotated else (across, along)
         along, across = plan.walk(number, grid.rows)
         return across, along
 
@@ -222,7 +222,7 @@ class _Plan:
     count: Index
     width: Index
     last: tuple[Index, Index]
-    turned: Index
+    rotated: Index
     levels: tuple[_Level, ...]
 
     def walk(self, number: Index, short: Index) -> tuple[Index, Index]:
@@ -231,9 +231,9 @@ class _Plan:
         is_last = block >= self.count - 1
         shape = (choose(is_last, self.last[side], (self.width, short)[side]) for side in (0, 1))
         along, across = _descend(number - block * (self.width * short), self.levels, *shape)
-        if not is_zero(self.turned):
-            is_turned = is_last if is_one(self.turned) else block >= self.count - self.turned
-            along, across = choose(is_turned, across, along), choose(is_turned, along, across)
+        if not is_zero(self.rotated):
+            is_transposed = is_last if is_one(self.rotated) else block >= self.count - self.rotated
+            along, across = choose(is_transposed, across, along), choose(is_transposed, along, across)
         return along + block * self.width, across
 
 
@@ -242,13 +242,13 @@ def _plan(long: int, short: int) -> _Plan:
     width = short + short % 2
     count = max(1, (2 * long + width) // (2 * width))
     last = long - (count - 1) * width
-    turned = int(long % 2 > short % 2)
-    last_shape = (short, last) if turned else (last, short)
+    rotated = int(long % 2 > short % 2)
+    last_shape = (short, last) if rotated else (last, short)
     shapes = frozenset({last_shape} | ({(width, short)} if count > 1 else set()))
     levels = [shapes]
     while not all(_is_leaf(*shape) for shape in levels[-1]):
         levels.append(frozenset(part for shape in levels[-1] for part in _parts(*shape)))
-    return _Plan(count, width, last_shape, turned, tuple(map(_Level.of, levels)))
+    return _Plan(count, width, last_shape, rotated, tuple(map(_Level.of, levels)))
 
 
 def _open_plan(sides: _Sides) -> _Plan:
@@ -258,9 +258,9 @@ def _open_plan(sides: _Sides) -> _Plan:
     whole, rest = divide(long, width)
     count = whole + choose(rest >= width // 2, 1, 0)
     last = long - (count - 1) * width
-    is_turned = long % 2 > short % 2
-    last_shape = choose(is_turned, short, last), choose(is_turned, last, short)
-    return _Plan(count, width, last_shape, choose(is_turned, 1, 0), (_Level(),) * max(1, sides.bits))
+    is_transposed = long % 2 > short % 2
+    last_shape = choose(is_transposed, short, last), choose(is_transposed, last, short)
+    return _Plan(count, width, last_shape, choose(is_transposed, 1, 0), (_Level(),) * max(1, sides.bits))
 
 
 def _parts(w: int, h: int) -> Iterable[Shape]:

@@ -97,7 +97,7 @@ def prove(
     for mapping in _family(given, parameters):
         mappings += 1
         for grid, n in _launches(max_rows, max_cols, workgroups):
-            _prove_parts(mapping, grid, n, proved)
+            _prove_splits(mapping, grid, n, proved)
     return Proof(mappings, max_rows, max_cols, len(proved))
 
 
@@ -111,7 +111,7 @@ def _family(given: object, parameters: dict[str, Iterable[int]]) -> Iterator[Map
         yield as_mapping(given(**dict(zip(parameters, values, strict=True))))
 
 
-def _prove_parts(mapping: Mapping, grid: Grid, workgroups: int | None, proved: set[object]) -> None:
+def _prove_splits(mapping: Mapping, grid: Grid, workgroups: int | None, proved: set[object]) -> None:
     deal = deal_of(grid, workgroups)
     for step in mapping.renumberings:
         if (step, deal) not in proved and not _permutes(step, deal):

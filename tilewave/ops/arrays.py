@@ -54,7 +54,7 @@ class ArrayLibrary(Protocol):
     def address(self, array: Array) -> int:
         """Where its first element is."""
 
-    def lie(self, arrays: tuple[Array | None, ...]) -> Any:
+    def layout(self, arrays: tuple[Array | None, ...]) -> Any:
         """The same for all arrays that lie alike: shape, strides, dtype, device, and which powers of two divide the
         addresses; None where it cannot be told so quickly, and None stands for None."""
 
@@ -100,7 +100,7 @@ class NumpyLike:
     def address(self, array: Array) -> int:
         return view(array).pointer
 
-    def lie(self, arrays: tuple[Array | None, ...]) -> Any:
+    def layout(self, arrays: tuple[Array | None, ...]) -> Any:
         found: list[Any] = []
         for array in arrays:
             if array is None:

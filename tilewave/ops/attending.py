@@ -8,7 +8,7 @@ from math import prod
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DType
 from tilewave.kernels.attentions import AttentionAsked
-from tilewave.kernels.decodes import attention_calls
+from tilewave.kernels.decode import attention_calls
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast, folded, spelled
@@ -34,7 +34,7 @@ def _attention(
     added = None if bias is None else broadcast("attention", lib, "bias", bias, (*q.shape[:-1], k.shape[-2]))
     if not prod(shape):
         return CallWork(results)
-    to, behind = written(lib, _with_heads(results["out"]), 3)
+    to, after = written(lib, _with_heads(results["out"]), 3)
     lse = results["lse"].reshape(to.shape[:-1]) if keeps else None
     queries, keys, values, biases = (None if x is None else _stacked(x) for x in (q, k, v, added))
     arrays = given_only(q=queries, k=keys, v=values, bias=biases, y=to, lse=lse)
@@ -45,7 +45,7 @@ def _attention(
         return scratch[name]
 
     first, *more = [_launch(*call) for call in attention_calls(arrays, make, *asked)]
-    return CallWork(results, first, tuple(more), scratch, behind)
+    return CallWork(results, first, tuple(more), scratch, after)
 
 
 def _launch(kernel: WaveKernel, arrays: Mapping[str, Array], numbers: tuple[int, ...]) -> KernelLaunch:

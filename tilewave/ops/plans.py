@@ -14,7 +14,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tilewave.backend.protocol import CallAgain
+from tilewave.backend.protocol import ReplayedCall
 from tilewave.ir.launch import picked as picked_of
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
@@ -59,7 +59,7 @@ class CallWork(NamedTuple):
     """Launches that follow it, in this order."""
     scratch: Mapping[str, Array] = MappingProxyType({})
     """Arrays by name that launches hand to later ones and the caller never sees; each call has its own."""
-    behind: Callable[[], None] | None = None
+    after: Callable[[], None] | None = None
     """What is left to be done then, if anything."""
 
     @property
@@ -70,8 +70,8 @@ class CallWork(NamedTuple):
     def run(self) -> None:
         for launch in self.launches:
             launch()
-        if self.behind is not None:
-            self.behind()
+        if self.after is not None:
+            self.after()
 
 
 class PlannedLaunch(NamedTuple):
@@ -79,7 +79,7 @@ class PlannedLaunch(NamedTuple):
 
     picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
     """Of what is given and what is new, whatever the kernel takes."""
-    call: CallAgain
+    call: ReplayedCall
     words: Callable[[Sequence[Any]], tuple[int, ...]]
     """Of numbers that the kernel takes."""
 
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
     @staticmethod
     def of(lib: ArrayLibrary, given: Mapping[str, Array], work: CallWork) -> Plan | None:
         """Of work that has been done; None where it cannot be done again so."""
-        if work.launch is None or work.behind is not None:
+        if work.launch is None or work.after is not None:
             return None
         new = [*(name for name in work.results if given.get(name) is None), *work.scratch]
         sources = {**given, **work.results, **work.scratch}
@@ -125,7 +125,7 @@ def _planned(
     if any(lib.address(view) != lib.address(sources[name]) for name, view in launch.arrays.items()):
         return None  # a copy was made
     fresh = [i for i, name in enumerate(launch.arrays) if name in new]
-    call = launch.kernel.again(launch.arguments, fresh)
+    call = launch.kernel.replay(launch.arguments, fresh)
     picked = picked_of([at[name] for name in launch.arrays])
     return None if call is None else PlannedLaunch(picked, call, launch.kernel.words)
 
@@ -148,26 +148,26 @@ class Operated:
 
     def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
         """The results of a call: arrays, None for those that are not given, and whatever else it says."""
-        return self.known(lib, lib.lie(arrays), arrays, said)
+        return self.known(lib, lib.layout(arrays), arrays, said)
 
-    def known(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
+    def known(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """The same where it has been asked how the arrays lie."""
         count = self.numbers
-        plan = self.kept.get((lie, said[count:]))
+        plan = self.kept.get((layout, said[count:]))
         found = NOT_MADE if plan is None else plan(arrays, said[:count])
-        return self._closely(lib, lie, arrays, said) if found is NOT_MADE else found
+        return self._closely(lib, layout, arrays, said) if found is NOT_MADE else found
 
-    def _closely(self, lib: ArrayLibrary, lie: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
+    def _closely(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Whatever comes; what can be kept is kept."""
         self.arguments.want_all(arrays)
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)
         work.run()
-        plan = None if lie is None else Plan.of(lib, dict(zip(self.names, given, strict=True)), work)
+        plan = None if layout is None else Plan.of(lib, dict(zip(self.names, given, strict=True)), work)
         if plan is not None:
             if len(self.kept) >= KEPT_PLANS:
                 self.kept.clear()
-            self.kept[lie, said[self.numbers :]] = plan
+            self.kept[layout, said[self.numbers :]] = plan
         results = [self._own(name, arrays, found) for name, found in work.results.items()]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 

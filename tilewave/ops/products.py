@@ -120,9 +120,9 @@ def _as_matrices(c: Array, a: Array, b: Array) -> Array:
 
 def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> CallWork:
     """More batches than a grid has axes: one stack of copies."""
-    c, behind = written(lib, to.c, 2)
+    c, after = written(lib, to.c, 2)
     of_copies = Operands(folded(to.a, 2), folded(to.b, 2), c)
-    return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), behind=behind)
+    return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), after=after)
 
 
 def _launch(
@@ -184,9 +184,9 @@ def _linear(
     added = None if residual is None else _residual(lib, residual, results["out"])
     if not prod(results["out"].shape):
         return CallWork(results)
-    to, behind = written(lib, results["out"])
+    to, after = written(lib, results["out"])
     layer = _layer(lib, x, weight, bias, activation, added, digits, to, results.get("sums"))
-    return CallWork(results, layer, behind=behind)
+    return CallWork(results, layer, after=after)
 
 
 linear = Operated("linear", ("x", "weight", "bias?", "residual?", "out?"), _linear)

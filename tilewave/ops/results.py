@@ -75,7 +75,7 @@ class WrittenResult(NamedTuple):
     """What a kernel writes for a result, and what is left to be done then, if anything."""
 
     array: Array
-    behind: Callable[[], None] | None = None
+    after: Callable[[], None] | None = None
 
 
 def written(lib: ArrayLibrary, found: Array, kept: int = 1) -> WrittenResult:

@@ -25,9 +25,9 @@ def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
     found = _like("softmax", lib, out, x=x)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, (to, behind) = folded(x), written(lib, found)
+    rows, (to, after) = folded(x), written(lib, found)
     kernel = kernel_for(softmax_kernel, x=rows, y=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), behind=behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), after=after)
 
 
 softmax = Operated("softmax", ("x", "out?"), _softmax)
@@ -39,10 +39,10 @@ def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | No
     _check_columns("rms_norm", x, weight=weight)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, (to, behind) = folded(x), written(lib, found)
+    rows, (to, after) = folded(x), written(lib, found)
     kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=None, total=None)
     arrays = given_only(x=rows, weight=weight, out=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), after=after)
 
 
 rms_norm = Operated("rms_norm", ("x", "weight?", "out?"), _rms_norm)
@@ -61,11 +61,11 @@ def _add_rms_norm(
     results = {"out": found, "total": total}
     if not prod(x.shape):
         return CallWork(results)
-    to, behind = written(lib, found)
+    to, after = written(lib, found)
     rows, added, sums = (folded(array) for array in (x, residual, total))
     kernel = kernel_for(rms_norm_kernel, x=rows, y=to, weight=weight, residual=added, total=sums)
     arrays = given_only(x=rows, residual=added, weight=weight, total=sums, out=to)
-    return CallWork(results, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
+    return CallWork(results, KernelLaunch(kernel, arrays, (eps,)), after=after)
 
 
 add_rms_norm = Operated("rms_norm", ("x", "residual", "weight?", "out?"), _add_rms_norm)
@@ -79,10 +79,10 @@ def _layer_norm(
     _check_columns("layer_norm", x, weight=weight, bias=bias)
     if not prod(x.shape):
         return CallWork({"out": found})
-    rows, (to, behind) = folded(x), written(lib, found)
+    rows, (to, after) = folded(x), written(lib, found)
     kernel = layer_norm_for(rows, to, weight, bias)
     arrays = given_only(x=rows, weight=weight, bias=bias, out=to)
-    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), behind=behind)
+    return CallWork({"out": found}, KernelLaunch(kernel, arrays, (eps,)), after=after)
 
 
 layer_norm = Operated("layer_norm", ("x", "weight?", "bias?", "out?"), _layer_norm)

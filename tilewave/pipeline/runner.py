@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import telling
-from tilewave.ir.reasons import Declined
+from tilewave.ir.remarks import Remark
 from tilewave.ir.verify import verify
 
 Pass = Callable[[Kernel], Kernel]
@@ -24,7 +24,7 @@ class Step:
     before: Kernel
     after: Kernel
     seconds: float
-    declined: tuple[Declined, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     """Remarks: where the pass could have helped and did not, and why."""
 
     @property
@@ -47,9 +47,9 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
             said = p(kernel)
         after = kernel
         if said is not kernel:
-            after = replace(said, declined=())  # because remarks belong to the step
+            after = replace(said, remarks=())  # because remarks belong to the step
             verify(after)
-        steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start, said.declined))
+        steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start, said.remarks))
         kernel = after
     return kernel, tuple(steps)
 
@@ -78,11 +78,11 @@ def last_on_tiles(steps: Sequence[Step], start: Kernel) -> Kernel:
 def numbered(steps: Iterable[Step]) -> tuple[Step, ...]:
     """Return the steps, with repeated names numbered: `simplify`, `simplify_2`."""
     steps = tuple(steps)
-    names = told_apart(step.name for step in steps)
+    names = numbered_apart(step.name for step in steps)
     return tuple(replace(step, name=name) for step, name in zip(steps, names, strict=True))
 
 
-def told_apart(names: Iterable[str]) -> list[str]:
+def numbered_apart(names: Iterable[str]) -> list[str]:
     """Return the names, with a number appended to the second of a kind, the third, …"""
     count: dict[str, int] = {}
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewave.errors import Loc
-from tilewave.ir.reasons import Declined
+from tilewave.ir.remarks import Remark
 from tilewave.pipeline.runner import Step
 
 NOTHING = "no pass declined anything"
@@ -18,19 +18,19 @@ class WhyRow:
 
     step: str
     """The pass, by the name of its step."""
-    declined: Declined
+    remarks: Remark
 
     @property
     def loc(self) -> Loc:
-        return self.declined.loc
+        return self.remarks.loc
 
     @property
     def what(self) -> str:
-        return self.declined.what
+        return self.remarks.what
 
     @property
     def remedy(self) -> str:
-        return self.declined.remedy
+        return self.remarks.remedy
 
     @property
     def line(self) -> str:
@@ -51,23 +51,23 @@ class Why:
 
     @staticmethod
     def of(steps: Iterable[Step]) -> Why:
-        return Why(tuple(WhyRow(step.name, declined) for step in steps for declined in step.declined))
+        return Why(tuple(WhyRow(step.name, remarks) for step in steps for remarks in step.remarks))
 
-    def of_options(self, declined: Iterable[Declined]) -> Why:
+    def of_options(self, remarks: Iterable[Remark]) -> Why:
         """Return the remarks with those on compile options that are replaced by others."""
-        return Why((*(WhyRow("options", d) for d in declined), *self.rows))
+        return Why((*(WhyRow("options", d) for d in remarks), *self.rows))
 
-    def of_sums(self, proved: Iterable[Declined]) -> Why:
+    def of_sums(self, proved: Iterable[Remark]) -> Why:
         """Return the remarks with what is proved of the order of sums."""
         return Why((*(WhyRow("batch_invariant", d) for d in proved), *self.rows))
 
-    def of_choice(self, declined: Declined) -> Why:
+    def of_choice(self, remarks: Remark) -> Why:
         """Return the remarks with the one on the tile sizes that were chosen where the author gives none."""
-        return Why((WhyRow("tiles", declined), *self.rows))
+        return Why((WhyRow("tiles", remarks), *self.rows))
 
-    def of_a_call(self, declined: Iterable[Declined]) -> Why:
+    def of_a_call(self, remarks: Iterable[Remark]) -> Why:
         """Return the remarks with those on the arrays of a call, which keep it from faster code."""
-        return Why((*self.rows, *(WhyRow("call", d) for d in declined)))
+        return Why((*self.rows, *(WhyRow("call", d) for d in remarks)))
 
     def __iter__(self) -> Iterator[WhyRow]:
         return iter(self.rows)

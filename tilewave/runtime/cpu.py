@@ -157,11 +157,11 @@ class CpuProgram:
             laid_out = self._words(*words, *self._memory(lease.address, sizes, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
-    def alike(self, views: Sequence[ArrayView]) -> CpuCallAlike:
+    def replay(self, views: Sequence[ArrayView]) -> CpuReplay:
         """The call of arrays that lie as these, wherever they begin."""
         ranks = [len(view.strides) for view in views]
         places = [*accumulate((1 + rank for rank in ranks[:-1]), initial=0)]
-        return CpuCallAlike(self, self.words_of(views), places)
+        return CpuReplay(self, self.words_of(views), places)
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
         """Strides as machine code counts them; those of a kernel's arrays are mostly the same from call to call."""
@@ -196,7 +196,7 @@ class CpuProgram:
         return [*words, at, each]
 
 
-class CpuCallAlike:
+class CpuReplay:
     """A call of which only addresses are new."""
 
     def __init__(self, program: CpuProgram, words: list[int], places: list[int]) -> None:

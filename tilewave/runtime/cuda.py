@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.types import DType
-from tilewave.runtime.array_places import ArrayPlaces, places_of
+from tilewave.runtime.array_layouts import ArrayPlaces, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
-from tilewave.runtime.call_look import CallLook, NativeCalls
+from tilewave.runtime.call_class import CallLook, NativeCalls
 from tilewave.runtime.cuda_driver import LEGACY_STREAMS, CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, raise_failure
 from tilewave.runtime.dlpack import Refused, dtype_word
@@ -130,7 +130,7 @@ class CudaProgram:
             raise_failure(cuda_driver(self.code.kernel), self.code.kernel, said)
         recording = self._recording(number, stream) if self._has_scratch else 0
         seen = sized.look.at(places, numbers)
-        key = (seen.lie if seen else (places, numbers)), others, stream, recording
+        key = (seen.layout if seen else (places, numbers)), others, stream, recording
         kind = self._kinds.get(key) if seen is None or sized.knows(seen, places) else None
         if kind is None or not kind.launch(places, seen.numbers if seen else sized(arrays, given).numbers):
             kind = self._launch_new(arrays, sized(arrays, given), stream)
@@ -138,14 +138,14 @@ class CudaProgram:
         if seen is not None and not recording and isinstance(kind, LaunchTemplate):
             self._know(sized.look).know(seen, number, stream, kind.record)
 
-    def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[..., int] | None:
+    def replay(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[..., int] | None:
         """The call of arrays that lie as these, which machine code knows by now."""
         facts, _ = self._facts(arrays)
         if not facts or self._native is None or facts[DEVICES:] not in self._accepted:
             return None
         numbers = tuple([one.word_of(given[one.name]) for one in self.given])
         found: Callable[..., int] | None
-        found = self._native.alike(facts[:DEVICES], numbers, facts[DEVICES][0], self)
+        found = self._native.replay(facts[:DEVICES], numbers, facts[DEVICES][0], self)
         return found
 
     def _remember(self, key: Key, kind: LaunchKind) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
-from tilewave.runtime.array_places import places_of
+from tilewave.runtime.array_layouts import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
 from tilewave.runtime.gpu_launch import (

@@ -163,10 +163,10 @@ def machine_reader() -> NativeRecord | None:
     return None if torch is None else _machine_reader(torch)
 
 
-def machine_lie() -> Callable[[tuple[Any, ...], bool], bytes | None] | None:
+def machine_layout() -> Callable[[tuple[Any, ...], bool], bytes | None] | None:
     """lie(tensors, grad), the same bytes for all that lie alike; None where machine code cannot read tensors."""
     reader = machine_reader()
-    return None if reader is None else of_record(engine().lie, reader)
+    return None if reader is None else of_record(engine().layout, reader)
 
 
 @cache

@@ -80,11 +80,11 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class EarlyStart:
+class DependentLaunchAttribute:
     """The kernel itself waits for its predecessor on the stream, so it may start before that one ends."""
 
 
-Attribute = Cluster | EarlyStart
+Attribute = Cluster | DependentLaunchAttribute
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class LaunchForm(NamedTuple):
     grid: tuple[Number, Number, Number]
     conditions: tuple[Number, ...] = ()
     """Where one does not hold, the call is none of its own."""
-    starts_early: Number = True
-    """Whether the launch asks for what `EarlyStart` allows."""
+    uses_pdl: Number = True
+    """Whether the launch asks for what `DependentLaunchAttribute` allows."""
 
 
 LaunchFormula = Callable[[Sequence[Number]], LaunchForm]
@@ -137,7 +137,17 @@ class SameGrid:
 
 _KINDS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind
-    for kind in (Address, Stride, SymbolArgument, ScalarSlot, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
+    for kind in (
+        Address,
+        Stride,
+        SymbolArgument,
+        ScalarSlot,
+        Table,
+        ScratchMemory,
+        TiledArray,
+        Cluster,
+        DependentLaunchAttribute,
+    )
 }
 
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate
 
-from tilewave.runtime.gpu_launch import Attribute, Cluster, EarlyStart, GpuLaunch, Shape3, TiledArray
+from tilewave.runtime.gpu_launch import Attribute, Cluster, DependentLaunchAttribute, GpuLaunch, Shape3, TiledArray
 from tilewave.runtime.tensor_map import MAP_BYTES
 
 CONFIG_BYTES = 56
@@ -32,8 +32,8 @@ class FrameLayout:
         attributes: Sequence[Attribute],
     ) -> None:
         """`maps` are the parameters that are tensor maps, and how many axes each has."""
-        self.starts_early = any(isinstance(a, EarlyStart) for a in attributes)
-        self.attributes = sorted(attributes, key=lambda a: isinstance(a, EarlyStart))
+        self.uses_pdl = any(isinstance(a, DependentLaunchAttribute) for a in attributes)
+        self.attributes = sorted(attributes, key=lambda a: isinstance(a, DependentLaunchAttribute))
         ranks = [rank for _, rank in maps]
         self.map_numbers_at = [*accumulate((16 * rank for rank in ranks), initial=len(maps) * MAP_BYTES)]
         """Of each map its sizes, and behind them its strides; then words begin."""
@@ -59,7 +59,7 @@ def _spelled(attribute: Attribute) -> bytes:
     match attribute:
         case Cluster(shape):
             number, value = _CLUSTER_DIMENSION, shape
-        case EarlyStart():
+        case DependentLaunchAttribute():
             number, value = _PROGRAMMATIC_SERIALIZATION, (1, 0, 0)
         case _:
             raise NotImplementedError(f"no launch attribute for {attribute}")

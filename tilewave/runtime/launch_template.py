@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewave.ir.host_program import Number, Recorder
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import DType
-from tilewave.runtime.array_places import ArrayPlaces, placed_arrays, there_at_least, words_at
+from tilewave.runtime.array_layouts import ArrayPlaces, placed_arrays, there_at_least, words_at
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.gpu_launch import (
     Address,
@@ -25,7 +25,7 @@ from tilewave.runtime.gpu_launch import (
 )
 from tilewave.runtime.launch_frame import FrameLayout
 from tilewave.runtime.native.engine import engine
-from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, room_for_maps, words
+from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, memory_for_maps, words
 from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class LaunchCode:
         """`arrays` are how many axes each has, and of which dtype it is; a call has `count` numbers beside them."""
         self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
         self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
-        self._maps = [(self._encoding(slot), room_for_maps(len(slot.axes))) for slot in self._tiled]
+        self._maps = [(self._encoding(slot), memory_for_maps(len(slot.axes))) for slot in self._tiled]
         inputs = sum(1 + 2 * axes for axes, _ in arrays)
         own = sum(isinstance(slot, Table | ScratchMemory) for slot in self._slots)
         recorder = Recorder(inputs + count + own)
@@ -81,7 +81,7 @@ class LaunchCode:
         recorder.want(*form.conditions, *(side <= MOST_WORKGROUPS for side in form.grid))
         stored = [*self._sides(), *self._words(form, iter(recorder.given[inputs + count :]))]
         mapped = [self._pointers[slot.array] for slot in self._tiled]
-        program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.starts_early], mapped)
+        program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.uses_pdl], mapped)
         layout = FrameLayout.of(description)
         self._fields = {
             "program": in_memory(program),
@@ -151,7 +151,7 @@ def _frame(layout: FrameLayout) -> dict[str, Any]:
         "config_at": layout.config_at,
         "attributes_at": layout.attributes_at,
         "attributes": len(layout.attributes),
-        "starts_early": int(layout.starts_early),
+        "uses_pdl": int(layout.uses_pdl),
     }
 
 

@@ -133,9 +133,9 @@ class Contents:
         try:
             yield
         except Exception:
-            raise self.misfit(name) from None
+            raise self.unaligned(name) from None
 
-    def misfit(self, name: str) -> SavedKernelError:
+    def unaligned(self, name: str) -> SavedKernelError:
         what = f"{self.path}: {HEAD} tells of another kernel than {name}"
         return SavedKernelError(what, loc=here(), remedy=AGAIN)
 

@@ -18,9 +18,9 @@ from tilewave.ir.launch import (
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
-from tilewave.runtime.array_places import ArrayPlaces, PlacedArray, apart, kinds_of, lie_of, placed_arrays
+from tilewave.runtime.array_layouts import ArrayPlaces, PlacedArray, apart, kinds_of, layout_of, placed_arrays
 from tilewave.runtime.arrays import Parameter, Shape, view
-from tilewave.runtime.call_look import CallLook, SeenCall
+from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.scalars import word_of
 
 KEPT_CALLS = 4096
@@ -92,10 +92,10 @@ class Sizes:
         self.numbers = numbers_of(kernel)
         self._names = [v.name for v in self.numbers]
         self.limits = limits_of(kernel)
-        self.told = tuple(self.limits)
+        self.passed = tuple(self.limits)
         """The indices that arrays tell."""
         self._telling = [
-            (len(extents), [(axis, str(e)) for axis, e in enumerate(extents) if e in self.told])
+            (len(extents), [(axis, str(e)) for axis, e in enumerate(extents) if e in self.passed])
             for extents in self._extents
         ]
         """Of each array how many axes it has, and which of them tell a size."""
@@ -136,7 +136,7 @@ class Sizes:
         if surely is not None:
             recorder.want(*surely(workgroups, passed, [array.lengths for array in arrays]))
         same = [known[name] for name in self._names if name in telling]
-        program, results = recorder.finished(lie_of(arrays), same, numbers, [workgroups, *passed])
+        program, results = recorder.finished(layout_of(arrays), same, numbers, [workgroups, *passed])
         return CallLook(ranks, len(given), program, *results)
 
     def _agreeing(self, arrays: Sequence[PlacedArray], known: dict[str, Number]) -> Iterator[Number]:
@@ -152,12 +152,12 @@ class Sizes:
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""
-        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.told else ()
+        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.passed else ()
         if given:
             key += tuple([(name, x) for name, x in given.items() if name not in self._others])
         found = self._kept.get(key)
         if found is None:
-            found = self.of_values({**self._inferred(arrays, given), **given} if self.told else given)
+            found = self.of_values({**self._inferred(arrays, given), **given} if self.passed else given)
             self._check_computed(arrays, found)
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()
@@ -193,14 +193,14 @@ class Sizes:
     def _computed(self) -> list[tuple[int, int]]:
         """The axes of arrays whose lengths follow from sizes that others tell, such as that of `Memory[M // 2, …]`."""
         axes = [(i, axis, e) for i, extents in enumerate(self._extents) for axis, e in enumerate(extents)]
-        return [(i, axis) for i, axis, e in axes if isinstance(e, str) and e not in self.told]
+        return [(i, axis) for i, axis, e in axes if isinstance(e, str) and e not in self.passed]
 
     def _check_computed(self, arrays: Sequence[Any], call: SizedCall) -> None:
         """Lengths that follow from others; the rest is checked with the arrays."""
         for i, axis in self._computed if arrays else ():
             shape, wanted = _shape(arrays[i]), call.parameters[i]
             if shape[axis] != wanted.shape[axis]:
-                because = ", ".join(f"{name} is {call.values[name]}" for name in self.told)
+                because = ", ".join(f"{name} is {call.values[name]}" for name in self.passed)
                 shown = f"{wanted.name} is {dims(shape)}, but its axis {axis} is {wanted.shape[axis]}"
                 self._fail(f"{shown} where {because}", f"pass an array of shape {wanted.shape}")
 
@@ -253,8 +253,8 @@ class Sizes:
     def _first(self, name: str, arrays: Sequence[Any]) -> _Source:
         """The first axis that tells a size."""
         for array, p, (_, telling) in zip(arrays, self._arrays, self._telling, strict=True):
-            for axis, told in telling:
-                if told == name:
+            for axis, passed in telling:
+                if passed == name:
                     shape = _shape(array)
                     return _Source(shape[axis], p.name, axis, shape)
         raise AssertionError(f"no array tells {name}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.schedule import Correction
-from tilewave.analysis.verdicts import Verdicts
+from tilewave.analysis.size_proofs import Verdicts
 from tilewave.backend.protocol import Build
 from tilewave.backend.targets import TARGETS
 from tilewave.errors import SavedKernelError, here
@@ -76,10 +76,10 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
     symbols, indices = about.texts("dynamic_symbols"), (v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR)
     build = _loaded_build(contents, target, kernel)
     workgroups: Extent = about.text("workgroups") if type(kernel.workgroups) is str else about.number("workgroups")
-    told = about.text("name"), workgroups, parameters
+    given = about.text("name"), workgroups, parameters
     fitting = tuple(name for name in indices if name not in open_sizes(kernel))
-    if told != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
-        raise contents.misfit(TILES)
+    if given != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
+        raise contents.unaligned(TILES)
     proof = _every_size(contents, kernel)
     verdicts, assumed = Verdicts(kernel, proof, Correction(about.text("remedy"))), _assumed(contents, kernel)
     return contents, SavedKernel(kernel, target, symbols, verdicts, build, assumed)
@@ -87,14 +87,14 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
 
 def _assumed(contents: Contents, kernel: Kernel) -> tuple[Assumed, ...]:
     """What a call's numbers are held against; nothing in files of kernels that assume nothing."""
-    told = {v.name for v in numbers_of(kernel)}
+    given = {v.name for v in numbers_of(kernel)}
     found = contents.about.fields.get("assumed", [])
     try:
         assumed = tuple(map(from_record, found if isinstance(found, list) else [None]))
     except (TypeError, ValueError):
-        raise contents.misfit(TILES) from None
-    if any(s.name not in told for a in assumed for s in a.condition.symbols()):
-        raise contents.misfit(TILES)
+        raise contents.unaligned(TILES) from None
+    if any(s.name not in given for a in assumed for s in a.condition.symbols()):
+        raise contents.unaligned(TILES)
     return assumed
 
 
@@ -107,7 +107,7 @@ def _every_size(contents: Contents, kernel: Kernel) -> EverySize:
     windows = all(ranks.get(w.array) == len(w.window) and min(w.window) >= 1 for w in found.windows)
     symbols = {v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR}
     if not windows or not symbols.issuperset(found.positive) or (found.holds and not found.windows):
-        raise contents.misfit(TILES)
+        raise contents.unaligned(TILES)
     return found
 
 

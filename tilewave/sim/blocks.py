@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewave.analysis.visits import Visit
+from tilewave.analysis.index_trace import Visit
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Gather, Read, Scatter, Write
 from tilewave.sim.accesses import NO_STREAM, Array

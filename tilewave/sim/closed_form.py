@@ -39,20 +39,22 @@ def _l2(
     if machine.l2.partitions > 1:
         parts = machine.l2.partitions
         return partitioned_l2(walks, placed, parts, accesses.streams, capacities, written, softness.looks)
-    each = Walks(walks.beat, walks.domain, walks.stream, walks.size)
+    each = Walks(walks.launch_wave, walks.domain, walks.stream, walks.size)
     missed = lru_misses(each, machine.domains, accesses.streams, capacities, written, placed.backwards)
     return missed, np.zeros_like(missed), missed
 
 
 def _written(accesses: Accesses, placed: Placed, machine: Machine) -> Array:
     """[domain, beat]: bytes of output that take room: at home, and on the way there in the writer's partition."""
-    parts, beats, domains = machine.l2.partitions, placed.beats, machine.domains
+    parts, launch_waves, domains = machine.l2.partitions, placed.launch_waves, machine.domains
     if not machine.l2.holds_writes:
-        return np.zeros((domains, beats))
-    flat = np.bincount(placed.domain * beats + placed.beat, accesses.written_bytes, minlength=domains * beats)
-    own = flat.reshape(machine.xcds, parts, beats)
+        return np.zeros((domains, launch_waves))
+    flat = np.bincount(
+        placed.domain * launch_waves + placed.launch_wave, accesses.written_bytes, minlength=domains * launch_waves
+    )
+    own = flat.reshape(machine.xcds, parts, launch_waves)
     at_home = own.sum(1, keepdims=True) / parts
-    taken: Array = (at_home + own * (parts - 1) / parts).reshape(domains, beats)
+    taken: Array = (at_home + own * (parts - 1) / parts).reshape(domains, launch_waves)
     return taken
 
 
@@ -60,12 +62,12 @@ def _lost_to_skew(walks: OwnWalks, accesses: Accesses, placed: Placed, machine: 
     """What residents fetch again because they are more steps apart than their L2 can bridge."""
     if residency.skew_steps == 0:
         return np.zeros(len(walks))
-    slot = walks.beat * machine.domains + walks.domain
-    footprint = np.bincount(slot, walks.size, minlength=placed.beats * machine.domains)
+    slot = walks.launch_wave * machine.domains + walks.domain
+    footprint = np.bincount(slot, walks.size, minlength=placed.launch_waves * machine.domains)
     bridged = residency.skew_steps * footprint / accesses.steps
     capacity = machine.l2.bytes / machine.l2.partitions
     loss = np.clip(1.0 - capacity / np.maximum(bridged, 1.0), 0.0, 1.0)
-    lost: Array = (walks.sharers - 1) * walks.size * loss[slot]
+    lost: Array = (walks.peers - 1) * walks.size * loss[slot]
     return lost
 
 
@@ -75,15 +77,15 @@ def _memory(
     """What HBM delivers to each walk, for each capacity."""
     if machine.last_level is None:
         return asked
-    key = walks.beat * accesses.streams + walks.stream
+    key = walks.launch_wave * accesses.streams + walks.stream
     found, member = np.unique(key, return_inverse=True)
     total = np.stack([np.bincount(member, column) for column in asked.T], 1)
     touched = total.max(1) > 0
-    beat, stream = np.divmod(found[touched], accesses.streams)
-    each = Walks(beat, np.zeros_like(beat), stream, accesses.stream_bytes[stream])
+    launch_wave, stream = np.divmod(found[touched], accesses.streams)
+    each = Walks(launch_wave, np.zeros_like(launch_wave), stream, accesses.stream_bytes[stream])
     capacities = softness.last_level_capacities(machine)
     missed = np.zeros_like(total)
-    nothing = np.zeros((1, placed.beats))
+    nothing = np.zeros((1, placed.launch_waves))
     missed[touched] = lru_misses(each, 1, accesses.streams, capacities, nothing, placed.backwards)
     share = np.minimum(missed, total) / np.maximum(total, 1.0)
     return asked * share[member]

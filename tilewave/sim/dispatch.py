@@ -45,7 +45,7 @@ class Placed:
     """For each task of the accesses its beat, xcd, L2 domain and merge group."""
 
     slots: int
-    beat: Array
+    launch_wave: Array
     slot: Array
     xcd: Array
     domain: Array
@@ -56,28 +56,28 @@ class Placed:
     """Whether each beat walks its streams from their end."""
 
     @cached_property
-    def beats(self) -> int:
-        return int(self.beat.max()) + 1
+    def launch_waves(self) -> int:
+        return int(self.launch_wave.max()) + 1
 
 
 def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     """Deal the workgroups of a launch to the units of a machine."""
     xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
     lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
-    first_beat, slot = next_free(lengths, np.zeros_like(xcd) if machine.dispatch_order else xcd)
+    first_launch_wave, slot = next_free(lengths, np.zeros_like(xcd) if machine.dispatch_order else xcd)
     by_chance = machine.dispatch_order and accesses.long_steps < LONG_STEPS and (lengths == 1).all()
     # Neighbours in the order begin together, so their requests merge as if they sat together all the same.
     at, near = (s[accesses.workgroup] for s in (slot, _by_chance(slot, len(xcd)) if by_chance else slot))
-    beat = first_beat[accesses.workgroup] + accesses.turn
+    launch_wave = first_launch_wave[accesses.workgroup] + accesses.turn
     return Placed(
         slots=len(xcd),
-        beat=beat,
+        launch_wave=launch_wave,
         slot=at,
         xcd=xcd[near],
         domain=(xcd * machine.l2.partitions + partition)[near],
         merge_group=group[at],
         domain_xcd=np.arange(machine.domains) // machine.l2.partitions,
-        backwards=_directions(beat, accesses.backwards),
+        backwards=_directions(launch_wave, accesses.backwards),
     )
 
 
@@ -88,9 +88,9 @@ def _by_chance(slot: Array, slots: int) -> Array:
     return np.concatenate([rounds[0], *(draw.permutation(slots)[: len(one)] for one in rounds[1:])])
 
 
-def _directions(beat: Array, backwards: Array | None) -> Array:
+def _directions(launch_wave: Array, backwards: Array | None) -> Array:
     """Whether most tasks of each beat go backwards."""
     if backwards is None:
-        return np.zeros(int(beat.max()) + 1, bool)
-    directions: Array = 2 * np.bincount(beat, backwards) > np.bincount(beat)
+        return np.zeros(int(launch_wave.max()) + 1, bool)
+    directions: Array = 2 * np.bincount(launch_wave, backwards) > np.bincount(launch_wave)
     return directions

@@ -31,7 +31,7 @@ def passed_on(level: Level) -> str:
 
 def explain(report: Report) -> list[str]:
     """What a person would say of a launch."""
-    said = [_limit(report), _reuse(report), _beats(report)]
+    said = [_limit(report), _reuse(report), _launch_waves(report)]
     if report.on_cliff:
         low, high = size(report.hbm_read_low_bytes), size(report.hbm_read_high_bytes)
         said.append(f"On a capacity cliff: a little more or less cache makes HBM read {low} to {high}.")
@@ -47,8 +47,8 @@ def compare(report: Report, other: Report) -> str:
         parts.append(f"HBM reads {size(report.hbm_read_bytes)} instead of {size(other.hbm_read_bytes)}")
     if abs(report.l2_hit - other.l2_hit) > 0.005:
         parts.append(f"L2 hits {100 * report.l2_hit:.0f} % instead of {100 * other.l2_hit:.0f} %")
-    if report.beats != other.beats:
-        parts.append(f"{report.beats} beats instead of {other.beats}")
+    if report.launch_waves != other.launch_waves:
+        parts.append(f"{report.launch_waves} beats instead of {other.launch_waves}")
     if len(parts) == 1:
         parts.append("the same traffic")
     return ", ".join(parts)
@@ -86,9 +86,9 @@ def _reuse(report: Report) -> str:
     return f"{read}; workgroups ask for their inputs {asked:.0f} times over."
 
 
-def _beats(report: Report) -> str:
-    most = max(beat.tasks for beat in report.over_time)
+def _launch_waves(report: Report) -> str:
+    most = max(launch_wave.tasks for launch_wave in report.over_time)
     last = report.over_time[-1].tasks
-    beats = "1 beat" if report.beats == 1 else f"{report.beats} beats"
+    launch_waves = "1 beat" if report.launch_waves == 1 else f"{report.launch_waves} beats"
     tail = f"; the last has work for {last} of {most}" if last < most else ""
-    return f"{beats} of up to {most} tiles at a time{tail}."
+    return f"{launch_waves} of up to {most} tiles at a time{tail}."

@@ -14,29 +14,31 @@ from tilewave.sim.dispatch import Placed
 class OwnWalks:
     """The streams that the residents of each L2 domain walk in each beat, and how many tasks walk each."""
 
-    beat: Array
+    launch_wave: Array
     domain: Array
     stream: Array
     size: Array
-    sharers: Array
+    peers: Array
     of_read: Array
     """of_read[task, i] is the walk of a task's i-th read."""
 
     def __len__(self) -> int:
-        return len(self.beat)
+        return len(self.launch_wave)
 
 
 def own_walks(accesses: Accesses, placed: Placed) -> OwnWalks:
     """Tasks of one domain and beat that read one stream make one walk of it."""
     domains, streams = len(placed.domain_xcd), accesses.streams
-    key = ((placed.beat * domains + placed.domain)[:, None] * streams + accesses.reads).reshape(-1)
+    key = ((placed.launch_wave * domains + placed.domain)[:, None] * streams + accesses.reads).reshape(-1)
     reads = accesses.reads.reshape(-1) != NO_STREAM
-    found, member, sharers = np.unique(key[reads], return_inverse=True, return_counts=True)
+    found, member, peers = np.unique(key[reads], return_inverse=True, return_counts=True)
     of_read = np.full(len(key), -1, np.int64)
     of_read[reads] = member
     place, stream = np.divmod(found, streams)
-    beat, domain = np.divmod(place, domains)
-    return OwnWalks(beat, domain, stream, accesses.stream_bytes[stream], sharers, of_read.reshape(accesses.reads.shape))
+    launch_wave, domain = np.divmod(place, domains)
+    return OwnWalks(
+        launch_wave, domain, stream, accesses.stream_bytes[stream], peers, of_read.reshape(accesses.reads.shape)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tilewave.analysis.visits import CHUNK, FOLLOWED, Visit, needed_values, visits, want_followed
+from tilewave.analysis.index_trace import CHUNK, FOLLOWED, Visit, needed_values, visits, want_followed
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import bind, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import Allocate, Gather, Mma, Scatter
@@ -158,7 +158,7 @@ class Tasks:
 
 def _streamed(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks | None:
     """Every read that goes round a loop as one stream; None where workgroups do not keep step."""
-    tasks = Tasks([], [], [], [], max(_longest(s) for s in segments), {})
+    tasks = Tasks([], [], [], [], max(_max_sizes(s) for s in segments), {})
     for segment in segments:
         workgroups = segment.visits[0].workgroups
         if any(not np.array_equal(v.workgroups, workgroups) for v in segment.visits):
@@ -182,7 +182,7 @@ def _streamed(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks | N
     return tasks if len(np.unique(every)) == len(every) else None
 
 
-def _longest(segment: Segment) -> int:
+def _max_sizes(segment: Segment) -> int:
     return max((len(site) for site in _sites(segment)), default=1)
 
 
@@ -211,9 +211,9 @@ def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list
     first_workgroup = tuple(np.array([visit.at[axis][0] for visit in site]) for axis in range(len(site[0].at)))
     offsets = []
     for visit, row in zip(site, blocks.numbers(site[0].op, first_workgroup), strict=True):
-        alike = all(_same_place(a, b) for a, b in zip(visit.at, site[0].at, strict=True))
-        here = row[None] if alike else blocks.numbers(visit.op, visit.at)
-        moved = here - (first[:1] if alike else first)
+        same = all(_same_place(a, b) for a, b in zip(visit.at, site[0].at, strict=True))
+        here = row[None] if same else blocks.numbers(visit.op, visit.at)
+        moved = here - (first[:1] if same else first)
         if (here == NO_STREAM).any() or (moved != moved[0, 0]).any():
             return None
         offsets.append(int(moved[0, 0]))

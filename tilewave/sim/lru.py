@@ -186,10 +186,10 @@ def run_trace(
     flows: Array,
 ) -> None:
     """Walk all beats, slab by slab; `flows[walk]` are the bytes that it missed, crossed, asked of memory and HBM."""
-    for beat in range(bounds.shape[0] - 1):
+    for launch_wave in range(bounds.shape[0] - 1):
         for turn in range(slabs):
-            slab = slabs - 1 - turn if backwards[beat] else turn
-            for walk in range(bounds[beat], bounds[beat + 1]):
+            slab = slabs - 1 - turn if backwards[launch_wave] else turn
+            for walk in range(bounds[launch_wave], bounds[launch_wave + 1]):
                 own = domain[walk]
                 bytes_here = size[walk] / (slabs * partitions)
                 line = stream[walk] * slabs + slab
@@ -209,7 +209,7 @@ def run_trace(
                     ):
                         continue
                     flows[walk, 3] += bytes_here
-        for write in range(write_bounds[beat], write_bounds[beat + 1]):
+        for write in range(write_bounds[launch_wave], write_bounds[launch_wave + 1]):
             own = write_domain[write]
             for home in range(partitions):
                 keeper = own // partitions * partitions + home

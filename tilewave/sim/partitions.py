@@ -28,19 +28,19 @@ def partitioned_l2(
     """(missed, crossed, asked of memory) of each walk, for each capacity."""
     points, domains = len(capacities), len(placed.domain_xcd)
     each = np.repeat(capacities, domains)
-    state = SampledCaches(2 * streams * PIECES, each, placed.beats * PIECES, looks)
+    state = SampledCaches(2 * streams * PIECES, each, placed.launch_waves * PIECES, looks)
     taken, nothing = np.tile(written, (points, 1)), np.zeros(len(each))
     found = np.empty((3, len(walks), points))
-    bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
-    for beat in range(placed.beats):
-        part = slice(bounds[beat], bounds[beat + 1])
+    bounds = np.searchsorted(walks.launch_wave, np.arange(placed.launch_waves + 1))
+    for launch_wave in range(placed.launch_waves):
+        part = slice(bounds[launch_wave], bounds[launch_wave + 1])
         size = walks.size[part] / PIECES
-        together = _Beat.of(walks.domain[part], walks.stream[part], size, parts, streams, points, domains)
+        together = _LaunchWave.of(walks.domain[part], walks.stream[part], size, parts, streams, points, domains)
         copies, homes = np.zeros(together.copy_cache.shape), np.zeros(together.home_cache.shape)
         for turn in range(PIECES):
-            piece = PIECES - 1 - turn if placed.backwards[beat] else turn
-            at_end = taken[:, beat] if turn == PIECES - 1 else nothing
-            of_copies, of_homes = together.walked(beat * PIECES + turn, piece, state, at_end)
+            piece = PIECES - 1 - turn if placed.backwards[launch_wave] else turn
+            at_end = taken[:, launch_wave] if turn == PIECES - 1 else nothing
+            of_copies, of_homes = together.walked(launch_wave * PIECES + turn, piece, state, at_end)
             copies += of_copies
             homes += of_homes
         found[:, part] = together.flows(copies, homes)
@@ -48,7 +48,7 @@ def partitioned_l2(
 
 
 @dataclass(frozen=True, eq=False)
-class _Beat:
+class _LaunchWave:
     """The walks of one beat, for all capacities at once: copies by [point, walk], homes by [point, stream, part]."""
 
     copy_cache: Array
@@ -65,13 +65,15 @@ class _Beat:
     """[stream, partition]: whether somebody who lives there walks it."""
 
     @staticmethod
-    def of(domain: Array, stream: Array, size: Array, parts: int, streams: int, points: int, domains: int) -> _Beat:
+    def of(
+        domain: Array, stream: Array, size: Array, parts: int, streams: int, points: int, domains: int
+    ) -> _LaunchWave:
         key, first, home_of = np.unique(domain // parts * streams + stream, return_index=True, return_inverse=True)
         resident = np.zeros((len(key), parts), bool)
         resident[home_of, domain % parts] = True
         shift = np.arange(points)[:, None] * domains
         home = (key // streams * parts)[:, None] + np.arange(parts)
-        return _Beat(
+        return _LaunchWave(
             copy_cache=domain + shift,
             copy_stream=np.broadcast_to(stream + streams, (points, len(domain))),
             copy_size=np.broadcast_to(size * (parts - 1) / parts, (points, len(domain))),
@@ -114,8 +116,8 @@ class _Beat:
     def _asked_of_homes(self, copies: Array) -> Array:
         """[point, stream, part]: the share that residents of other partitions miss of their copies, at the most."""
         parts = self.resident.shape[1]
-        of_part = np.zeros(self.home_cache.shape)
-        of_part[:, self.home_of, self.own_part] = copies
+        of_split = np.zeros(self.home_cache.shape)
+        of_split[:, self.home_of, self.own_part] = copies
         if parts == 2:
-            return of_part[:, :, ::-1]
-        return np.stack([np.delete(of_part, part, 2).max(2) for part in range(parts)], 2)
+            return of_split[:, :, ::-1]
+        return np.stack([np.delete(of_split, part, 2).max(2) for part in range(parts)], 2)

@@ -57,7 +57,7 @@ class XcdTraffic:
 
 
 @dataclass(frozen=True)
-class Beat:
+class LaunchWave:
     """One beat of the launch: tasks at work, bytes asked for, missed in L2, read from HBM."""
 
     tasks: int
@@ -95,7 +95,7 @@ class Report:
     engine: str
     workgroups: int
     tasks: int
-    beats: int
+    launch_waves: int
     occupancy: int
     skew_steps: float
     l2_hit: float
@@ -116,7 +116,7 @@ class Report:
     levels: tuple[Level, ...]
     arrays: tuple[ArrayTraffic, ...]
     xcds: tuple[XcdTraffic, ...]
-    over_time: tuple[Beat, ...]
+    over_time: tuple[LaunchWave, ...]
     fitted_on: str
     warnings: tuple[str, ...] = ()
     """What the machine could not do as simulated."""

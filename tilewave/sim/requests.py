@@ -103,7 +103,7 @@ def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) ->
     found = []
     for at in range(last + 1):
         sharing = _sharing(accesses, placed, most, flows, at)
-        later = sharing.saved_bytes * (sharing.beat > 0)
+        later = sharing.saved_bytes * (sharing.launch_wave > 0)
         found.append(
             SharedReads(
                 asked_bytes=float(accesses.read_bytes[:, at].sum()),
@@ -123,7 +123,7 @@ def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) ->
 class _Sharing:
     """For each merge group, beat and stream that it reads, what merging saves and who shares."""
 
-    beat: Array
+    launch_wave: Array
     saved_bytes: Array
     missed: Array
     fetched: Array
@@ -133,7 +133,7 @@ class _Sharing:
 def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: int) -> _Sharing:
     tasks = np.flatnonzero(accesses.reads[:, at] != NO_STREAM)
     stream, walk, slot = accesses.reads[tasks, at], flows.walks.of_read[tasks, at], placed.slot[tasks]
-    place = placed.beat * (int(placed.merge_group.max()) + 1) + placed.merge_group
+    place = placed.launch_wave * (int(placed.merge_group.max()) + 1) + placed.merge_group
     run = _runs(accesses, placed, at)[tasks]
     key = (place[tasks] * accesses.streams + stream) * (int(run.max(initial=0)) + 1) + run
     _, first, member, together = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
@@ -143,7 +143,7 @@ def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: in
     np.minimum.at(lowest, member, slot)
     np.maximum.at(highest, member, slot)
     return _Sharing(
-        beat=placed.beat[tasks][first],
+        launch_wave=placed.launch_wave[tasks][first],
         saved_bytes=(together - np.ceil(together / most)) * accesses.stream_bytes[stream[first]],
         missed=np.bincount(member, missed) / together,
         fetched=np.bincount(member, missed / groups_of_walk[walk]) / together,
@@ -153,11 +153,11 @@ def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: in
 
 def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
     """A number for each run of workgroups that read one stream and begin after the first beat; 0 for the others."""
-    order = np.lexsort((placed.slot, placed.beat))
+    order = np.lexsort((placed.slot, placed.launch_wave))
     stream = accesses.reads[order, at]
     run = np.empty_like(order)
     run[order] = 1 + np.cumsum(np.diff(stream, prepend=stream[:1]) != 0)
-    return np.where(placed.beat > accesses.turn, run, 0)
+    return np.where(placed.launch_wave > accesses.turn, run, 0)
 
 
 def _own_misses(accesses: Accesses, flows: Flows, at: int) -> float:

@@ -33,13 +33,13 @@ DENSE = 8
 class Walks:
     """Which cache walks which stream in which beat, each once, ordered by beat; `size` is that cache's share of it."""
 
-    beat: Array
+    launch_wave: Array
     cache: Array
     stream: Array
     size: Array
 
     def __len__(self) -> int:
-        return len(self.beat)
+        return len(self.launch_wave)
 
 
 def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra: Array, backwards: Array) -> Array:
@@ -48,13 +48,13 @@ def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra
     extra[cache, beat] are bytes that a cache takes in at the end of a beat and nobody asks for again; backwards[beat]
     tells which way a beat goes.
     """
-    beats = extra.shape[1]
+    launch_waves = extra.shape[1]
     state = Caches(streams, np.broadcast_to(capacities, (caches, len(capacities))), extra, backwards)
     missed = np.empty((len(walks), len(capacities)))
-    bounds = np.searchsorted(walks.beat, np.arange(beats + 1))
-    for beat in range(beats):
-        part = slice(bounds[beat], bounds[beat + 1])
-        missed[part] = state.walk(beat, walks.cache[part], walks.stream[part], walks.size[part])
+    bounds = np.searchsorted(walks.launch_wave, np.arange(launch_waves + 1))
+    for launch_wave in range(launch_waves):
+        part = slice(bounds[launch_wave], bounds[launch_wave + 1])
+        missed[part] = state.walk(launch_wave, walks.cache[part], walks.stream[part], walks.size[part])
     return missed * walks.size[:, None]
 
 
@@ -85,70 +85,70 @@ class Caches:
     """
 
     def __init__(self, streams: int, capacities: Array, extra: Array, backwards: Array) -> None:
-        caches, beats = extra.shape
+        caches, launch_waves = extra.shape
         self.backwards = backwards
         self.streams, self.capacities, self.largest = streams, capacities, float(capacities.max())
         self.last = np.full(caches * streams, -1, np.int64)
-        self.alive = np.zeros((caches, beats))
+        self.alive = np.zeros((caches, launch_waves))
         self.taken = np.concatenate([np.zeros((caches, 1)), np.cumsum(extra, 1)], 1)
         self.oldest = 0
         self.known_at, self.known = -1, self.alive
 
-    def walk(self, beat: int, cache: Array, stream: Array, size: Array) -> Array:
+    def walk(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> Array:
         """The share that each walk of one beat misses, all of them being made."""
-        groups = self._groups(beat, cache, stream, size)
+        groups = self._groups(launch_wave, cache, stream, size)
         known = groups.since >= self.oldest
-        missed = self._missed(beat, groups)
+        missed = self._missed(launch_wave, groups)
         self.alive[groups.cache[known], groups.since[known]] -= groups.size[known]
-        self.alive[:, beat] = np.bincount(cache, size, minlength=len(self.alive))
-        self.last[cache * self.streams + stream] = beat
+        self.alive[:, launch_wave] = np.bincount(cache, size, minlength=len(self.alive))
+        self.last[cache * self.streams + stream] = launch_wave
         return missed
 
-    def tried(self, beat: int, cache: Array, stream: Array, size: Array) -> Array:
+    def tried(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> Array:
         """The share that each walk of one beat would miss; nothing is remembered of it."""
-        return self._missed(beat, self._groups(beat, cache, stream, size))
+        return self._missed(launch_wave, self._groups(launch_wave, cache, stream, size))
 
-    def _groups(self, beat: int, cache: Array, stream: Array, size: Array) -> _Groups:
+    def _groups(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> _Groups:
         """Streams that were never walked, or longer ago than anything is kept, stand together before `oldest`."""
         before = self.oldest - 1
-        length = beat - before
+        length = launch_wave - before
         key = cache * length + np.maximum(self.last[cache * self.streams + stream], before) - before
         found, member = _numbered(key, len(self.alive) * length)
         of_cache, since = np.divmod(found, length)
         return _Groups(of_cache, since + before, np.bincount(member, size), member)
 
-    def _missed(self, beat: int, groups: _Groups) -> Array:
-        lower, upper = self._distances(beat, groups.cache, groups.since, groups.size)
+    def _missed(self, launch_wave: int, groups: _Groups) -> Array:
+        lower, upper = self._distances(launch_wave, groups.cache, groups.since, groups.size)
         room, span = self.capacities[groups.cache] - lower[:, None], (upper - lower)[:, None]
         hit = np.where(span < 1.0, room >= 0.0, np.clip(room / np.maximum(span, 1.0), 0.0, 1.0))
         missed: Array = 1.0 - hit[groups.member]
         return missed
 
-    def _distances(self, beat: int, cache: Array, since: Array, again: Array) -> tuple[Array, Array]:
+    def _distances(self, launch_wave: int, cache: Array, since: Array, repeated: Array) -> tuple[Array, Array]:
         """The least and the greatest D(x) of each group of streams that one cache last walked in one beat."""
-        between = self._walked_since(beat)
+        between = self._walked_since(launch_wave)
         at = np.maximum(since, self.oldest)
-        fixed = between[cache, at - self.oldest] + again + self.taken[cache, beat] - self.taken[cache, at]
+        fixed = between[cache, at - self.oldest] + repeated + self.taken[cache, launch_wave] - self.taken[cache, at]
         fixed[since < self.oldest] = FAR
-        only_then = self.alive[cache, at] - again
+        only_then = self.alive[cache, at] - repeated
         # Groups stand by cache, then from the longest unused (or new) to the latest: what came before is `only_now`.
-        running = np.cumsum(again) - again
+        running = np.cumsum(repeated) - repeated
         first = np.searchsorted(cache, cache)
         only_now = running - running[first]
-        turned = self.backwards[at] != self.backwards[beat]
-        lower = np.where(turned, -again, np.minimum(only_then, only_now))
-        return fixed + lower, fixed + np.where(turned, only_then + only_now, np.maximum(only_then, only_now))
+        reversed_ = self.backwards[at] != self.backwards[launch_wave]
+        lower = np.where(reversed_, -repeated, np.minimum(only_then, only_now))
+        return fixed + lower, fixed + np.where(reversed_, only_then + only_now, np.maximum(only_then, only_now))
 
-    def _walked_since(self, beat: int) -> Array:
+    def _walked_since(self, launch_wave: int) -> Array:
         """[cache, i - oldest]: different bytes walked after beat i and before this one; forgets what cannot hit."""
-        if beat == self.known_at:  # a beat is tried before it is walked
+        if launch_wave == self.known_at:  # a beat is tried before it is walked
             return self.known
-        window = self.alive[:, self.oldest : beat + 1]
+        window = self.alive[:, self.oldest : launch_wave + 1]
         after = np.cumsum(window[:, ::-1], 1)[:, ::-1] - window
-        if beat > self.oldest:
+        if launch_wave > self.oldest:
             useless = np.append(np.min(after[:, :-1], 0) > self.largest, False)
             forget = int(useless.argmin())
             self.oldest += forget
             after = after[:, forget:]
-        self.known_at, self.known = beat, after
+        self.known_at, self.known = launch_wave, after
         return after

@@ -48,13 +48,13 @@ class SampledCaches:
         # While a step is walked, its end grows old: half of what makes room for the step is gone by then.
         if self._evict(step, 0.5 * self._too_much(step, np.bincount(cache, size * missing, minlength=caches))):
             missing = self._missing(cache, since)
-        self._renew(step, cache, since, size, missing, taken)
+        self._renewed_window(step, cache, since, size, missing, taken)
         self.last[key] = step
         if self._evict(step + 1, self._too_much(step + 1, 0.0)):
             self._forget(step + 1)
         return missing
 
-    def _renew(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
+    def _renewed_window(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
         """What is walked now was walked last in this step."""
         known, length = missing < 1.0, step - self.oldest
         flat = cache[known] * length + since[known] - self.oldest

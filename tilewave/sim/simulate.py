@@ -19,7 +19,7 @@ from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
 from tilewave.sim.kernel import HasConfig, HasKernel, described, kernel_accesses, kernel_of
 from tilewave.sim.problem import Gemm, SimError
-from tilewave.sim.report import MARGIN, ArrayTraffic, Beat, Level, Report, Sensitivity, TimeShare, XcdTraffic
+from tilewave.sim.report import MARGIN, ArrayTraffic, LaunchWave, Level, Report, Sensitivity, TimeShare, XcdTraffic
 from tilewave.sim.requests import Sync, requested_bytes
 from tilewave.sim.time import Moved, time_parts
 
@@ -187,7 +187,7 @@ class _Made:
             engine=engine,
             workgroups=accesses.workgroups,
             tasks=accesses.tasks,
-            beats=self.placed.beats,
+            launch_waves=self.placed.launch_waves,
             occupancy=self.residency.occupancy,
             skew_steps=self.residency.skew_steps,
             l2_hit=levels[0].hit,
@@ -249,7 +249,7 @@ class _Made:
         used[walks.stream] = True
         columns = (
             np.bincount(accesses.stream_array[used], accesses.stream_bytes[used], minlength=count),
-            np.bincount(of_walk, walks.size * walks.sharers, minlength=count),
+            np.bincount(of_walk, walks.size * walks.peers, minlength=count),
             np.bincount(of_walk, self.flows.missed, minlength=count),
             np.bincount(of_walk, self.flows.hbm, minlength=count),
             accesses.array_written_bytes,
@@ -264,18 +264,18 @@ class _Made:
         tasks = np.bincount(self.placed.xcd, minlength=xcds)
         columns = [
             np.bincount(of_walk, column, minlength=xcds)
-            for column in (walks.size * walks.sharers, self.flows.missed, self.flows.hbm)
+            for column in (walks.size * walks.peers, self.flows.missed, self.flows.hbm)
         ]
         return tuple(XcdTraffic(x, int(tasks[x]), *(float(c[x]) for c in columns)) for x in range(xcds))
 
-    def _over_time(self) -> tuple[Beat, ...]:
+    def _over_time(self) -> tuple[LaunchWave, ...]:
         walks = self.flows.walks
-        every = -(-self.placed.beats // LONGEST_SERIES)
-        count = -(-self.placed.beats // every)
+        every = -(-self.placed.launch_waves // LONGEST_SERIES)
+        count = -(-self.placed.launch_waves // every)
 
-        def series(beat: Array, values: Array | None = None) -> Array:
-            return np.bincount(beat // every, values, minlength=count)
+        def series(launch_wave: Array, values: Array | None = None) -> Array:
+            return np.bincount(launch_wave // every, values, minlength=count)
 
-        tasks = series(self.placed.beat)
-        columns = [series(walks.beat, x) for x in (walks.size * walks.sharers, self.flows.missed, self.flows.hbm)]
-        return tuple(Beat(int(tasks[at]), *(float(c[at]) for c in columns)) for at in range(count))
+        tasks = series(self.placed.launch_wave)
+        columns = [series(walks.launch_wave, x) for x in (walks.size * walks.peers, self.flows.missed, self.flows.hbm)]
+        return tuple(LaunchWave(int(tasks[at]), *(float(c[at]) for c in columns)) for at in range(count))

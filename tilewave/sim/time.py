@@ -43,11 +43,11 @@ def time_parts(
     accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, moved: Moved, timing: TimeParameters
 ) -> tuple[TimePart, ...]:
     """Where the time goes; the launch takes their sum."""
-    steps = placed.beats * accesses.steps
+    steps = placed.launch_waves * accesses.steps
     matrix = _matrix_step(accesses, machine, residency, timing) * steps
     waiting = max(0.0, timing.step_floor_seconds * steps - matrix)
-    start = timing.start_seconds * placed.beats / accesses.tasks_a_tile
-    idle = 1.0 - accesses.tasks / (placed.beats * placed.slots)
+    start = timing.start_seconds * placed.launch_waves / accesses.tasks_a_tile
+    idle = 1.0 - accesses.tasks / (placed.launch_waves * placed.slots)
     busy = matrix + waiting + start
     found = {
         "matrix": matrix * (1 - idle),

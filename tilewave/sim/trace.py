@@ -43,10 +43,10 @@ class _Tracer:
         self.looks, self.machine, self.walks, self.slabs = looks, machine, walks, slabs
         self.streams = accesses.streams
         self.backwards = placed.backwards
-        self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
+        self.bounds = np.searchsorted(walks.launch_wave, np.arange(placed.launch_waves + 1))
         held = machine.l2.holds_writes
-        order = np.argsort(placed.beat, kind="stable") if held else np.zeros(0, np.int64)
-        self.write_bounds = np.searchsorted(placed.beat[order], np.arange(placed.beats + 1))
+        order = np.argsort(placed.launch_wave, kind="stable") if held else np.zeros(0, np.int64)
+        self.write_bounds = np.searchsorted(placed.launch_wave[order], np.arange(placed.launch_waves + 1))
         self.write_domain, self.write_size = placed.domain[order], accesses.written_bytes[order]
         self.lines = machine.l2.partitions * (accesses.streams * slabs + len(order))
         self._check()

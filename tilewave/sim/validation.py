@@ -200,11 +200,11 @@ def fit_timing(rows: Iterable[tuple[ProfilerCounters, SimulatedRun]]) -> TimePar
     chip = find("H200")
     features, times = [], []
     for row, made in rows:
-        steps = made.placed.beats * made.accesses.steps
+        steps = made.placed.launch_waves * made.accesses.steps
         wide = row.gemm.tile[1] == WIDE_TILE
         report = made.report
         features.append(
-            [steps * wide, steps * (not wide), made.placed.beats, report.hbm_read_bytes, report.l2_request_bytes]
+            [steps * wide, steps * (not wide), made.placed.launch_waves, report.hbm_read_bytes, report.l2_request_bytes]
         )
         times.append(row.seconds)
     weighted = np.array(features, float) / np.array(times)[:, None]
@@ -277,7 +277,7 @@ def time_errors() -> list[float]:
 
 
 @dataclass(frozen=True)
-class BoundedFigure:
+class BoundedMetric:
     """One figure of the summary and the bound it must keep."""
 
     name: str
@@ -300,7 +300,7 @@ def byte_loss_of_chosen_groups(rows: Sequence[tuple[ProfilerCounters, SimulatedR
 
 
 @cache
-def summary() -> tuple[BoundedFigure, ...]:
+def summary() -> tuple[BoundedMetric, ...]:
     """What the model is held to, in fractions."""
     rows = h200_rows()
     bytes_read = [r for r in rows if r.quantity == "HBM read"]
@@ -315,26 +315,26 @@ def summary() -> tuple[BoundedFigure, ...]:
     own = [abs(r.error) for r in own_rows() if r.quantity == "HBM read"]
     wrong = [r for r in mi300x_rows() if r.quantity == "gain" and (r.predicted > 1) != (r.measured > 1)]
     return (
-        BoundedFigure("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
-        BoundedFigure(
+        BoundedMetric("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
+        BoundedMetric(
             "H200 HBM bytes, worst row off a cliff", max(abs(r.error) for r in bytes_read if not r.on_cliff), 0.05
         ),
-        BoundedFigure("H200 HBM bytes, cliff rows outside their interval", fmean(not r.inside for r in on_cliff), 0.05),
-        BoundedFigure(
+        BoundedMetric("H200 HBM bytes, cliff rows outside their interval", fmean(not r.inside for r in on_cliff), 0.05),
+        BoundedMetric(
             "H200 HBM bytes lost by the predicted-best group_m", byte_loss_of_chosen_groups(persistent_runs()), 0.02
         ),
-        BoundedFigure("H200 requests reaching L2 (persistent), mean error", fmean(requests), 0.05),
-        BoundedFigure("H200 L2 hit rate, mean error (points)", fmean(hits), 0.025),
-        BoundedFigure(
+        BoundedMetric("H200 requests reaching L2 (persistent), mean error", fmean(requests), 0.05),
+        BoundedMetric("H200 L2 hit rate, mean error (points)", fmean(hits), 0.025),
+        BoundedMetric(
             "MI355X L2 hit, worst row (points)", max(abs(r.error) for r in amd if r.quantity == "L2 hit"), 0.03
         ),
-        BoundedFigure("MI355X last-level hit, worst row (points)", max(abs(r.error) for r in last), 0.06),
-        BoundedFigure("H200 time lost by choosing group_m, 128×256, worst shape", max(losses[256]), 0.01),
-        BoundedFigure("H200 time lost by choosing group_m, 128×128, worst shape", max(losses[128]), 0.03),
-        BoundedFigure(
+        BoundedMetric("MI355X last-level hit, worst row (points)", max(abs(r.error) for r in last), 0.06),
+        BoundedMetric("H200 time lost by choosing group_m, 128×256, worst shape", max(losses[256]), 0.01),
+        BoundedMetric("H200 time lost by choosing group_m, 128×128, worst shape", max(losses[128]), 0.03),
+        BoundedMetric(
             "H200 time lost by choosing tile and group_m, worst shape", max(c.loss for c in tile_choices()), 0.01
         ),
-        BoundedFigure("H200 time, mean error on shapes left out", fmean(map(abs, time_errors())), 0.05),
+        BoundedMetric("H200 time, mean error on shapes left out", fmean(map(abs, time_errors())), 0.05),
         *_on_other_shapes(
             "looked at", [r for r in unseen_runs() if r[0].fitted], (0.04, 0.085, 0.05, 0.05, 0.3, 0.05, 0.025)
         ),
@@ -342,15 +342,15 @@ def summary() -> tuple[BoundedFigure, ...]:
             "not looked at", [r for r in unseen_runs() if not r[0].fitted], (0.03, 0.05, 0.05, 0.05, 0.02, 0.05, 0.025)
         ),
         *_short_tiles(),
-        BoundedFigure("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
-        BoundedFigure("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
-        BoundedFigure("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
+        BoundedMetric("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
+        BoundedMetric("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
+        BoundedMetric("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
     )
 
 
 def _on_other_shapes(
     how: str, runs: Sequence[tuple[ProfilerCounters, SimulatedRun]], bounds: tuple[float, ...]
-) -> tuple[BoundedFigure, ...]:
+) -> tuple[BoundedMetric, ...]:
     """What h200_unseen_counters.csv shows; the bounds are the aims where these are met, else what was reached."""
     rows = _counted(runs, "")
     bytes_read = [r for r in rows if r.quantity == "HBM read"]
@@ -366,12 +366,12 @@ def _on_other_shapes(
         "L2 hit rate, mean error (points)": fmean(abs(r.error) for r in rows if r.quantity == "L2 hit"),
     }
     return tuple(
-        BoundedFigure(f"H200, other shapes {how}: {name}", value, bound)
+        BoundedMetric(f"H200, other shapes {how}: {name}", value, bound)
         for (name, value), bound in zip(values.items(), bounds, strict=True)
     )
 
 
-def _short_tiles() -> tuple[BoundedFigure, ...]:
+def _short_tiles() -> tuple[BoundedMetric, ...]:
     """What h200_short_counters.csv shows, by all of its cards."""
     rows = _counted(short_runs(), "")
     errors = {
@@ -379,13 +379,13 @@ def _short_tiles() -> tuple[BoundedFigure, ...]:
     }
     outside = fmean(not r.inside for r in rows if r.quantity == "HBM read" and r.on_cliff)
     return (
-        BoundedFigure("H200, three cards: HBM bytes, median error", median(errors["HBM read"]), 0.015),
-        BoundedFigure("H200, three cards: HBM bytes, mean error", fmean(errors["HBM read"]), 0.03),
-        BoundedFigure("H200, three cards: HBM bytes, cliff rows outside their interval", outside, 0.05),
-        BoundedFigure(
+        BoundedMetric("H200, three cards: HBM bytes, median error", median(errors["HBM read"]), 0.015),
+        BoundedMetric("H200, three cards: HBM bytes, mean error", fmean(errors["HBM read"]), 0.03),
+        BoundedMetric("H200, three cards: HBM bytes, cliff rows outside their interval", outside, 0.05),
+        BoundedMetric(
             "H200, three cards: requests reaching L2 (fitted on these as well), mean error",
             fmean(errors["L2 requests"]),
             0.05,
         ),
-        BoundedFigure("H200, three cards: L2 hit rate, mean error (points)", fmean(errors["L2 hit"]), 0.025),
+        BoundedMetric("H200, three cards: L2 hit rate, mean error (points)", fmean(errors["L2 hit"]), 0.025),
     )

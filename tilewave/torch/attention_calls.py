@@ -73,8 +73,8 @@ def _is_ours(q: Tensor, k: Tensor, v: Tensor, dropped: float, causal: bool, grou
     if dropped or not same_axes or not q.dtype == k.dtype == v.dtype or (causal and q.shape[-2] != k.shape[-2]):
         return False
     heads = grouped or q.dim() < 3 or q.shape[-3] == k.shape[-3]
-    alike = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
-    return bool(heads and alike and takes(device_name(q.device), q.dtype))
+    same = q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+    return bool(heads and same and takes(device_name(q.device), q.dtype))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

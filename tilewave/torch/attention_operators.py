@@ -17,7 +17,7 @@ from tilewave.ops.attending import attention as attend
 from tilewave.torch.product_operators import matmul
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
+from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
 
 def attention(
@@ -32,9 +32,9 @@ def attention(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (q, k, v, bias, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
+    if is_free() and (layout := free_layout(arrays)) is not None:
         asked = AttentionAsked(causal, window, scale, soft_cap)
-        return noted(attend.known(LIBRARY, lie, arrays, (asked, False)), out)
+        return noted(attend.known(LIBRARY, layout, arrays, (asked, False)), out)
     want_tensors(attend.arguments, arrays)
     want_writable(attend.arguments, arrays)
     found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)

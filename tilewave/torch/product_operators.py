@@ -11,15 +11,15 @@ from tilewave.ir.types import DType
 from tilewave.ops import products
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_lie, is_free, want_tensors
+from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, want_tensors
 
 # matmul -------------------------------------------------------------------------------------------------------------
 
 
 def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     arrays = (a, b, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
-        return noted(products.matmul.known(LIBRARY, lie, arrays, (LIBRARY.digits(),)), out)
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        return noted(products.matmul.known(LIBRARY, layout, arrays, (LIBRARY.digits(),)), out)
     want_tensors(products.matmul.arguments, arrays)
     want_writable(products.matmul.arguments, arrays)
     return given(products.matmul.arguments, _MATMUL(a, b), out)
@@ -80,8 +80,8 @@ def linear(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (x, weight, bias, residual, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
-        return noted(products.linear.known(LIBRARY, lie, arrays, (activation, False, LIBRARY.digits())), out)
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        return noted(products.linear.known(LIBRARY, layout, arrays, (activation, False, LIBRARY.digits())), out)
     want_tensors(products.linear.arguments, arrays)
     want_writable(products.linear.arguments, arrays)
     inputs = [t for t in (x, weight, bias, residual) if t is not None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tilewave.torch.tensors import asks_gradient, free_lie, is_autocast, is_unwatched
+from tilewave.torch.tensors import asks_gradient, free_layout, is_autocast, is_unwatched
 
 NAMESPACE = "tilewave"
 AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
@@ -30,7 +30,7 @@ class Operator:
         if is_unwatched():
             args = self._cast(args) if is_autocast() else args
             tensors = tuple([x for x in args if isinstance(x, torch.Tensor)])
-            if free_lie(tensors) is not None:
+            if free_layout(tensors) is not None:
                 return self.run(*args)
             if self.differentiated is not None and asks_gradient(tensors):
                 return self.differentiated.apply(*args)

@@ -13,14 +13,14 @@ from tilewave.ops import rows
 from tilewave.ops.results import want_shape
 from tilewave.torch.registry import define, to_float32
 from tilewave.torch.results import given, noted, want_writable
-from tilewave.torch.tensors import LIBRARY, free_lie, is_free, want_tensors
+from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
 # softmax ------------------------------------------------------------------------------------------------------------
 
 
 def softmax(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
-    if type(dim) is int and dim == -1 and is_free() and (lie := free_lie((x, out))) is not None:
-        return noted(rows.softmax.known(LIBRARY, lie, (x, out), ()), out)
+    if type(dim) is int and dim == -1 and is_free() and (layout := free_layout((x, out))) is not None:
+        return noted(rows.softmax.known(LIBRARY, layout, (x, out), ()), out)
     arguments = rows.softmax.arguments
     want_tensors(arguments, (x, out))
     rows.want_rows("softmax", x)
@@ -74,8 +74,8 @@ def rms_norm(
     if residual is not None:
         return _add_rms_norm(x, residual, weight, eps, out)
     arrays = (x, weight, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
-        return noted(rows.rms_norm.known(LIBRARY, lie, arrays, (eps,)), out)
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        return noted(rows.rms_norm.known(LIBRARY, layout, arrays, (eps,)), out)
     want_tensors(rows.rms_norm.arguments, arrays)
     want_writable(rows.rms_norm.arguments, arrays)
     return given(rows.rms_norm.arguments, _RMS_NORM(x, weight, eps), out)
@@ -84,8 +84,8 @@ def rms_norm(
 def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, out: Tensor | None) -> Any:
     """The norm of x + residual, and that sum."""
     arrays = (x, residual, weight, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
-        found, total = rows.add_rms_norm.known(LIBRARY, lie, arrays, (eps,))
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        found, total = rows.add_rms_norm.known(LIBRARY, layout, arrays, (eps,))
         return noted(found, out), total
     want_tensors(rows.add_rms_norm.arguments, arrays)
     want_writable(rows.add_rms_norm.arguments, arrays)
@@ -101,8 +101,8 @@ def layer_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     arrays = (x, weight, bias, out)
-    if is_free() and (lie := free_lie(arrays)) is not None:
-        return noted(rows.layer_norm.known(LIBRARY, lie, arrays, (eps,)), out)
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        return noted(rows.layer_norm.known(LIBRARY, layout, arrays, (eps,)), out)
     want_tensors(rows.layer_norm.arguments, arrays)
     want_writable(rows.layer_norm.arguments, arrays)
     return given(rows.layer_norm.arguments, _LAYER_NORM(x, weight, bias, eps), out)

@@ -45,9 +45,9 @@ class OperatorSignature:
     @cached_property
     def sizes(self) -> tuple[Symbol, ...]:
         """Those that only results have: a call gives them behind everything else."""
-        told = {*self.fixed, *(dim for name in self.given for dim in self._dims(name) if isinstance(dim, Symbol))}
+        passed = {*self.fixed, *(dim for name in self.given for dim in self._dims(name) if isinstance(dim, Symbol))}
         wanted = [s for name in self.results for dim in self._dims(name) for s in dim.symbols()]
-        return tuple(s for s in dict.fromkeys(wanted) if s not in told)
+        return tuple(s for s in dict.fromkeys(wanted) if s not in passed)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from tilewave.errors import CallError, here
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.arrays import ArrayArguments, Shape
 from tilewave.ops.digits import Digits
-from tilewave.runtime.array_places import LINE
-from tilewave.runtime.foreign_arrays import machine_lie
+from tilewave.runtime.array_layouts import LINE
+from tilewave.runtime.foreign_arrays import machine_layout
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     dtype: getattr(torch, dtype.numpy.name)
@@ -55,8 +55,8 @@ class TorchLibrary:
     def address(self, array: Tensor) -> int:
         return int(array.data_ptr())
 
-    def lie(self, arrays: tuple[Tensor | None, ...]) -> Any:
-        return _lie()(arrays, False)
+    def layout(self, arrays: tuple[Tensor | None, ...]) -> Any:
+        return _layout()(arrays, False)
 
     def allocation(self, like: Tensor) -> Callable[[], Tensor]:
         # With its strides torch takes two thirds of the time that it takes without.
@@ -113,10 +113,10 @@ def _watches(mode: Any) -> bool:
     return getattr(mode, "watches_operators", type(mode) is not DeviceContext)
 
 
-def free_lie(tensors: tuple[Any, ...]) -> Any:
+def free_layout(tensors: tuple[Any, ...]) -> Any:
     """How tensors lie that a kernel may have at once, with None among them; None where torch must look at them first,
     as it differentiates one, or one is of a class of its own."""
-    return _lie()(tensors, _is_grad_enabled())
+    return _layout()(tensors, _is_grad_enabled())
 
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
@@ -134,11 +134,11 @@ def asks_gradient(tensors: Iterable[Tensor]) -> bool:
 
 
 @cache
-def _lie() -> Callable[[tuple[Any, ...], bool], Any]:
-    return machine_lie() or _asked_lie
+def _layout() -> Callable[[tuple[Any, ...], bool], Any]:
+    return machine_layout() or _asked_layout
 
 
-def _asked_lie(tensors: tuple[Any, ...], grad: bool) -> Any:
+def _asked_layout(tensors: tuple[Any, ...], grad: bool) -> Any:
     """What machine code finds, asked of the tensors themselves."""
     found: list[Any] = []
     for t in tensors:

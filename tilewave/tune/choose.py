@@ -10,15 +10,15 @@ from math import inf
 from typing import Any, Protocol
 
 from tilewave.errors import NOWHERE, Loc, SymbolError
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.symbols import Symbol
 from tilewave.trace import TileWork
 from tilewave.tune.gpu import Prediction
-from tilewave.tune.problem import NO_WORK, CutWork, Point, TiledProblem
-from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
+from tilewave.tune.problem import NO_WORK, Config, CutWork, TiledProblem
+from tilewave.tune.space import IN_PLACE, KNOBS, NUM_STAGES, SPLIT, Space, TileValues
 from tilewave.tune.tune import Tune
 
-CHOSEN = Reason("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
+CHOSEN = RemarkKind("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """Points that a reason names beside the one that was chosen."""
 
@@ -40,7 +40,7 @@ class TileMachine(TileValues, Protocol):
 
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
-    def adds_alike(self, work: TileWork) -> bool:
+    def sums_in_same_order(self, work: TileWork) -> bool:
         """Whether an element's products are added up in one order in tiles of any size, as many at once."""
 
     def program_of(self, cut: CutWork) -> Hashable | None:
@@ -59,19 +59,19 @@ class TileMachine(TileValues, Protocol):
 class Predicted:
     """A legal point and its time."""
 
-    point: Mapping[Symbol, int]
+    config: Mapping[Symbol, int]
     prediction: Prediction
 
     @property
     def text(self) -> str:
-        return point_text(self.point)
+        return config_text(self.config)
 
 
 @dataclass(frozen=True)
 class TileChoice:
     """What was decided, from what, and why."""
 
-    point: Mapping[Symbol, int]
+    config: Mapping[Symbol, int]
     order: str
     """Of tiles, where that was decided too; nothing where the author says it, or it makes no difference."""
     prediction: Prediction
@@ -97,53 +97,53 @@ class TileChoice:
     @property
     def tiles(self) -> dict[Symbol, int]:
         """Of the kernel's own symbols."""
-        return {s: n for s, n in self.point.items() if s not in KNOBS}
+        return {s: n for s, n in self.config.items() if s not in KNOBS}
 
     @property
     def alone(self) -> Tune:
         """What makes another compilation of the kernel choose the same."""
-        values: dict[str, Any] = {s.name: n for s, n in self.point.items()}
+        values: dict[str, Any] = {s.name: n for s, n in self.config.items()}
         return Tune(**values)
 
     @property
-    def buffers(self) -> int | None:
+    def num_stages(self) -> int | None:
         """Steps that shared memory holds at once, where that was decided."""
-        return self.point.get(BUFFERS)
+        return self.config.get(NUM_STAGES)
 
     @property
     def split(self) -> int:
         """Parts that sums are cut into."""
-        return self.point.get(SPLIT, 1)
+        return self.config.get(SPLIT, 1)
 
     @property
     def is_in_place(self) -> bool:
         """Whether operands are read where they lie."""
-        return bool(self.point.get(IN_PLACE))
+        return bool(self.config.get(IN_PLACE))
 
     @property
     def text(self) -> str:
-        return point_text(self.point) + (f", {self.order}" if self.order else "")
+        return config_text(self.config) + (f", {self.order}" if self.order else "")
 
     @property
     def reason(self) -> str:
         """One sentence for each: the choice, its time, what was left out."""
         p = self.prediction
-        told = [
+        given = [
             f"no tile was given; {self.how} chose {self.text} for {self.sizes}: "
             f"{seconds_text(p.seconds)} ± {100 * p.error:.0f} %, which go into {p.limit}"
         ]
         if self.worst_share > 1.0:
-            told.append(f"no size of these is predicted to lose more than {100 * (self.worst_share - 1):.0f} %")
+            given.append(f"no size of these is predicted to lose more than {100 * (self.worst_share - 1):.0f} %")
         if self.others:
-            told.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
-        told.append(f"of {self.considered} points {illegal_text(self.illegal)}")
-        told += self.notes
-        return "; ".join(told)
+            given.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
+        given.append(f"of {self.considered} points {illegal_text(self.illegal)}")
+        given += self.notes
+        return "; ".join(given)
 
-    def declined(self, loc: Loc = NOWHERE) -> Declined:
+    def remarks(self, loc: Loc = NOWHERE) -> Remark:
         """As `why()` shows it."""
         names = ", ".join(f"{s}: {v}" for s, v in self.tiles.items())
-        kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.point.items() if s in KNOBS)]
+        kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.config.items() if s in KNOBS)]
         return CHOSEN.at(loc, reason=self.reason, kept=", ".join(kept), fit=self.fit)
 
     @property
@@ -151,8 +151,8 @@ class TileChoice:
         return self.prediction.fitted_on
 
 
-def point_text(point: Mapping[Symbol, int]) -> str:
-    return ", ".join(f"{s}={v}" for s, v in point.items())
+def config_text(config: Mapping[Symbol, int]) -> str:
+    return ", ".join(f"{s}={v}" for s, v in config.items())
 
 
 def illegal_text(illegal: Mapping[str, int]) -> str:
@@ -167,7 +167,7 @@ def seconds_text(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class RankedPoints:
+class RankedConfigs:
     """Legal points, the fastest first, and how many were illegal."""
 
     legal: tuple[Predicted, ...]
@@ -180,44 +180,44 @@ class RankedPoints:
     def choice(self, at: int, order: str, sizes: str, share: float = 1.0) -> TileChoice:
         chosen = self.legal[at]
         others = tuple(p for i, p in enumerate(self.legal[: SHOWN + 1]) if i != at)[:SHOWN]
-        facts = chosen.point, order, chosen.prediction, self.considered, self.illegal, others, sizes
+        facts = chosen.config, order, chosen.prediction, self.considered, self.illegal, others, sizes
         return TileChoice(*facts, worst_share=share)
 
 
-def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedPoints:
+def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedConfigs:
     """All points of a space by predicted time; of equal ones, the one with the fewest tiles first."""
-    return rank_points(problem, space.points(), machine)
+    return rank_configs(problem, space.configs(), machine)
 
 
-def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMachine) -> RankedPoints:
-    found: list[tuple[Point, CutWork]] = []
-    repeated: list[tuple[Point, CutWork]] = []
+def rank_configs(problem: TiledProblem, configs: Iterable[Config], machine: TileMachine) -> RankedConfigs:
+    found: list[tuple[Config, CutWork]] = []
+    repeated: list[tuple[Config, CutWork]] = []
     illegal: Counter[str] = Counter()
     programs: set[Hashable] = set()
     tiles: dict[tuple[int, ...], tuple[CutWork, str]] = {}
-    for point in points:
-        tile = _key(point)
+    for config in configs:
+        tile = _key(config)
         if tile not in tiles:
-            tiles[tile] = _cut_or_why(problem, point, machine)
+            tiles[tile] = _cut_or_why(problem, config, machine)
         work, refused = tiles[tile]
-        cut = work.with_knobs(point)
+        cut = work.with_knobs(config)
         if why := refused or machine.refused(cut):
             illegal[why] += 1
             continue
         program = machine.program_of(cut)
-        again = machine.is_repeated(cut) or program in programs
+        repeats = machine.is_repeated(cut) or program in programs
         programs |= {program} - {None}
-        (repeated if again else found).append((point, cut))
+        (repeated if repeats else found).append((config, cut))
     wanted = found or repeated  # the author may have asked for these alone
     predicted = zip(wanted, machine.predict_all([cut for _, cut in wanted]), strict=True)
     ranked = sorted(predicted, key=lambda one: (one[1].seconds, one[0][1].tasks))
-    return RankedPoints(tuple(Predicted(point, told) for (point, _), told in ranked), dict(illegal))
+    return RankedConfigs(tuple(Predicted(config, given) for (config, _), given in ranked), dict(illegal))
 
 
-def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tuple[CutWork, str]:
+def _cut_or_why(problem: TiledProblem, config: Config, machine: TileMachine) -> tuple[CutWork, str]:
     """What the tiles of a point make of the work, and why that cannot be, if so."""
     try:
-        work = problem.cut({s: n for s, n in point.items() if s not in KNOBS})
+        work = problem.cut({s: n for s, n in config.items() if s not in KNOBS})
     except SymbolError:  # the half of an odd number, say
         return NO_WORK, "whole numbers"
     return work, machine.refused(work)
@@ -257,13 +257,13 @@ def bucket_ends(number: int) -> tuple[int, int]:
 def bucket_text(buckets: Mapping[Symbol, int]) -> str:
     """`M from 65 to 128, N over 32768`."""
 
-    def told(symbol: Symbol, number: int) -> str:
+    def given(symbol: Symbol, number: int) -> str:
         least, most = bucket_ends(number)
         if number == LAST_BUCKET:
             return f"{symbol} over {least - 1}"
         return f"{symbol} = {most}" if least == most else f"{symbol} from {least} to {most}"
 
-    return ", ".join(told(*one) for one in buckets.items())
+    return ", ".join(given(*one) for one in buckets.items())
 
 
 def judged_sizes(number: int) -> tuple[int, ...]:
@@ -274,7 +274,7 @@ def judged_sizes(number: int) -> tuple[int, ...]:
 
 def rank_buckets(
     problem: TiledProblem, space: Space, machine: TileMachine, buckets: Mapping[Symbol, int]
-) -> tuple[RankedPoints, float]:
+) -> tuple[RankedConfigs, float]:
     """The points for all sizes of a bucket: the one that loses least at its ends first, and how much that loses.
 
     The largest sizes count as much as the worst of all: those that programs have are round numbers, which end buckets.
@@ -283,40 +283,40 @@ def rank_buckets(
     ends = [judged_sizes(number) for number in buckets.values()]
     space = space.within({**problem.values, **{dim: sizes[-1] for dim, sizes in zip(buckets, ends, strict=True)}})
     corners = [problem.sized(dict(zip(buckets, sizes, strict=True))) for sizes in product(*ends)]
-    tiles, _ = _least_loss(corners, list(space.without(*KNOBS).points()), machine)
-    best = {_key(p.point) for p in tiles.legal[:MOST_KNOBBED]}
-    knobbed = [p for p in space.points() if _key(p) in best]
+    tiles, _ = _least_loss(corners, list(space.without(*KNOBS).configs()), machine)
+    best = {_key(p.config) for p in tiles.legal[:MOST_KNOBBED]}
+    knobbed = [p for p in space.configs() if _key(p) in best]
     ranked, share = _least_loss(corners, knobbed, machine)
-    others = [p for p in tiles.legal if _key(p.point) not in best]
+    others = [p for p in tiles.legal if _key(p.config) not in best]
     illegal = Counter(tiles.illegal) + Counter(ranked.illegal)
-    return RankedPoints((*ranked.legal, *others), dict(illegal)), share
+    return RankedConfigs((*ranked.legal, *others), dict(illegal)), share
 
 
 def _least_loss(
-    corners: Sequence[TiledProblem], points: Sequence[Point], machine: TileMachine
-) -> tuple[RankedPoints, float]:
+    corners: Sequence[TiledProblem], configs: Sequence[Config], machine: TileMachine
+) -> tuple[RankedConfigs, float]:
     """By what a point loses at most at some corner, and at the largest; those that are illegal at one are left out."""
-    ranked = [rank_points(corner, points, machine) for corner in corners]
-    times = [{_whole_key(p.point): p.prediction.seconds for p in one.legal} for one in ranked]
+    ranked = [rank_configs(corner, configs, machine) for corner in corners]
+    times = [{_whole_key(p.config): p.prediction.seconds for p in one.legal} for one in ranked]
     largest = ranked[-1]
 
     def loss(p: Predicted) -> float:
-        return max(found.get(_whole_key(p.point), inf) / min(found.values(), default=inf) for found in times)
+        return max(found.get(_whole_key(p.config), inf) / min(found.values(), default=inf) for found in times)
 
-    losses = {_whole_key(p.point): loss(p) for p in largest.legal}
-    legal = [p for p in largest.legal if losses[_whole_key(p.point)] < inf]
+    losses = {_whole_key(p.config): loss(p) for p in largest.legal}
+    legal = [p for p in largest.legal if losses[_whole_key(p.config)] < inf]
     quickest = min((p.prediction.seconds for p in largest.legal), default=inf)
-    order = sorted(legal, key=lambda p: losses[_whole_key(p.point)] * p.prediction.seconds / quickest)
-    return RankedPoints(tuple(order), largest.illegal), losses[_whole_key(order[0].point)] if order else 1.0
+    order = sorted(legal, key=lambda p: losses[_whole_key(p.config)] * p.prediction.seconds / quickest)
+    return RankedConfigs(tuple(order), largest.illegal), losses[_whole_key(order[0].config)] if order else 1.0
 
 
-def _key(point: Point) -> tuple[int, ...]:
+def _key(config: Config) -> tuple[int, ...]:
     """Of its tiles."""
-    return tuple([n for s, n in point.items() if s not in KNOBS])
+    return tuple([n for s, n in config.items() if s not in KNOBS])
 
 
-def _whole_key(point: Point) -> tuple[tuple[Symbol, int], ...]:
-    return tuple(point.items())
+def _whole_key(config: Config) -> tuple[tuple[Symbol, int], ...]:
+    return tuple(config.items())
 
 
 def sizes_text(sizes: Mapping[Symbol, int]) -> str:

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tilewave.analysis.sum_orders import adds_products_alone
+from tilewave.analysis.reduction_order import adds_products_alone
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.backend.targets import target_named
 from tilewave.errors import ConstraintError, TilewaveError
-from tilewave.ir.core import ONE_ORDER, Kernel, Op, Value
+from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
 from tilewave.ir.ops import Read
 from tilewave.ir.rewrite import rename, rewrite_block, unnamed
 from tilewave.ir.types import Memory
@@ -27,27 +27,27 @@ from tilewave.runtime.cache import key_of
 from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
 from tilewave.tune.choose import (
-    RankedPoints,
+    RankedConfigs,
     TileChoice,
     TileMachine,
     bucket,
     bucket_ends,
     bucket_text,
+    config_text,
     illegal_text,
-    point_text,
     rank,
     rank_buckets,
     sizes_text,
 )
+from tilewave.tune.chosen import first_line, passed_over
 from tilewave.tune.fitted import HOST, TIMINGS
 from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.host import HostTiles
 from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
 from tilewave.tune.records import RecordKey, TileRecord
-from tilewave.tune.space import BUFFERS, SPLIT, Space, said_of, space_of, undecided
+from tilewave.tune.space import NUM_STAGES, SPLIT, Space, said_of, space_of, tunable
 from tilewave.tune.store import SHIPPED, SHIPPED_OF, Found, LookedUp, Records, search_path
-from tilewave.tune.taking import first_line, passed_over
 from tilewave.tune.tune import Tune
 
 PROBED = 64
@@ -92,7 +92,7 @@ class IllegalRecord(ValueError):
 
 
 @dataclass(frozen=True)
-class UndecidedKernel:
+class TunableKernel:
     """A kernel whose author left tiles open, for a target: what can be decided, and what it is decided by."""
 
     kernel: WaveKernel
@@ -118,9 +118,9 @@ class UndecidedKernel:
         longest: Mapping[Symbol, int],
         target: str,
         tune: Tune | None = None,
-        buffers: int | None = None,
-    ) -> UndecidedKernel:
-        said, found = said_of(kernel, subs, dynamic), undecided(kernel, subs, dynamic)
+        num_stages: int | None = None,
+    ) -> TunableKernel:
+        said, found = said_of(kernel, subs, dynamic), tunable(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
         probe = {**subs, **{one.symbol: PROBED for one in found}}
         traced = trace_kernel(kernel, probe, dynamic, longest)
@@ -130,10 +130,10 @@ class UndecidedKernel:
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
         digest = _digest(kernel, probe, dynamic, longest, traced.ir, machine)
         space = space_of(found, work, machine, kernel.constraints)
-        space = space if buffers is None else space.with_only(BUFFERS, buffers)
+        space = space if num_stages is None else space.with_only(NUM_STAGES, num_stages)
         space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
         facts = kernel, machine, problem, space, dims, digest, asked
-        return UndecidedKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
+        return TunableKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class UndecidedKernel:
             return self.asked
         return tuple(orders_on(self.machine.card))
 
-    def for_all_batches(self) -> UndecidedKernel:
+    def for_all_batches(self) -> TunableKernel:
         """The same, such that no sum hangs on sizes along which tiles lie.
 
         Where instructions of one depth add up, tiles are decided by the sizes as ever, but for their depth: if more is
@@ -151,22 +151,22 @@ class UndecidedKernel:
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
         values = {dim: n if dim in depths else TYPICAL for dim, n in sizes.items()}
-        space, problem = self.space.without(SPLIT), replace(self.problem, in_one_order=True)
+        space, problem = self.space.without(SPLIT), replace(self.problem, in_fixed_order=True)
         for_all = replace(self, problem=problem.sized(values), space=space, left_open=())
-        if not self.machine.adds_alike(problem.work):
+        if not self.machine.sums_in_same_order(problem.work):
             return for_all
         if self.adds_products_alone:
             return replace(self, problem=problem, space=space)
         first = for_all.predicted({})[:1]
-        fixed = {d.symbol: one.point[d.symbol] for one in first for d in space.decisions if d.dim in depths}
+        fixed = {d.symbol: one.config[d.symbol] for one in first for d in space.decisions if d.dim in depths}
         for one in fixed.items():
             space = space.with_only(*one)
         return replace(self, problem=problem, space=space, fixed=fixed)
 
     @property
-    def told(self) -> tuple[SizeTold, ...]:
+    def passed(self) -> tuple[GivenSize, ...]:
         """Where a call tells the sizes that are open."""
-        return sizes_told(self.kernel, self.left_open)
+        return given_sizes(self.kernel, self.left_open)
 
     @property
     def typical(self) -> dict[Symbol, int]:
@@ -214,47 +214,47 @@ class UndecidedKernel:
     def key_of_sizes(self, problem: TiledProblem) -> RecordKey:
         return self._key({dim: str(n) for dim, n in self._sizes(problem).items()})
 
-    def _key(self, told: Mapping[Symbol, str]) -> RecordKey:
-        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in told.items()}
-        known |= {"sums": ONE_ORDER} if self.problem.in_one_order else {}
+    def _key(self, passed: Mapping[Symbol, str]) -> RecordKey:
+        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in passed.items()}
+        known |= {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
         sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
         return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
 
     def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice:
         """The choice of a record; an `IllegalRecord` where it names other symbols, or a point that is illegal now."""
         record = found.record
-        point = self._point_of(record)
+        config = self._config_of(record)
         try:
-            cut = self.largest(buckets).cut(point)
+            cut = self.largest(buckets).cut(config)
             if why := self.machine.refused(cut):
-                raise IllegalRecord(f"{point_text(point)} is illegal here, by {why}")
+                raise IllegalRecord(f"{config_text(config)} is illegal here, by {why}")
             prediction = self.machine.predict(cut)
         except (TilewaveError, ArithmeticError) as error:
-            raise IllegalRecord(f"{point_text(point)} cannot be: {first_line(error)}") from None
+            raise IllegalRecord(f"{config_text(config)} cannot be: {first_line(error)}") from None
         how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
         if record.measured is not None:
             error_share = (record.spread or 0.0) / record.measured if record.measured else 0.0
             prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
         illegal = {"what the record says": record.illegal} if record.illegal else {}
         order = "" if self.problem.is_ordered else record.order
-        facts = point, order, prediction, record.considered, illegal, (), sizes, how
+        facts = config, order, prediction, record.considered, illegal, (), sizes, how
         return TileChoice(*facts, record=str(found.file))
 
-    def _point_of(self, record: TileRecord) -> dict[Symbol, int]:
+    def _config_of(self, record: TileRecord) -> dict[Symbol, int]:
         """What a record chose, by this kernel's own symbols."""
-        point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
-        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
+        config = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        if {*self.space.tiles} - {*config} or len(config) != len(record.choice):
             wanted = ", ".join(s.name for s in self.space.symbols)
             raise IllegalRecord(f"it chooses {', '.join(record.choice)}, and this kernel leaves {wanted} open")
-        if other := [f"{s}={n}" for s, n in self.fixed.items() if point.get(s) != n]:
+        if other := [f"{s}={n}" for s, n in self.fixed.items() if config.get(s) != n]:
             raise IllegalRecord(f"sums in one order need {', '.join(other)}")
-        return point
+        return config
 
     def at(self, values: Mapping[str, int], order: str) -> TileChoice:
         """The choice of a point that somebody names."""
-        point = {s: values[s.name] for s in self.space.symbols if s.name in values}
-        prediction = self.machine.predict(self.problem.cut(point))
-        return TileChoice(point, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
+        config = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        prediction = self.machine.predict(self.problem.cut(config))
+        return TileChoice(config, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Of the arrays, as far as they are known."""
@@ -262,10 +262,10 @@ class UndecidedKernel:
         dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
         return {d: problem.values[d] for d in dims if d in problem.values}
 
-    def _told(self, ranked: RankedPoints, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
+    def _told(self, ranked: RankedConfigs, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
         made = []
         for at, one in enumerate(ranked.legal):
-            order = "" if at or problem.is_ordered else order_for(problem.cut(one.point), self.machine, self.asked)
+            order = "" if at or problem.is_ordered else order_for(problem.cut(one.config), self.machine, self.asked)
             made.append(ranked.choice(at, order, sizes, share))
         return made
 
@@ -311,9 +311,9 @@ def _digest(
     """Of what a kernel computes, whatever its sizes, where it can be traced without them, and whatever it is called."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     sizes = {d for kind in arrays for d in kind.dims}
-    told = {s: v for s, v in probe.items() if s not in sizes}
+    passed = {s: v for s, v in probe.items() if s not in sizes}
     with suppress(TilewaveError):
-        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), told, dynamic, longest).ir
+        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), passed, dynamic, longest).ir
     return key_of(_anonymous(traced, machine.stages_operands), repr(kernel.constraints))[:16]
 
 
@@ -352,7 +352,7 @@ def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, 
 
 
 @dataclass(frozen=True)
-class SizeTold:
+class GivenSize:
     """A size, and the array and axis of a call that tell it."""
 
     symbol: Symbol
@@ -360,36 +360,36 @@ class SizeTold:
     axis: int
 
 
-def sizes_told(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[SizeTold, ...]:
+def given_sizes(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[GivenSize, ...]:
     """Where each is told first."""
-    found: dict[Symbol, SizeTold] = {}
+    found: dict[Symbol, GivenSize] = {}
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     for at, kind in enumerate(arrays):
         for axis, dim in enumerate(kind.dims):
             if isinstance(dim, Symbol) and dim in left_open:
-                found.setdefault(dim, SizeTold(dim, at, axis))
+                found.setdefault(dim, GivenSize(dim, at, axis))
     return tuple(found.values())
 
 
 class BySize(Generic[T]):
     """What serves the sizes of a call: one thing for each bucket, made when its first call comes."""
 
-    def __init__(self, told: tuple[SizeTold, ...], make: Callable[[Mapping[Symbol, int]], T]) -> None:
-        self.told, self.make = told, make
+    def __init__(self, passed: tuple[GivenSize, ...], make: Callable[[Mapping[Symbol, int]], T]) -> None:
+        self.passed, self.make = passed, make
         self.made: dict[tuple[int, ...], T] = {}
 
     def of(self, shapes: Sequence[tuple[int, ...]]) -> T:
         """For arrays of these shapes, in the time of a look into a table."""
         try:
-            key = tuple([bucket(shapes[one.array][one.axis]) for one in self.told])
+            key = tuple([bucket(shapes[one.array][one.axis]) for one in self.passed])
         except IndexError:  # an array has too few axes, which whoever serves the call will say
             key = next(iter(self.made))
         return self.made.get(key) or self._new(key)
 
     def near(self, sizes: Mapping[Symbol, int]) -> T:
         """For calls with sizes such as these."""
-        return self._new(tuple(bucket(sizes[one.symbol]) for one in self.told))
+        return self._new(tuple(bucket(sizes[one.symbol]) for one in self.passed))
 
     def _new(self, key: tuple[int, ...]) -> T:
-        found = self.made[key] = self.make({one.symbol: n for one, n in zip(self.told, key, strict=True)})
+        found = self.made[key] = self.make({one.symbol: n for one, n in zip(self.passed, key, strict=True)})
         return found

@@ -50,11 +50,11 @@ class LaunchTiming:
     """For each row of a step's copies, of a cache line or less, that lies outside an array and is filled with zeros."""
     short_row: float
     """For each row of a step's copies that is shorter than a line."""
-    odd_store: float
+    unaligned_store: float
     """Of what a lane stores at once because rows of the result lie on no grain of the copy engine, of one unit."""
     held_store: float
     """Of an element of such rows where lanes hold too many sums to bring them into rows first."""
-    turned_store: float
+    transposed_store: float
     """And of all elements where the result is computed transposed."""
     unit_bytes_per_second: float
     """That the copy engine of one unit brings."""
@@ -90,7 +90,7 @@ class LaunchTiming:
     """The same, where the next launch begins and finds no room."""
     hbm_share: float
     """Of the data sheet's bandwidth, what a launch gets."""
-    off_lines_copied: float
+    unaligned_lines_copied: float
     """As many times as long the engine takes for rows that lie in one cache line more than they fill."""
     many_sums: float
     """How much longer they take where a lane holds more than 128 sums."""
@@ -126,9 +126,9 @@ HOPPER = LaunchTiming(
     row_start=1.3e-06,
     outside_row=2.979e-09,
     short_row=4.254e-10,
-    odd_store=7.361e-11,
+    unaligned_store=7.361e-11,
     held_store=2.476e-10,
-    turned_store=9.638e-11,
+    transposed_store=9.638e-11,
     unit_bytes_per_second=9.837e10,
     few_units=0.4206,
     latency=6.68e-07,
@@ -146,7 +146,7 @@ HOPPER = LaunchTiming(
     kept_bytes_per_second=8.563e12,
     crowded_bytes_per_second=5.124e12,
     hbm_share=0.9146,
-    off_lines_copied=1.75,
+    unaligned_lines_copied=1.75,
     many_sums=1.037,
     sharpness=2.86,
     early_sharpness=3.925,
@@ -175,9 +175,9 @@ CDNA = LaunchTiming(
     row_start=1.5e-6,
     outside_row=0.0,
     short_row=0.0,
-    odd_store=0.0,
+    unaligned_store=0.0,
     held_store=0.0,
-    turned_store=0.0,
+    transposed_store=0.0,
     unit_bytes_per_second=100e9,
     few_units=0.0,
     latency=0.0,
@@ -195,7 +195,7 @@ CDNA = LaunchTiming(
     kept_bytes_per_second=inf,
     crowded_bytes_per_second=inf,
     hbm_share=0.75,
-    off_lines_copied=1.0,
+    unaligned_lines_copied=1.0,
     many_sums=1.0,
     sharpness=3.4,
     early_sharpness=3.4,

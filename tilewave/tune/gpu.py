@@ -24,12 +24,12 @@ from functools import cache
 from math import exp, gcd, log2, prod
 
 from tilewave.analysis.loads import AHEAD_BYTES
-from tilewave.ir.last_round import come_together, is_scattered, parts_that_pay
+from tilewave.ir.stream_k import come_together, is_scattered, splits_that_pay
 from tilewave.layouts.fragments import GROUP_ROWS
 from tilewave.machine.matrix import MANY_SUMS
-from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.grid.stream_k import StreamK
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, told_once
+from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, computed_once
 from tilewave.tune.neighbours import neighbours_in
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 
@@ -71,12 +71,12 @@ def shared_round(
     units: int, tiles: int, steps: int, step_bytes: int, sums_bytes: int, on_lines: bool, are_all: bool
 ) -> SharedTiles | None:
     """How the compiler shares the tiles of a last round, if it does."""
-    rule = SplitLastRound(units)
+    rule = StreamK(units)
     if not on_lines:
         cut = rule.best_cut(tiles, steps, step_bytes, ends_in_zeros=True)
         return None if cut is None else SharedTiles(cut.parts, cut.longest)
     if are_all:
-        parts = parts_that_pay(tiles, steps, units, step_bytes, sums_bytes)
+        parts = splits_that_pay(tiles, steps, units, step_bytes, sums_bytes)
         if is_scattered(parts, sums_bytes):
             return SharedTiles(parts, -(-steps // parts), is_scattered=True)
     split = rule.best(tiles, steps, step_bytes)
@@ -119,8 +119,8 @@ class GpuTiles(GpuRoom):
 
     def predict_all(self, cuts: Sequence[CutWork]) -> list[Prediction]:
         found = map(self._by_formulas, cuts)
-        told = zip(found, self._beyond(cuts), strict=True)
-        return [replace(one, seconds=one.seconds * exp(more)) for one, more in told]
+        given = zip(found, self._beyond(cuts), strict=True)
+        return [replace(one, seconds=one.seconds * exp(more)) for one, more in given]
 
     def _by_formulas(self, cut: CutWork) -> Prediction:
         t = self.timing
@@ -155,13 +155,13 @@ class GpuTiles(GpuRoom):
         copied = self._copied_bytes(cut)
         return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second if copied else 0.0
 
-    @told_once
+    @computed_once
     def _copied_bytes(self, cut: CutWork) -> int:
         if self.loading(cut) is not Loading.REPACKED:
             return 0
         return sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
 
-    def _lie(self, t: CutTransfer, loading: Loading) -> tuple[bool, bool]:
+    def _layout(self, t: CutTransfer, loading: Loading) -> tuple[bool, bool]:
         """Whether its rows go across the depth, and whether they begin where the widest loads do."""
         grain = self.chip.widest_load_bytes
         if t.is_written or loading is Loading.BY_LANES:
@@ -176,15 +176,15 @@ class GpuTiles(GpuRoom):
         arrays = [0.35 * log2(max(1, t.array_bytes)) for t in walked]
         loading = self.loading(cut)
         weight = 3.0 if loading is Loading.BY_LANES else 1.0  # to them, where rows begin is most of it
-        lie = [weight * x for t in walked for x in self._lie(t, loading)]
+        layout = [weight * x for t in walked for x in self._layout(t, loading)]
         rounds, steps = cut.tasks * cut.split / self.card.units, max(1.0, cut.steps / cut.split)
         loads = [2.0 * (loading is x) for x in Loading]
         knobs = [log2(cut.split), 2.5 * log2(self.stages(cut)), log2(self.resident(cut)), float(self.has_one_each(cut))]
         knobs.append(float(bool(cut.products) and self._shared(cut) is not None))
-        knobs += [float(self._is_turned(cut)), log2(self.groups(cut)), 2.5 * self.streams_to_neighbours(cut)]
+        knobs += [float(self._is_transposed(cut)), log2(self.groups(cut)), 2.5 * self.streams_to_neighbours(cut)]
         knobs += [0.7 * log2(self.chip.line_bytes / self._copied_row(t, cut)) for t in cut.operands]
         knobs += self._lanes_in_turns(cut, rounds) if loading is Loading.BY_LANES else [0.0, 0.0, 0.0]
-        return (*sides, *uneven, *arrays, *lie, *_of_rounds(rounds), 0.5 * log2(steps), *loads, *knobs)
+        return (*sides, *uneven, *arrays, *layout, *_of_rounds(rounds), 0.5 * log2(steps), *loads, *knobs)
 
     def _lanes_in_turns(self, cut: CutWork, rounds: float) -> list[float]:
         """Whether they wait for what they load, and the rounds of as many workgroups as a unit has registers for."""
@@ -212,9 +212,9 @@ class GpuTiles(GpuRoom):
             name = "loads"
         return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **found}
 
-    @told_once
+    @computed_once
     def _beginning(self, cut: CutWork) -> Beginning:
-        if not self.chip.copy_engine or not cut.products or self.loading(cut) is Loading.BY_LANES:
+        if not self.chip.tma or not cut.products or self.loading(cut) is Loading.BY_LANES:
             return Beginning.PLAIN
         goes_on = cut.tasks > self.card.units or self._shared(cut) is not None
         if (cut.split == 1 and not self.has_one_each(cut) and goes_on) or self.streams_to_neighbours(cut):
@@ -222,10 +222,10 @@ class GpuTiles(GpuRoom):
         fits = 2 * cut.tasks * cut.split <= self.card.units * self.resident(cut)
         return Beginning.EARLY if fits else Beginning.CROWDED
 
-    @told_once
+    @computed_once
     def has_one_each(self, cut: CutWork) -> bool:
         """Whether each workgroup has one task and ends, because the compiler sees room for two on a unit."""
-        if not self.chip.copy_engine or self.loading(cut) is Loading.BY_LANES:
+        if not self.chip.tma or self.loading(cut) is Loading.BY_LANES:
             return True
         return self.fitting(cut) > 1 and cut.tasks >= self.card.units
 
@@ -243,7 +243,7 @@ class GpuTiles(GpuRoom):
             return StepTime(products, alone + waited + served, served)
         served = self._copied(cut)
         alone = max(alone, t.least_step) * self._slower(cut)
-        if self.chip.copy_engine:
+        if self.chip.tma:
             filled = (t.latency + served + products) / self.stages(cut)
             alone = (alone**t.ring_sharpness + filled**t.ring_sharpness) ** (1 / t.ring_sharpness)
         return StepTime(products * t.together, alone, served)
@@ -265,7 +265,7 @@ class GpuTiles(GpuRoom):
         busy = min(self.card.units, cut.tasks * cut.split)
         rate: float = t.unit_bytes_per_second * (self.card.units / busy) ** t.few_units
         inside = (cut.step_bytes - cut.outside_bytes - self.spared_step_bytes(cut)) / rate
-        inside *= 1.0 if self.on_lines(cut) else t.off_lines_copied
+        inside *= 1.0 if self.on_lines(cut) else t.unaligned_lines_copied
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
@@ -274,13 +274,13 @@ class GpuTiles(GpuRoom):
         lines = sum(x.tile_bytes * x.times / min(x.tile_row_bytes, line) for x in cut.operands)
         return self._lane_loads(cut) / t.lane_loads_per_second + lines * t.lane_line / cut.steps
 
-    @told_once
+    @computed_once
     def _waits_for_loads(self, cut: CutWork) -> float:
         """The share of the steps that lanes have not loaded while they multiplied those before."""
-        behind = 1.0 - cut.split / max(cut.split, cut.steps)
-        return behind if sum(x.tile_bytes for x in cut.operands) > AHEAD_BYTES else 0.0
+        after = 1.0 - cut.split / max(cut.split, cut.steps)
+        return after if sum(x.tile_bytes for x in cut.operands) > AHEAD_BYTES else 0.0
 
-    @told_once
+    @computed_once
     def _lane_loads(self, cut: CutWork) -> float:
         """Of a step: as many bytes at a time as rows are multiples of, or one by one where a tile grows to whole
         instructions, all of it, though what lies outside touches no line."""
@@ -291,7 +291,7 @@ class GpuTiles(GpuRoom):
             found += more * x.tile_bytes * x.times / at_once * (1.0 if side & (side - 1) == 0 else UNEVEN_SIDE)
         return found / cut.steps
 
-    @told_once
+    @computed_once
     def _sums(self, cut: CutWork) -> int:
         """Of a tile, as it grows to whole instructions."""
         found = ((p, self.taken(p, cut)) for p in cut.products)
@@ -305,11 +305,11 @@ class GpuTiles(GpuRoom):
         """What the copy engine does not store, lanes do: what is computed transposed one by one, and rows of results on
         no grain of the engine as many bytes at a time as they allow."""
         t, widest, results = self.timing, self.chip.widest_load_bytes, self.stored_by_lanes(cut)
-        if self.chip.copy_engine and self._is_turned(cut):
+        if self.chip.tma and self._is_transposed(cut):
             written = (x for x in cut.transfers if x.is_written and not self._staged_writes(cut))
-            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in written) * t.turned_store
+            found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in written) * t.transposed_store
         elif self._stores_rows(cut):
-            found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in results) * t.odd_store
+            found = sum(x.inside_bytes / gcd(x.row_bytes, widest) for x in results) * t.unaligned_store
         else:
             found = sum(x.elements * x.inside_bytes / x.tile_bytes for x in results) * t.held_store
         return -(-cut.tasks // self.card.units) * found
@@ -336,10 +336,10 @@ class GpuTiles(GpuRoom):
         alone = 0.0 if scattered or at_once else (parts - 2) * t.taken_alone
         return t.hand_over + t.hand_over_per_sum * sums * added + alone
 
-    @told_once
+    @computed_once
     def _shared(self, cut: CutWork) -> SharedTiles | None:
         rounds, left = divmod(cut.tasks, self.card.units)
-        if not left or len(cut.products) != 1 or cut.split > 1 or cut.in_one_order or self.has_one_each(cut):
+        if not left or len(cut.products) != 1 or cut.split > 1 or cut.in_fixed_order or self.has_one_each(cut):
             return None
         depth = sum(p.depth * p.dtype.bytes for p in cut.products)
         facts = self.card.units, left, cut.steps, depth, 4 * self._sums(cut), self.on_lines(cut), not rounds

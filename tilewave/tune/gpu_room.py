@@ -9,10 +9,10 @@ from functools import cache, wraps
 from math import gcd, inf, prod
 from typing import Any, TypeVar
 
+from tilewave.analysis.l2_residency import streams
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
-from tilewave.analysis.repacking import copies_pay
-from tilewave.analysis.streaming import streams
-from tilewave.analysis.wave_chunks import chunk_memory
+from tilewave.analysis.packing import copies_pay
+from tilewave.analysis.wave_transposes import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
 from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
@@ -28,10 +28,10 @@ from tilewave.machine.matrix import (
     Waves,
     instructions_for,
 )
-from tilewave.passes.share_copies import FOUR, fits_fours
-from tilewave.passes.share_parts import ROUNDS
-from tilewave.passes.specialize_waves import wished_stages
-from tilewave.passes.stage_writes import most_sums, turned_buffers, turned_rows
+from tilewave.passes.grid.split_k import ROUNDS
+from tilewave.passes.memory.multicast_loads import FOUR, fits_quads
+from tilewave.passes.memory.stage_epilogue import most_sums, transposed_buffers, transposed_rows
+from tilewave.passes.schedule.specialize_waves import wished_stages
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
@@ -104,7 +104,7 @@ class TakenInstruction:
     instruction: MatrixInstruction
     waves: Waves
     padded: tuple[int, int, int]
-    is_turned: bool
+    is_transposed: bool
     """Whether its sums are computed transposed: lanes store them then."""
 
     @property
@@ -127,10 +127,10 @@ def taken_instruction(
     asked = WISHES.get(wish)
     named = [asked] if asked and asked.ignored_bits and family in asked.chips else []
     for i in (*named, *instructions_for(family, dtypes[0], dtypes[0], dtypes[1])):
-        for is_turned in (False, True) if turns and isinstance(i, GroupInstruction) else (False,):
-            sides = (cols, rows) if is_turned else (rows, cols)
+        for is_transposed in (False, True) if turns and isinstance(i, GroupInstruction) else (False,):
+            sides = (cols, rows) if is_transposed else (rows, cols)
             waves = i.waves(sides, wished, EACH_WAY)
-            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves), is_turned))
+            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves), is_transposed))
     return min(found, key=lambda one: prod(one.padded), default=None)
 
 
@@ -145,19 +145,19 @@ def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: 
     return size_bytes(found) if found else 0
 
 
-def told_once(work_out: Callable[[Any, CutWork], T]) -> Callable[[Any, CutWork], T]:
+def computed_once(work_out: Callable[[Any, CutWork], T]) -> Callable[[Any, CutWork], T]:
     """What hangs on a launch, the chip and its card, and on nothing fitted, is worked out once."""
     name = work_out.__name__
 
     @wraps(work_out)
-    def told(self: GpuRoom, cut: CutWork) -> T:
-        chip, card, found = cut.told.get(name, (None, None, None))
+    def given(self: GpuRoom, cut: CutWork) -> T:
+        chip, card, found = cut.given.get(name, (None, None, None))
         if chip is not self.chip or card is not self.card:
             found = work_out(self, cut)
-            cut.told[name] = self.chip, self.card, found
+            cut.given[name] = self.chip, self.card, found
         return found  # type: ignore[no-any-return]
 
-    return told
+    return given
 
 
 @dataclass(frozen=True)
@@ -180,16 +180,14 @@ class GpuRoom:
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         match role:
             case "rows":
-                return (8, 16, 32, 64, 128, 192, 256) if self.chip.copy_engine else (16, 32, 64, 128, 256)
+                return (8, 16, 32, 64, 128, 192, 256) if self.chip.tma else (16, 32, 64, 128, 256)
             case "cols":
-                return (
-                    (8, 16, 32, 64, 128, 160, 192, 224, 256) if self.chip.copy_engine else (16, 32, 64, 128, 192, 256)
-                )
+                return (8, 16, 32, 64, 128, 160, 192, 224, 256) if self.chip.tma else (16, 32, 64, 128, 192, 256)
             case "depth":
-                lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
+                lines = (128, 256) if self.chip.tma else (64, 128)  # without one, 256 spill
                 return tuple(n // element_bytes for n in lines)
             case "narrow depth":
-                return (512 // element_bytes,) if self.chip.copy_engine else ()
+                return (512 // element_bytes,) if self.chip.tma else ()
             case "grid":
                 return (1, 2, 4, 8, 16, 32, 64)
             case "walk":
@@ -199,9 +197,9 @@ class GpuRoom:
             case "wave rows":
                 return (1, 2, 4, 8)
             case "split":
-                return (1, 2, 4, 8, 16, 32) if self.chip.copy_engine else (1,)
+                return (1, 2, 4, 8, 16, 32) if self.chip.tma else (1,)
             case "buffers":
-                return (3, 6, 8, 12) if self.chip.copy_engine else ()
+                return (3, 6, 8, 12) if self.chip.tma else ()
             case "in_place":
                 return ()
             case _:
@@ -209,15 +207,15 @@ class GpuRoom:
 
     def grows_to(self, role: str) -> int:
         """Groups of waves multiply 64 rows at once; narrow tiles are not all brought by the engine, or repacked."""
-        return GROUP_ROWS if self.chip.copy_engine and role in ("rows", "cols") else 1
+        return GROUP_ROWS if self.chip.tma and role in ("rows", "cols") else 1
 
-    def covers(self, role: str, lies_across: bool) -> Covering:
+    def covers(self, role: str, is_across: bool) -> Covering:
         """Groups of waves multiply any multiple of eight columns, or of rows where a product is turned. Of what lies
         across its depth the engine brings multiples of sixteen, and it stores such rows. Up to four tiles below each
         other are cut so wide that there is one for each unit, and more such that all units have as many."""
-        if self.chip.copy_engine is None:
+        if self.chip.tma is None:
             return NO_COVERING
-        high = WholeRounds(self.units, ACROSS_GRAIN if lies_across else GRAIN)
+        high = WholeRounds(self.units, ACROSS_GRAIN if is_across else GRAIN)
         rows = Covering(256, (GRAIN, ACROSS_GRAIN), parts=4, fitted=high)
         filling, wide = tuple(self.units // n for n in (1, 2, 3, 4)), WholeRounds(self.units, ACROSS_GRAIN)
         cols = Covering(256, (ACROSS_GRAIN,), parts=4, filling=filling, shortest=32, fitted=wide)
@@ -238,31 +236,31 @@ class GpuRoom:
                 return "waves"
             if (why := self._sums_refused(product, taken, cut.beside, others)) != "":
                 return why
-            if self._sums_of_lane(product, taken) > most_sums(by_engine=False) and self._is_for_lanes(product, cut):
+            if self._sums_of_lane(product, taken) > most_sums(by_tma=False) and self._is_for_lanes(product, cut):
                 return "registers"
             others += self._sums_of_lane(product, taken)
-        if self.shared_bytes(cut, cut.buffers or self.fewest_stages) > self.chip.shared.bytes:
+        if self.shared_bytes(cut, cut.num_stages or self.fewest_stages) > self.chip.shared.bytes:
             return "shared memory"
-        if cut.split > 1 and self._parts_refused(cut):
+        if cut.split > 1 and self._splits_refused(cut):
             return "parts"
         return "registers" if not cut.products and cut.read_tile_bytes > self.chip.register_bytes // 2 else ""
 
-    def _parts_refused(self, cut: CutWork) -> bool:
+    def _splits_refused(self, cut: CutWork) -> bool:
         """Where each workgroup would add up all parts of a tile by itself, or parts would be empty."""
         shared = cut.tasks * (cut.split - 1) <= ROUNDS * self.units
         return not shared or cut.split > cut.steps
 
     def is_repeated(self, cut: CutWork) -> bool:
         """Whether its knobs say what is done without them."""
-        if not cut.buffers:
+        if not cut.num_stages:
             return False
-        return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
+        return self.loading(cut) is Loading.BY_LANES or cut.num_stages == self.stages(replace(cut, num_stages=UNSAID))
 
     @property
     def stages_operands(self) -> bool:
-        return self.chip.copy_engine is not None
+        return self.chip.tma is not None
 
-    def adds_alike(self, work: TileWork) -> bool:
+    def sums_in_same_order(self, work: TileWork) -> bool:
         """Whether there is one depth of instructions for its dtypes: a tile is walked instruction by instruction.
 
         What of a tile hangs over the end of a depth adds zeros, which leave sums as they are that began with zero.
@@ -301,9 +299,9 @@ class GpuRoom:
     @property
     def fewest_stages(self) -> int:
         """With a single one, a copy engine would wait for every step."""
-        return 2 if self.chip.copy_engine else 1
+        return 2 if self.chip.tma else 1
 
-    @told_once
+    @computed_once
     def groups(self, cut: CutWork) -> int:
         found = (self.taken(p, cut) for p in cut.products)
         return max((one.groups for one in found if one), default=1)
@@ -313,81 +311,81 @@ class GpuRoom:
         held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
         return stages * staged + held + self._staged_writes(cut)
 
-    @told_once
+    @computed_once
     def _staged_writes(self, cut: CutWork) -> int:
         """Bytes of shared memory that results go through: none where they are stored as lanes hold them."""
-        if self.chip.copy_engine is None:
+        if self.chip.tma is None:
             return 0
-        if self._is_turned(cut):
-            return self._turned_chunk_bytes(cut)
+        if self._is_transposed(cut):
+            return self._transposed_chunk_bytes(cut)
         if stored := self.stored_by_lanes(cut):
             return self.groups(cut) * max(map(self._wave_chunk_bytes, stored)) if self._stores_rows(cut) else 0
         rows = (GROUPED.panel_bytes(t.tile_row_bytes) for t in cut.transfers if t.is_written)
         return min(2 * cut.written_bytes, self.groups(cut) * STAGED_ROWS * max(rows, default=0))
 
-    def _turned_chunk_bytes(self, cut: CutWork) -> int:
+    def _transposed_chunk_bytes(self, cut: CutWork) -> int:
         """Of chunks through which the engine stores what is computed transposed; 0 where lanes store it."""
         (p,), groups = cut.products, self.groups(cut)
         size = max((t.tile_bytes // t.elements for t in cut.transfers if t.is_written), default=0)
-        rows = 0 if self.odd_results(cut) or not self.engine_takes(cut) else turned_rows(p.rows, size)
+        rows = 0 if self.unaligned_results(cut) or not self.tma_takes(cut) else transposed_rows(p.rows, size)
         if not rows:
             return 0
-        return groups * turned_buffers(rows, p.rows * p.cols // groups) * rows * GROUP_ROWS * size
+        return groups * transposed_buffers(rows, p.rows * p.cols // groups) * rows * GROUP_ROWS * size
 
     def _wave_chunk_bytes(self, t: CutTransfer) -> int:
         size = t.tile_bytes // t.elements
         return _wave_chunk_bytes(self.chip.name, t.tile_row_bytes // size, size, gcd(t.row_bytes, WIDEST_BYTES))
 
-    @told_once
+    @computed_once
     def _stores_rows(self, cut: CutWork) -> bool:
-        """Whether waves bring what their lanes store into rows first (`passes/stage_writes.py`)."""
+        """Whether waves bring what their lanes store into rows first (`passes/memory/stage_epilogue.py`)."""
         by_lanes = self.loading(cut) is Loading.BY_LANES
-        if self._is_turned(cut) or self.sums_per_lane(cut) > most_sums(by_engine=not by_lanes):
+        if self._is_transposed(cut) or self.sums_per_lane(cut) > most_sums(by_tma=not by_lanes):
             return False
         return all(map(self._wave_chunk_bytes, self.stored_by_lanes(cut)))
 
-    @told_once
-    def _is_turned(self, cut: CutWork) -> bool:
-        return any(taken and taken.is_turned for taken in (self.taken(p, cut) for p in cut.products))
+    @computed_once
+    def _is_transposed(self, cut: CutWork) -> bool:
+        return any(taken and taken.is_transposed for taken in (self.taken(p, cut) for p in cut.products))
 
-    @told_once
-    def odd_results(self, cut: CutWork) -> tuple[CutTransfer, ...]:
+    @computed_once
+    def unaligned_results(self, cut: CutWork) -> tuple[CutTransfer, ...]:
         """Those whose rows the copy engine cannot take: lanes store them."""
-        engine = self.chip.copy_engine
+        engine = self.chip.tma
         written = (t for t in cut.transfers if t.is_written)
         return tuple(t for t in written if t.row_bytes % engine.grain_bytes) if engine else ()
 
-    @told_once
+    @computed_once
     def stored_by_lanes(self, cut: CutWork) -> tuple[CutTransfer, ...]:
         """All results, where lanes load, or else those that the engine cannot take."""
-        if self.chip.copy_engine is None or self.loading(cut) is not Loading.BY_LANES:
-            return self.odd_results(cut)
+        if self.chip.tma is None or self.loading(cut) is not Loading.BY_LANES:
+            return self.unaligned_results(cut)
         return tuple(t for t in cut.transfers if t.is_written)
 
-    @told_once
+    @computed_once
     def stages(self, cut: CutWork) -> int:
         """Steps that shared memory holds at once."""
-        if not self.chip.copy_engine or not cut.step_bytes:
+        if not self.chip.tma or not cut.step_bytes:
             return 1
         if self.loading(cut) is Loading.BY_LANES:
             return 1
         left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
-        alike = max(1, cut.split)  # parts of one tile, which take all of an operand together
-        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * alike)
-        wished = cut.buffers or wished_stages(cut.step_bytes, own)
+        likeness_ = max(1, cut.split)  # parts of one tile, which take all of an operand together
+        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * likeness_)
+        wished = cut.num_stages or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
-    @told_once
+    @computed_once
     def fitting(self, cut: CutWork) -> int:
         """Workgroups for which a unit has shared memory: what the compiler goes by."""
         needed = max(1, self.shared_bytes(cut, self.stages(cut)))
         return max(1, min(MOST_RESIDENT, self.chip.shared.bytes // needed))
 
-    @told_once
+    @computed_once
     def resident(self, cut: CutWork) -> int:
         """Workgroups that run on one unit at once: those that its registers have room for as well."""
         fitting = self.fitting(cut)
-        if not self.chip.copy_engine:
+        if not self.chip.tma:
             return fitting
         if self.loading(cut) is Loading.BY_LANES:
             lanes = self.groups(cut) * GROUP_LANES
@@ -409,7 +407,7 @@ class GpuRoom:
         needed = -(-(PLAIN_REGISTERS + int(self.sums_per_lane(cut))) // grain) * grain
         return self.chip.register_bytes // (4 * needed)
 
-    @told_once
+    @computed_once
     def sums_per_lane(self, cut: CutWork) -> float:
         found = ((p, self.taken(p, cut)) for p in cut.products)
         lanes = self.chip.lanes
@@ -417,29 +415,29 @@ class GpuRoom:
 
     # -- how operands come there
 
-    @told_once
+    @computed_once
     def grown(self, cut: CutWork) -> tuple[float, ...]:
         """How many times as large each operand's tile becomes where it grows to whole instructions."""
         taken = self.taken(cut.products[0], cut) if len(cut.products) == 1 and len(cut.operands) == 2 else None
         if taken is None:
             return (1.0,) * len(cut.operands)
         (p,) = cut.products
-        rows, cols = reversed(taken.padded[:2]) if taken.is_turned else taken.padded[:2]
+        rows, cols = reversed(taken.padded[:2]) if taken.is_transposed else taken.padded[:2]
         deeper = taken.padded[2] / p.depth
         return deeper * rows / p.rows, deeper * cols / p.cols
 
-    @told_once
+    @computed_once
     def odd(self, cut: CutWork) -> tuple[CutTransfer, ...]:
         """The operands that the copy engine cannot take as they lie."""
-        engine = self.chip.copy_engine
+        engine = self.chip.tma
         if engine is None or not cut.products:
             return ()
-        turned = cut.products[0].dtype.name in ALONG_DEPTH
+        transposed = cut.products[0].dtype.name in ALONG_DEPTH
         apart = (t for t in cut.operands if not t.is_column)
-        return tuple(t for t in apart if t.is_off(engine.grain_bytes) or (turned and t.is_across))
+        return tuple(t for t in apart if t.is_off(engine.grain_bytes) or (transposed and t.is_across))
 
-    @told_once
-    def engine_takes(self, cut: CutWork) -> bool:
+    @computed_once
+    def tma_takes(self, cut: CutWork) -> bool:
         """Whether tiles are such as the copy engine brings: none grows, and rows in shared memory are long enough."""
         return all(self._is_brought(p, cut) for p in cut.products)
 
@@ -456,7 +454,7 @@ class GpuRoom:
         taken = self.taken(p, cut)
         return taken is not None and isinstance(taken.instruction, GroupInstruction) and not self._is_brought(p, cut)
 
-    @told_once
+    @computed_once
     def short_rows(self, cut: CutWork) -> float:
         """Of a step's copies, beyond the cache lines that they fill: panels of an operand across its depth may have
         rows that are shorter."""
@@ -464,11 +462,11 @@ class GpuRoom:
         rows = (t.tile_bytes * t.times * (1 / self._copied_row(t, cut) - 1 / line) for t in cut.operands)
         return sum(rows) / cut.steps
 
-    @told_once
+    @computed_once
     def spared_step_bytes(self, cut: CutWork) -> float:
         """Of a step's copies, what others bring, as neighbours below each other have columns in common: half of these,
-        or three quarters (`passes/share_copies.py`)."""
-        if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.copy_engine is None:
+        or three quarters (`passes/memory/multicast_loads.py`)."""
+        if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.tma is None:
             return 0.0
         if self.loading(cut) is Loading.BY_LANES or self.on_lines(cut):
             return 0.0
@@ -476,23 +474,23 @@ class GpuRoom:
         spared = 0.75 if self._shares_by_four(columns, cut) else 0.5
         return spared * columns.inside_bytes * columns.times / cut.steps
 
-    @told_once
+    @computed_once
     def streams_to_neighbours(self, cut: CutWork) -> bool:
         """Whether all run at once and neighbours below each other want columns that L2 cannot keep, so that it
-        starts when the launch before has ended (`passes/start_early.py`)."""
+        starts when the launch before has ended (`passes/schedule/dependent_launch.py`)."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or cut.tasks > self.card.units:
             return False
         return self.on_lines(cut) and streams(cut.operands[1].array_bytes, self.card)
 
     def _shares_by_four(self, columns: CutTransfer, cut: CutWork) -> bool:
         """Whether four workgroups below each other can share, in one round of deep tiles."""
-        engine = self.chip.copy_engine
-        if engine is None or cut.split > 1 or not fits_fours(cut.tasks, cut.steps, engine):
+        engine = self.chip.tma
+        if engine is None or cut.split > 1 or not fits_quads(cut.tasks, cut.steps, engine):
             return False
         rows = cut.products[0].depth if columns.is_across else cut.products[0].cols
         return cut.grid[0] % FOUR == 0 and rows * self.chip.line_bytes % (FOUR * engine.pattern_bytes) == 0
 
-    @told_once
+    @computed_once
     def outside_rows(self, cut: CutWork) -> float:
         """Of a step's copies, those that lie over an edge."""
         rows = ((t.tile_bytes - t.inside_bytes) * t.times / self._copied_row(t, cut) for t in cut.operands)
@@ -506,19 +504,19 @@ class GpuRoom:
         panel = taken.instruction.panel_bytes if taken and isinstance(taken.instruction, GroupInstruction) else None
         return (panel(t.tile_row_bytes) if panel else 0) or min(self.chip.line_bytes, t.tile_row_bytes)
 
-    @told_once
+    @computed_once
     def loading(self, cut: CutWork) -> Loading:
-        if self.chip.copy_engine and cut.products and not self.engine_takes(cut):
+        if self.chip.tma and cut.products and not self.tma_takes(cut):
             return Loading.BY_LANES
         odd = self.odd(cut)
         if not odd:
             return Loading.AS_THEY_LIE
-        asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/repacking.py` counts it
-        turned = cut.products[0].dtype.name in ALONG_DEPTH and any(t.is_across for t in odd)
-        in_place = 0.0 if turned else sum(t.array_bytes * t.elements / t.tile_bytes for t in odd)
+        asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/packing.py` counts it
+        transposed = cut.products[0].dtype.name in ALONG_DEPTH and any(t.is_across for t in odd)
+        in_place = 0.0 if transposed else sum(t.array_bytes * t.elements / t.tile_bytes for t in odd)
         return Loading.REPACKED if copies_pay(asked, cut.products[-1].all, in_place) else Loading.BY_LANES
 
-    @told_once
+    @computed_once
     def on_lines(self, cut: CutWork) -> bool:
         """Whether rows begin on cache lines, where they lie or where they were copied to."""
         as_they_lie = (t for t in cut.operands if t not in self.odd(cut))

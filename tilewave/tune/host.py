@@ -62,14 +62,14 @@ class HostTiles:
         return self.vector_bytes // PANEL_BYTES
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        lies = self.reads_in_place and element_bytes >= PANEL_BYTES  # others are converted once
+        layouts = self.reads_in_place and element_bytes >= PANEL_BYTES  # others are converted once
         match role:
             case "rows":
                 return (1, 4, *(self.rows * n for n in (1, 4, 8, 16)))
             case "cols":
-                return (*(self.cols * n for n in (1, 4, 8)), *((64 * self.cols,) if lies else ()))
+                return (*(self.cols * n for n in (1, 4, 8)), *((64 * self.cols,) if layouts else ()))
             case "depth":
-                return (PACKED_DEPTH, 1024) if lies else (PACKED_DEPTH,)  # of panels, the loop is walked whole
+                return (PACKED_DEPTH, 1024) if layouts else (PACKED_DEPTH,)  # of panels, the loop is walked whole
             case "narrow depth":
                 return ()
             case "grid":
@@ -83,7 +83,7 @@ class HostTiles:
             case "split":
                 return (1,)
             case "in_place":
-                return (1,) if lies else ()
+                return (1,) if layouts else ()
             case "buffers":
                 return ()
             case _:
@@ -92,7 +92,7 @@ class HostTiles:
     def grows_to(self, role: str) -> int:
         return 1
 
-    def covers(self, role: str, lies_across: bool) -> Covering:
+    def covers(self, role: str, is_across: bool) -> Covering:
         """Short dims are not cut: nothing hangs over an edge then."""
         if not self.reads_in_place:
             return NO_COVERING
@@ -114,7 +114,7 @@ class HostTiles:
     def stages_operands(self) -> bool:
         return False
 
-    def adds_alike(self, work: TileWork) -> bool:
+    def sums_in_same_order(self, work: TileWork) -> bool:
         """How many sums are under way at once follows from the tile."""
         return False
 

@@ -12,13 +12,13 @@ JUDGED = (DATA / "h200_judged.csv",)
 """All points of a shape that were predicted to be any good."""
 SMALL = (DATA / "h200_small.csv",)
 """The same of shapes that may be as short as 1 along every dim."""
-ONE_ORDER = (DATA / "h200_one_order.csv",)
+BATCH_INVARIANT = (DATA / "h200_one_order.csv",)
 """Of batches of usual weights, all of whose sums are added in one order."""
 EVEN = (DATA / "h200_even.csv",)
 """Of both kinds, with tiles that cut short dims evenly, or fill all units, and parts of what lanes load."""
 IN_PLACE = (DATA / "h200_in_place.csv",)
 """Of products whose odd operands lanes load where they lie, because few products want each element."""
-H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *IN_PLACE, *ONE_ORDER)
+H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *IN_PLACE, *BATCH_INVARIANT)
 """The files that its timing is fitted on."""
 
 
@@ -31,17 +31,17 @@ class MeasuredLaunch:
     """`NT`: A is [M, K] or, T, [K, M]; B is [K, N] or, T, [N, K]."""
     tile: tuple[int, int, int]
     split: int
-    buffers: int
+    num_stages: int
     seconds: float
     order: str = ""
     """Of tiles, where one was given."""
-    in_one_order: bool = False
+    in_fixed_order: bool = False
     """Whether workgroups share no tile, so that all sums are added alike."""
 
     @property
     def product(self) -> tuple[tuple[int, int, int], str, bool]:
         """What it computes: launches of one product are held beside each other."""
-        return self.shape, self.layout, self.in_one_order
+        return self.shape, self.layout, self.in_fixed_order
 
 
 def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:

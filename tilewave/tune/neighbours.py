@@ -67,9 +67,9 @@ class Unsure:
         """A column for each that is known, and room for more."""
 
     def know(self, at: int) -> None:
-        told = self._columns[:, : self._known]
-        alike = likeness(self.places, self.places[at : at + 1], self.reach)[:, 0] - told @ told[at]
-        column = alike / np.sqrt(self.variance[at] + TINY)
+        given = self._columns[:, : self._known]
+        likeness_ = likeness(self.places, self.places[at : at + 1], self.reach)[:, 0] - given @ given[at]
+        column = likeness_ / np.sqrt(self.variance[at] + TINY)
         if self._known == self._columns.shape[1]:
             self._columns = np.concatenate([self._columns, np.empty_like(self._columns)], axis=1)
         self._columns[:, self._known] = column

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewave.analysis.streaming import streams
+from tilewave.analysis.l2_residency import streams
 from tilewave.machine import Machine
 from tilewave.sim import Gemm, simulate
 from tilewave.tune.gpu import GpuTiles
@@ -43,7 +43,7 @@ def orders_on(card: Machine) -> list[str]:
 
 
 def _streams_rows(cut: CutWork, card: Machine) -> bool:
-    """Whether of two operands the one of rows is the larger, and L2 cannot keep it: `analysis/streaming.py`."""
+    """Whether of two operands the one of rows is the larger, and L2 cannot keep it: `analysis/l2_residency.py`."""
     if len(cut.operands) != 2:
         return False
     rows, columns = (t.array_bytes for t in cut.operands)

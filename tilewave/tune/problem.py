@@ -23,9 +23,9 @@ from tilewave.lang.constraints import (
 from tilewave.lang.symbols import Expression, Symbol, rounded_where_open
 from tilewave.lang.windows import followed
 from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, TileWork
-from tilewave.tune.space import BUFFERS, IN_PLACE, SPLIT, UNSAID
+from tilewave.tune.space import IN_PLACE, NUM_STAGES, SPLIT, UNSAID
 
-Point = Mapping[Symbol, int]
+Config = Mapping[Symbol, int]
 """A value for each symbol that is to be decided."""
 
 
@@ -76,7 +76,7 @@ class CutTransfer:
     is_one_row: bool = False
     """Whether no row of the array lies behind another."""
     is_column: bool = False
-    """Whether it is one column across the depth, which a copy engine takes as a row (`passes/repack_rows.py`)."""
+    """Whether it is one column across the depth, which a copy engine takes as a row (`passes/memory/pack_unaligned.py`)."""
 
     def is_off(self, multiple_bytes: int) -> bool:
         """Whether a copy engine finds rows that begin elsewhere than at multiples of so many bytes."""
@@ -99,22 +99,22 @@ class CutWork:
     """Whether their parts make up the tile."""
     split: int = 1
     """Parts that the steps of a task are cut into."""
-    buffers: int = UNSAID
+    num_stages: int = UNSAID
     """Steps that shared memory holds at once, where that is said."""
     in_place: int = UNSAID
     """1 where operands are read where they lie."""
-    in_one_order: bool = False
+    in_fixed_order: bool = False
     """Whether all sums are to be added alike: then workgroups share no tile of a last round."""
-    told: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was worked out of it before (`gpu_room.told_once`)."""
+    given: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was worked out of it before (`gpu_room.computed_once`)."""
 
-    def with_knobs(self, point: Point) -> CutWork:
+    def with_knobs(self, config: Config) -> CutWork:
         """The same work, as the knobs of a point say; what they do not say stays."""
         return replace(
             self,
-            split=point.get(SPLIT, self.split),
-            buffers=point.get(BUFFERS, self.buffers),
-            in_place=point.get(IN_PLACE, self.in_place),
+            split=config.get(SPLIT, self.split),
+            num_stages=config.get(NUM_STAGES, self.num_stages),
+            in_place=config.get(IN_PLACE, self.in_place),
         )
 
     @cached_property
@@ -184,7 +184,7 @@ class TiledProblem:
     constraints: tuple[Constraint, ...]
     values: Mapping[Symbol, Any]
     """Sizes and other symbols, as far as they are known."""
-    in_one_order: bool = False
+    in_fixed_order: bool = False
     """Whether all sums are to be added alike."""
 
     def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
@@ -195,9 +195,9 @@ class TiledProblem:
         """Whether its author says in which order workgroups take tiles, or walks them."""
         return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
-    def cut(self, point: Point) -> CutWork:
-        work = _Cutting(self, {**self.values, **point}).work()
-        return replace(work, in_one_order=self.in_one_order).with_knobs(point)
+    def cut(self, config: Config) -> CutWork:
+        work = _Cutting(self, {**self.values, **config}).work()
+        return replace(work, in_fixed_order=self.in_fixed_order).with_knobs(config)
 
 
 def around(t: TileTransfer) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 from tilewave.files import parse_json
 from tilewave.tune.choose import TileChoice, seconds_text
-from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.neighbours import Unsure
 from tilewave.tune.problem import CutWork
 from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, TileRecord
@@ -32,7 +32,7 @@ RUNS = 8
 """Points that are timed at most, where not all of them are."""
 MOST_WEIGHED = 256
 """Points, the best predicted ones, of which these are taken."""
-ALIKE = 1.0
+REPLAY = 1.0
 """How far off, in traits, points are that tell a good part of each other's time."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
@@ -41,7 +41,7 @@ BEYOND = 0.01
 
 
 @dataclass(frozen=True)
-class PointTime:
+class ConfigTime:
     """What timing a point gave: seconds, or why there are none."""
 
     seconds: float | None
@@ -55,7 +55,7 @@ class Tried:
     """A point that was timed, and its prediction."""
 
     choice: TileChoice
-    time: PointTime
+    time: ConfigTime
 
     @property
     def text(self) -> str:
@@ -64,7 +64,7 @@ class Tried:
 
 Batch = Sequence[TileChoice]
 """Points that are timed in turns; the first is the model's own in every batch, and says how batches differ."""
-Measure = Callable[[Batch], Sequence[PointTime]]
+Measure = Callable[[Batch], Sequence[ConfigTime]]
 Advance = Callable[[], object]
 
 
@@ -75,7 +75,7 @@ class Spread(Protocol):
     def measures_here(self) -> bool:
         """Whether this machine has to have the target's device."""
 
-    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[PointTime]]]:
+    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
         """Their times, in whichever order they come; `measure` does it here."""
 
 
@@ -85,7 +85,7 @@ class InTurn:
 
     measures_here: bool = True
 
-    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[PointTime]]]:
+    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
         for batch in batches:
             yield batch, measure(batch)
 
@@ -107,9 +107,9 @@ class Tuned:
     """Every point that was considered and can be, the best predicted first."""
 
     def to_json(self) -> dict[str, Any]:
-        points = [
+        configs = [
             {
-                "point": {s.name: v for s, v in one.choice.point.items()},
+                "point": {s.name: v for s, v in one.choice.config.items()},
                 "order": one.choice.order,
                 "predicted": one.choice.prediction.seconds,
                 "seconds": one.time.seconds,
@@ -122,7 +122,7 @@ class Tuned:
             "record": json.loads(self.record.line),
             "resumed": self.resumed,
             "reasons": self.reasons,
-            "tried": points,
+            "tried": configs,
         }
 
 
@@ -132,7 +132,7 @@ def want_strength(how: str) -> None:
         raise TilewaveError(f"no strength is called {how!r}", remedy=f"there are {', '.join(STRENGTHS)}")
 
 
-def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileChoice]:
+def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoice]:
     """The points of a strength, the best predicted first."""
     want_strength(how)
     found = open_tiles.predicted({})
@@ -149,20 +149,20 @@ def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileCho
     return found[:1]
 
 
-def unlike_each_other(open_tiles: UndecidedKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
+def unlike_each_other(open_tiles: TunableKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
     """The best predicted, then such as are predicted well and are not told of by those before.
 
     Where the model is wrong about a point, it is about those that are like it: each may be as much faster than
     predicted as the model errs, but less so, the more the ones before it tell of it.
     """
     left = list(found[:MOST_WEIGHED])
-    traits = [open_tiles.machine.traits(open_tiles.problem.cut(one.point)) for one in left]
+    traits = [open_tiles.machine.traits(open_tiles.problem.cut(one.config)) for one in left]
     places = [one for one in traits if one is not None]
     if len(places) < len(left):
         return left[:count]
     times = np.log([one.prediction.seconds for one in left])
     errors = np.array([one.prediction.error for one in left])
-    unsure, taken = Unsure(np.array(places), ALIKE), [int(np.argmin(times))]
+    unsure, taken = Unsure(np.array(places), REPLAY), [int(np.argmin(times))]
     while len(taken) < min(count, len(left)):
         unsure.know(taken[-1])
         times[taken[-1]] = inf
@@ -171,7 +171,7 @@ def unlike_each_other(open_tiles: UndecidedKernel, found: Sequence[TileChoice], 
 
 
 def search(
-    open_tiles: UndecidedKernel,
+    open_tiles: TunableKernel,
     how: str,
     measure: Measure,
     directory: Path,
@@ -185,27 +185,27 @@ def search(
 
     `untimed` is decided where no point has a time: the best predicted one that compiles, where the caller knows it.
     """
-    points = candidates(open_tiles, how, runs)
+    configs = candidates(open_tiles, how, runs)
     key = open_tiles.key({})
     journal = _Journal(directory / UNFINISHED, f"{key} {__version__}")
     known = journal.times() if how != STRENGTHS[0] else {}
-    tried = [Tried(one, known[one.text]) for one in points if one.text in known]
+    tried = [Tried(one, known[one.text]) for one in configs if one.text in known]
     for _ in tried:
         advance()
-    left = [one for one in points if one.text not in known] if how != STRENGTHS[0] else []
-    for batch, times in spread(measure, list(_batches(points[0], left))):
-        for one in _scaled(batch, times, known.get(points[0].text)):
+    left = [one for one in configs if one.text not in known] if how != STRENGTHS[0] else []
+    for batch, times in spread(measure, list(_batches(configs[0], left))):
+        for one in _scaled(batch, times, known.get(configs[0].text)):
             if one.text not in known:
                 journal.add(one)
                 known[one.text] = one.time
                 tried.append(one)
                 advance()
-    winner, timed = _winner(points[0], tried)
+    winner, timed = _winner(configs[0], tried)
     if timed is None and untimed is not None:
-        winner = replace(untimed, order=points[0].order)
+        winner = replace(untimed, order=configs[0].order)
     record = TileRecord(
         key,
-        {s.name: v for s, v in winner.point.items()},
+        {s.name: v for s, v in winner.config.items()},
         winner.order,
         how if timed else STRENGTHS[0],
         winner.considered,
@@ -215,14 +215,14 @@ def search(
         timed.seconds if timed else None,
         timed.spread if timed else None,
         timed.rounds if timed else 0,
-        known[points[0].text].seconds if points[0].text in known else None,
+        known[configs[0].text].seconds if configs[0].text in known else None,
         notes=notes,
     )
     add(record, directory)
     journal.end()
-    reasons = reasons_for(open_tiles, winner, points[0], tried)
-    legal = {one.text: one for one in (*points, *open_tiles.predicted({}))}
-    facts = tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons, tuple(legal.values())
+    reasons = reasons_for(open_tiles, winner, configs[0], tried)
+    legal = {one.text: one for one in (*configs, *open_tiles.predicted({}))}
+    facts = tuple(sorted(tried, key=_by_time)), len(configs) - len(left), reasons, tuple(legal.values())
     return Tuned(record, winner, *facts)
 
 
@@ -234,7 +234,7 @@ def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[Til
         yield [first, *others[at : at + AT_ONCE]]
 
 
-def _scaled(batch: Batch, times: Sequence[PointTime], first: PointTime | None) -> list[Tried]:
+def _scaled(batch: Batch, times: Sequence[ConfigTime], first: ConfigTime | None) -> list[Tried]:
     """Times as if all batches had been timed in one."""
     own = times[0].seconds
     scale = first.seconds / own if first and first.seconds and own else 1.0
@@ -249,7 +249,7 @@ def _by_time(one: Tried) -> tuple[bool, float, str]:
     return one.time.seconds is None, one.time.seconds or 0.0, one.text
 
 
-def _winner(first: TileChoice, tried: Sequence[Tried]) -> tuple[TileChoice, PointTime | None]:
+def _winner(first: TileChoice, tried: Sequence[Tried]) -> tuple[TileChoice, ConfigTime | None]:
     """The fastest; the model's own choice where none is faster beyond the spread."""
     timed = sorted((one for one in tried if one.time.seconds is not None), key=_by_time)
     if not timed:
@@ -273,12 +273,12 @@ class _Journal:
     def __init__(self, path: Path, search: str) -> None:
         self.path, self.search = path, search
 
-    def times(self) -> dict[str, PointTime]:
+    def times(self) -> dict[str, ConfigTime]:
         found = {}
         for line in read_lines(self.path):
             facts = self._facts(line)
             if facts is not None:
-                found[facts["point"]] = PointTime(facts["seconds"], facts["spread"], facts["rounds"], facts["why"])
+                found[facts["point"]] = ConfigTime(facts["seconds"], facts["spread"], facts["rounds"], facts["why"])
         return found
 
     def _facts(self, line: str) -> dict[str, Any] | None:
@@ -320,31 +320,31 @@ class _Journal:
 
 
 def reasons_for(
-    open_tiles: UndecidedKernel, winner: TileChoice, first: TileChoice, tried: Sequence[Tried]
+    open_tiles: TunableKernel, winner: TileChoice, first: TileChoice, tried: Sequence[Tried]
 ) -> tuple[str, ...]:
     """Why the winner won, beside the slowest that ran and the model's own choice."""
     times = {one.text: one.time.seconds for one in tried if one.time.seconds is not None}
-    told = [f"{winner.text}: {facts_text(open_tiles.problem.cut(winner.point), open_tiles)}"]
+    given = [f"{winner.text}: {facts_text(open_tiles.problem.cut(winner.config), open_tiles)}"]
     if first.text != winner.text and first.text in times:
-        told.append(f"the model's {first.text} took {seconds_text(times[first.text])}")
+        given.append(f"the model's {first.text} took {seconds_text(times[first.text])}")
     fastest = min(times, key=lambda text: times[text], default=winner.text)
     if fastest != winner.text:
-        told.append(f"{fastest} took {seconds_text(times[fastest])}, which the spread does not tell from the winner")
+        given.append(f"{fastest} took {seconds_text(times[fastest])}, which the spread does not tell from the winner")
     slowest = max((one for one in tried if one.text in times), key=lambda one: times[one.text], default=None)
     if slowest is not None and slowest.text != winner.text:
-        cut = open_tiles.problem.cut(slowest.choice.point)
-        told.append(f"slowest {slowest.text}, {seconds_text(times[slowest.text])}: {facts_text(cut, open_tiles)}")
-    return tuple(told)
+        cut = open_tiles.problem.cut(slowest.choice.config)
+        given.append(f"slowest {slowest.text}, {seconds_text(times[slowest.text])}: {facts_text(cut, open_tiles)}")
+    return tuple(given)
 
 
-def facts_text(cut: CutWork, open_tiles: UndecidedKernel) -> str:
+def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
     """Tiles, rounds, how full the last of them is, bytes that workgroups ask for, and what the time goes into."""
     units = open_tiles.machine.units
     rounds, left = divmod(cut.tasks, units)
     last = f" and one of {left}" if left else ""
-    again = cut.asked_bytes / max(1.0, cut.distinct_bytes)
+    repeats = cut.asked_bytes / max(1.0, cut.distinct_bytes)
     limit = open_tiles.machine.predict(cut).limit
     return (
         f"{cut.tasks} tiles, {units} at once: {rounds} whole rounds{last}; {cut.asked_bytes / 1e6:.3g} MB asked for, "
-        f"each byte {again:.1f} times; predicted to go into {limit}"
+        f"each byte {repeats:.1f} times; predicted to go into {limit}"
     )

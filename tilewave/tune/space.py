@@ -18,8 +18,8 @@ ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave
 part of a wave, the parts of a sum, the steps that shared memory holds, or whether operands are read where they lie."""
 NARROW = 64
 """Rows or columns of a product, up to which deeper steps are tried as well: they have little to multiply."""
-BUFFERS, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
-KNOBS = {BUFFERS: "buffers", SPLIT: "split", IN_PLACE: "in_place"}
+NUM_STAGES, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
+KNOBS = {NUM_STAGES: "buffers", SPLIT: "split", IN_PLACE: "in_place"}
 """What no constraint of a kernel names, and its role. A point without it leaves it to the compiler."""
 UNSAID = 0
 
@@ -74,8 +74,8 @@ class TileValues(Protocol):
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]: ...
     def grows_to(self, role: str) -> int: ...
-    def covers(self, role: str, lies_across: bool) -> Covering:
-        """`lies_across`: whether rows of an operand go along the dim, and not along the depth of the product."""
+    def covers(self, role: str, is_across: bool) -> Covering:
+        """`is_across`: whether rows of an operand go along the dim, and not along the depth of the product."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Space:
         """The symbols of the kernel."""
         return tuple(s for s in self.symbols if s not in KNOBS)
 
-    def points(self) -> Iterator[dict[Symbol, int]]:
+    def configs(self) -> Iterator[dict[Symbol, int]]:
         """The knobs that a point leaves to the compiler are not in it."""
         for values in product(*(d.values for d in self.decisions)):
             chosen = zip(self.decisions, values, strict=True)
@@ -134,9 +134,9 @@ class Space:
         """Without tiles that a smaller one covers as well: the first that is as long as the dim is long enough."""
         sides = [sizes.get(d.dim) for d in self.decisions if d.dim is not None and d.role in ("rows", "cols")]
         is_narrow = any(isinstance(size, int) and size <= NARROW for size in sides)
-        told = (replace(d, values=(*d.values, *d.if_narrow)) if is_narrow else d for d in self.decisions)
+        given = (replace(d, values=(*d.values, *d.if_narrow)) if is_narrow else d for d in self.decisions)
         of_roles = {d.role: sizes.get(d.dim) for d in self.decisions if d.dim is not None}
-        return Space(tuple(_within(d, sizes, of_roles.get(ACROSS.get(d.role, ""))) for d in told))
+        return Space(tuple(_within(d, sizes, of_roles.get(ACROSS.get(d.role, ""))) for d in given))
 
 
 def _within(d: Decision, sizes: Mapping[Symbol, Any], across: Any) -> Decision:
@@ -150,22 +150,22 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any], across: Any) -> Decision:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class Tunable:
     """A symbol without a value, and the constraint that it stands in."""
 
     symbol: Symbol
     constraint: Cut
 
 
-def undecided(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Undecided, ...]:
+def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Tunable, ...]:
     """The symbols that stand where a tile stands, or a number of an order, and have no value; each once."""
     said = said_of(kernel, subs, dynamic)
     known = {*said, *unsaid_sizes(kernel, said), *dynamic}
-    found: dict[Symbol, Undecided] = {}
+    found: dict[Symbol, Tunable] = {}
     for kind in KINDS:
         for c in kernel.constraints:
             if isinstance(c, kind) and isinstance(number := _number(c), Expression):
-                found.update({s: Undecided(s, c) for s in number.symbols() if s not in known and s not in found})
+                found.update({s: Tunable(s, c) for s in number.symbols() if s not in known and s not in found})
     return tuple(found.values())
 
 
@@ -178,21 +178,19 @@ def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Sy
     return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
 
 
-def space_of(
-    found: Sequence[Undecided], work: TileWork, machine: TileValues, constraints: Sequence[Constraint]
-) -> Space:
+def space_of(found: Sequence[Tunable], work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Space:
     """The space of a kernel, as its work says what each symbol decides."""
     taken = {one.symbol for one in found}
     knobs = [knob for knob in _knobs(work, machine, constraints) if knob.symbol not in taken]
     return Space((*(_decision(one, work, machine) for one in found), *knobs))
 
 
-def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
+def _decision(one: Tunable, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
     values = machine.values(role, _element_bytes(work))
     deeper = machine.values("narrow depth", _element_bytes(work)) if role == "depth" else ()
-    lies_across = any(t.dims[-1:] == (dim,) for t in work.transfers if not t.is_written)
-    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role, lies_across), deeper)
+    is_across = any(t.dims[-1:] == (dim,) for t in work.transfers if not t.is_written)
+    return Decision(one.symbol, role, values, dim, machine.grows_to(role), machine.covers(role, is_across), deeper)
 
 
 def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:

@@ -73,9 +73,9 @@ def traffic_figures(run: SimulatedRun) -> list[Figure]:
 
 def over_time(report: Report) -> Figure:
     """Stacked bars: the bytes asked for in each beat, by where they came from."""
-    beats = report.over_time
-    every = -(-len(beats) // MOST_BARS)
-    columns = [(b.asked_bytes, b.l2_missed_bytes, b.hbm_read_bytes) for b in beats]
+    launch_waves = report.over_time
+    every = -(-len(launch_waves) // MOST_BARS)
+    columns = [(b.asked_bytes, b.l2_missed_bytes, b.hbm_read_bytes) for b in launch_waves]
     merged = np.array([np.sum(columns[at : at + every], 0) for at in range(0, len(columns), every)])
     origin = _origin(merged)
     most = max(float(origin.total.max()), 1.0)
@@ -90,7 +90,7 @@ def over_time(report: Report) -> Figure:
             bars.append(_bar(AXIS + at * step, top, max(step - (1 if step > 3 else 0), 0.5), height, name, words))
     body = [patterns(12), *_byte_axis(most), *bars, _below("beats (all resident workgroups walk one tile)", WIDE)]
     key = _legend(report, HIGH + 40, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} Bytes that workgroups ask for in each of {report.beats} beats."
+    caption = f"{_head(report)} Bytes that workgroups ask for in each of {report.launch_waves} beats."
     return Figure(
         "over-time", "Traffic over time", caption, AXIS + WIDE + MARGIN, key.bottom, "".join([*body, key.markup])
     )
@@ -172,12 +172,12 @@ def _scale(low: float, high: float, left: float, top: float) -> Legend:
 def origin_of_tasks(run: SimulatedRun) -> Origin:
     """For each task, its bytes by where they came from; those who walk a stream together share its misses evenly."""
     walks, flows = run.flows.walks, run.flows
-    asked = walks.size * walks.sharers
+    asked = walks.size * walks.peers
     table = _origin(np.stack([asked, flows.missed, flows.hbm], 1))
     reads = walks.of_read
     parts = []
     for part in table.parts:
-        share = part / walks.sharers
+        share = part / walks.peers
         parts.append(np.where(reads == NO_STREAM, 0.0, share[reads]).sum(1))
     return Origin(*parts)
 

@@ -19,7 +19,7 @@ WORDS = {"chosen": "chosen", "model": "the model's own", "timed": "timed", "unti
 
 
 @dataclass(frozen=True)
-class TuningPoint:
+class TuningConfig:
     """A legal point of a space: what it says, how long it was to take, and how long it took."""
 
     text: str
@@ -55,20 +55,20 @@ class TimeAxis:
         return [seconds for seconds in found if self.least <= seconds <= self.most]
 
 
-def seconds_told(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= 0.9995 * unit:  # three digits of what is less are less than a whole one
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def tuning_plot(points: Sequence[TuningPoint], error: float, caption: str) -> Figure:
+def tuning_plot(configs: Sequence[TuningConfig], error: float, caption: str) -> Figure:
     """Both axes are one: a point on the diagonal took as long as it was to take; the band is the model's own error."""
-    axis = TimeAxis.of([t for p in points for t in (p.predicted, p.measured) if t])
+    axis = TimeAxis.of([t for p in configs for t in (p.predicted, p.measured) if t])
     drawn = [_band(axis, error), *_axes(axis)]
     for kind in reversed(MARKS):  # the chosen one on top
-        drawn += [_mark(p, axis) for p in points if p.kind == kind]
-    kinds = [kind for kind in MARKS if any(p.kind == kind for p in points)]
+        drawn += [_mark(p, axis) for p in configs if p.kind == kind]
+    kinds = [kind for kind in MARKS if any(p.kind == kind for p in configs)]
     shown = [(element("circle", cx=7, cy=7, r=5, **_look(kind)), WORDS[kind]) for kind in kinds]
     below = legend(shown, LEFT, TOP + SIDE + STRIP + 44, WIDTH)
     return Figure("tuning", TITLE, caption, WIDTH, below.bottom, "".join([*drawn, below.markup]))
@@ -87,11 +87,11 @@ def _look(kind: str) -> dict[str, object]:
     return {"fill": MARKS[kind], "stroke": outline, "stroke_width": 1, "class_": f"mark {kind}"}
 
 
-def _mark(p: TuningPoint, axis: TimeAxis) -> str:
+def _mark(p: TuningConfig, axis: TimeAxis) -> str:
     """Of a point without a time, on a strip of its own below."""
     y = _y(axis, p.measured) if p.measured else TOP + SIDE + STRIP / 2
-    said = f"{p.text}: {seconds_told(p.predicted)} predicted, into {p.limit}"
-    said += f", {seconds_told(p.measured)} measured" if p.measured else f"; {p.why}" if p.why else ""
+    said = f"{p.text}: {seconds_text(p.predicted)} predicted, into {p.limit}"
+    said += f", {seconds_text(p.measured)} measured" if p.measured else f"; {p.why}" if p.why else ""
     size = 6.5 if p.kind in ("chosen", "model") else 4.5
     circle = element("circle", cx=_x(axis, p.predicted), cy=y, r=size, **_look(p.kind))
     return element("g", element("title", escaped(said)) + circle)
@@ -115,8 +115,8 @@ def _axes(axis: TimeAxis) -> list[str]:
     ]
     for seconds in axis.ticks:
         x, y = _x(axis, seconds), _y(axis, seconds)
-        drawn.append(_soft(x, bottom + STRIP + 14, seconds_told(seconds), text_anchor="middle"))
-        drawn.append(_soft(LEFT - 8, y + 4, seconds_told(seconds), text_anchor="end"))
+        drawn.append(_soft(x, bottom + STRIP + 14, seconds_text(seconds), text_anchor="middle"))
+        drawn.append(_soft(LEFT - 8, y + 4, seconds_text(seconds), text_anchor="end"))
     drawn.append(_soft(LEFT + SIDE, bottom + STRIP + 32, "predicted", text_anchor="end"))
     along = f"translate({MARGIN + 2} {TOP}) rotate(-90)"
     return [*drawn, _soft(0, 0, "measured", text_anchor="end", transform=along)]

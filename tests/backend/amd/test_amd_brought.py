@@ -14,13 +14,13 @@ from tilewave.emulator.statistics import classify, find_loop
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
-from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Load, Loop, Matrix
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.ops import Barrier, CopyAsyncChunks, Load, Loop, Matrix, WaitAsync
 from tilewave.ir.parse import parse
-from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import GFX942, GFX950
-from tilewave.passes.load_into_shared import LoadIntoShared
+from tilewave.passes.memory.direct_to_shared import DirectToShared
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -30,10 +30,10 @@ NONE, PREFETCH = SchedulingType.NONE, SchedulingType.PREFETCH
 
 @cache
 def compiled(
-    shape, tile, waves, schedule=PREFETCH, dtype=f16, acc=f32, chip="gfx950", buffers=1, grid=0, a_dims=(M, K)
+    shape, tile, waves, schedule=PREFETCH, dtype=f16, acc=f32, chip="gfx950", num_stages=1, grid=0, a_dims=(M, K)
 ):
     kernel = gemm(dtype, acc, a_dims, (N, K), constraints=(GridConstraint(grid),) if grid else ())
-    options = WaveCompileOptions(subs=sizes(*shape, *tile), target=chip, schedule=schedule, buffers=buffers)
+    options = WaveCompileOptions(subs=sizes(*shape, *tile), target=chip, schedule=schedule, num_stages=num_stages)
     return wave_compile(options, with_waves(kernel, waves))
 
 
@@ -129,13 +129,13 @@ def test_where_steps_are_not_written_out_lanes_only_add_where_a_slot_begins():
 
 
 @pytest.mark.parametrize("buffers", [2, 3, 4])
-def test_more_buffers_leave_later_tiles_on_their_way(buffers):
+def test_more_buffers_leave_later_tiles_on_their_way(num_stages):
     shape = (64, 64, 448)
-    found = compiled(shape, (64, 64, 64), (2, 2), buffers=buffers)
+    found = compiled(shape, (64, 64, 64), (2, 2), num_stages=num_stages)
     check_emulated(found, shape)
-    waits = [op.pending for op in walk(found.build.lanes.body) if isinstance(op, AwaitAsync)]
-    assert max(waits) == (buffers - 2) * 2 * 64 * 64 * 2 // 4
-    assert f"s_waitcnt vmcnt({4 * (buffers - 2)})" in found.asm
+    waits = [op.pending for op in walk(found.build.lanes.body) if isinstance(op, WaitAsync)]
+    assert max(waits) == (num_stages - 2) * 2 * 64 * 64 * 2 // 4
+    assert f"s_waitcnt vmcnt({4 * (num_stages - 2)})" in found.asm
 
 
 def test_a_persistent_kernel_brings_its_tiles():
@@ -175,8 +175,8 @@ def test_what_cannot_be_brought_goes_through_registers(why, case):
 def test_without_the_pass_tiles_go_through_registers():
     found = compiled((64, 64, 256), (64, 64, 64), (2, 2))
     passes = lists.lanes(GFX950, Places(), lists.prefetch(1))
-    lanes, _ = run(found.build.tiles, [p for p in passes if not isinstance(p, LoadIntoShared)])
-    assert not any(isinstance(op, (CopyAsyncChunks, AwaitAsync)) for op in walk(lanes.body))
+    lanes, _ = run(found.build.tiles, [p for p in passes if not isinstance(p, DirectToShared)])
+    assert not any(isinstance(op, (CopyAsyncChunks, WaitAsync)) for op in walk(lanes.body))
     a, b = operands((64, 64, 256))
     c = poisoned((64, 64), f32)
     MachineCode(lanes, "gfx950").run(a, b, c)
@@ -230,9 +230,9 @@ def test_every_await_is_needed(schedule, waves):
         c = poisoned(shape[:2], f32)
         interpret_lanes(lanes, [a, b, c], {}, order, seed)
         check_product(c, a, b)
-    awaits = [op for op in walk(lanes.body) if isinstance(op, AwaitAsync)]
-    assert awaits
-    for gone in awaits:
+    waits = [op for op in walk(lanes.body) if isinstance(op, WaitAsync)]
+    assert waits
+    for gone in waits:
         less = rewrite(lanes, lambda op, gone=gone: [] if op is gone else None)
         with pytest.raises(InterpreterError, match=r"before the copy of wave . has arrived") as raised:
             interpret_lanes(less, [a, b, poisoned(shape[:2], f32)], {}, "random", 1)
@@ -275,7 +275,7 @@ BROUGHT = (
   %column = mul(%chunk, %c8) : index
   %s = allocate() : memory<8x16xf16, shared, xor(8, 2, 1)>
   copy_async_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}
-  await_async() {pending = 0}
+  wait_async() {pending = 0}
   barrier()
   %last = sub(%c8, %c1) : index
   %other = sub(%last, %row) : index
@@ -308,8 +308,8 @@ def test_lanes_that_take_the_wrong_chunk_are_seen():
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("  await_async() {pending = 0}\n", "", r"reads s\[\d, \d\] before the copy of wave \d has arrived"),
-        ("await_async() {pending = 0}\n  barrier()", "barrier()\n  await_async() {pending = 0}", "before the copy"),
+        ("  wait_async() {pending = 0}\n", "", r"reads s\[\d, \d\] before the copy of wave \d has arrived"),
+        ("wait_async() {pending = 0}\n  barrier()", "barrier()\n  wait_async() {pending = 0}", "before the copy"),
         ("pending = 0", "pending = 128", "before the copy of wave"),
         ("  barrier()\n", "", "before the copy of wave"),
         ("[%first]) {shape", "[%c8]) {shape", r"brings 64 elements to s\[8\], outside memory<8x16xf16, shared, xor"),
@@ -362,10 +362,10 @@ kernel @k {workgroups = 1} (%a: memory<8x8xf32, global>, %c: memory<8x8xf32, glo
   %c1 = const() {value = 1} : index
   copy_async(%a, [%c0, %c4], %s, [%c0]) {axes = [0, 1]}
   copy_async(%a, [%c4, %c0], %s, [%c1]) {axes = [0, 1]}
-  await_async() {pending = 128}
+  wait_async() {pending = 128}
   %x = read(%s, [%c0, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
   write(%x, %c, [%c0, %c0]) {axes = [0, 1]}
-  await_async() {pending = 0}
+  wait_async() {pending = 0}
   %y = read(%s, [%c1, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
   write(%y, %c, [%c4, %c0]) {axes = [0, 1]}
 }
@@ -401,7 +401,7 @@ def test_a_step_meets_once_and_takes_turns_in_slots():
     lanes = compiled((64, 64, 512), (64, 64, 64), (2, 2)).build.lanes
     (loop,) = (op for op in walk(lanes.body) if isinstance(op, Loop))
     kinds = [type(op) for op in loop.body.ops]
-    assert [kinds.count(kind) for kind in (AwaitAsync, Barrier, CopyAsyncChunks, Matrix)] == [2, 2, 4, 4]
+    assert [kinds.count(kind) for kind in (WaitAsync, Barrier, CopyAsyncChunks, Matrix)] == [2, 2, 4, 4]
     constants = {op.result: op.value for op in walk(lanes.body) if hasattr(op, "value")}
     slots = [constants[op.at[0]] for op in loop.body.ops if isinstance(op, Load)]
     assert slots == [0] * 4 + [1] * 4

@@ -49,7 +49,7 @@ def test_what_the_passes_did_is_told_when_somebody_asks():
 
 def test_options_and_the_author_s_lines_have_code_of_their_own():
     """Findings name lines, which therefore stand in the code."""
-    prefetching = [compiled(schedule=SchedulingType.PREFETCH, buffers=n).build.key for n in (None, 1, 2)]
+    prefetching = [compiled(schedule=SchedulingType.PREFETCH, num_stages=n).build.key for n in (None, 1, 2)]
     elsewhere = gemm((40, 50, 24), f16, tile=(32, 32, 16), mapping="grouped(2)")
     assert prefetching[0] == prefetching[1]
     assert len({compiled().build.key, compiled(elsewhere).build.key, *prefetching}) == 4

@@ -59,7 +59,7 @@ def test_stores_that_come_around_a_loop_are_waited_for(chip):
 def test_every_deletion_from_ping_pong_is_found():
     shape = (128, 128, 192)
     compiled = compiled_seed(SEEDS[0], "gfx942", (128, 128, 64), EIGHT, SchedulingType.PREFETCH, shape)
-    assert any(step.name == "interleave_products" and step.changed for step in compiled.steps)
+    assert any(step.name == "interleave_mma" and step.changed for step in compiled.steps)
     check_every_deletion_is_found(compiled, "gemm.py", shape)
 
 

@@ -54,9 +54,9 @@ def test_operands_of_any_orientation(turned):
 
 
 @pytest.mark.parametrize("buffers", [2, 3])
-def test_several_buffers(buffers):
+def test_several_buffers(num_stages):
     kernel = with_waves(gemm(), (2, 2))
-    lanes = lanes_of(kernel, sizes(64, 64, 170), "gfx950", SchedulingType.PREFETCH, buffers=buffers)
+    lanes = lanes_of(kernel, sizes(64, 64, 170), "gfx950", SchedulingType.PREFETCH, num_stages=num_stages)
     check_gemm(lanes, (64, 64, 170), "gfx950")
 
 

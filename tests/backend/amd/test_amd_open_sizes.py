@@ -71,9 +71,9 @@ def test_sizes_of_nothing_launch_nothing_or_write_zeros(seed, chip, shape):
 
 @pytest.mark.parametrize("buffers", [1, 2, 3, 4])
 @pytest.mark.parametrize("chip", CHIPS)
-def test_few_steps_and_many_buffers(chip, buffers):
+def test_few_steps_and_many_buffers(chip, num_stages):
     """None, one, fewer than are loaded ahead, and more, each with a whole last step and without."""
-    compiled = opened(PLAIN, chip, SchedulingType.PREFETCH, buffers=buffers)
+    compiled = opened(PLAIN, chip, SchedulingType.PREFETCH, num_stages=num_stages)
     for k in (0, 8, 32, 40, 64, 72, 96, 128, 136, 160, 224):
         check_call(on_lanes(compiled), (40, 30, k))
     for k in (0, 40, 128, 168):
@@ -195,12 +195,12 @@ def test_batches(chip, shape):
 
 
 ROW, COLUMN = IndexMapping.iterator(0), IndexMapping.iterator(1)
-TURNED = IndexMapping(num_iterators=2, inputs={M: ROW, N: (COLUMN * 3 + 1) % N}, outputs={M: ROW, N: COLUMN})
+TRANSPOSED = IndexMapping(num_iterators=2, inputs={M: ROW, N: (COLUMN * 3 + 1) % N}, outputs={M: ROW, N: COLUMN})
 
 
 @wave([WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(N, 64, 1)])
 def turned(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
-    write(read(x, mapping=TURNED), y)
+    write(read(x, mapping=TRANSPOSED), y)
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -284,7 +284,7 @@ def test_large_arrays_are_not_reached_through_windows():
 
 
 def test_steps_inside_have_no_guard_along_the_depth():
-    kernel = open_gemm("gfx942", out=f16, epilogue=lambda x: cast(x, f16)).ir("separate_edges")
+    kernel = open_gemm("gfx942", out=f16, epilogue=lambda x: cast(x, f16)).ir("peel_edges")
     reads = [op.guard for op in walk(kernel.body) if isinstance(op, Read) and op.memory.type.space == "global"]
     assert sorted(reads) == [(), (), (0,), (0,)] + [(0, 1)] * 4, "in front of the loop, in it, and at edges"
     assert [op.guard for op in walk(kernel.body) if isinstance(op, WriteThrough)] == [(), (0, 1)]

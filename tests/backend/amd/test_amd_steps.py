@@ -22,17 +22,17 @@ SCHEDULES = [SchedulingType.NONE, SchedulingType.PREFETCH]
 
 
 @cache
-def compiled(chip, steps, schedule, dtype, acc, buffers=1):
+def compiled(chip, steps, schedule, dtype, acc, num_stages=1):
     dtype = f8e4m3fnuz if dtype is f8e4m3fn and chip == "gfx942" else dtype
     options = WaveCompileOptions(
-        subs=sizes(64, 64, steps * DEPTH, 64, 64, DEPTH), target=chip, schedule=schedule, buffers=buffers
+        subs=sizes(64, 64, steps * DEPTH, 64, 64, DEPTH), target=chip, schedule=schedule, num_stages=num_stages
     )
     return wave_compile(options, with_waves(gemm(dtype, acc, (M, K), (N, K)), (2, 2))), dtype
 
 
-def check(chip, steps, schedule, dtypes, layouts, buffers=1):
+def check(chip, steps, schedule, dtypes, layouts, num_stages=1):
     """Without a finding, in the emulator's own order and in others."""
-    found, dtype = compiled(chip, steps, schedule, *dtypes, buffers)
+    found, dtype = compiled(chip, steps, schedule, *dtypes, num_stages)
     rng = np.random.default_rng(steps)
     a, b = (LAYOUTS[layout](random_array(rng, (64, steps * DEPTH), dtype)) for layout in layouts)
     for order, seed in (("barrier", 0), ("random", 1), ("random", 2)):
@@ -65,5 +65,5 @@ def test_two_steps_of_other_dtypes_of_which_one_operand_is_stored_by_lanes(dtype
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtypes", DTYPES, ids=lambda d: str(d[0]))
 @pytest.mark.parametrize("layouts", PAIRS, ids=str)
-def test_any_number_of_steps_of_arrays_that_lie_with_any_strides(layouts, dtypes, steps, chip, schedule, buffers):
-    check(chip, steps, schedule, dtypes, layouts, buffers)
+def test_any_number_of_steps_of_arrays_that_lie_with_any_strides(layouts, dtypes, steps, chip, schedule, num_stages):
+    check(chip, steps, schedule, dtypes, layouts, num_stages)

@@ -250,8 +250,8 @@ def test_a_damaged_cache_entry_is_compiled_again(monkeypatch, tmp_path):
 def test_every_step_of_the_cpu_is_there_to_see():
     kernel = compiled(gemm(f32), subs=sizes(128, 128, 64), target="cpu")
     assert [s.name for s in kernel.steps][5:] == [
-        "add_up_parts",
-        "walk_reductions",
+        "serialize_split_k",
+        "tile_reductions",
         "split_tiles",
         "prepack_operands",
         "simplify_2",

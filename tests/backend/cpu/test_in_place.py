@@ -97,7 +97,7 @@ def test_one_row_is_read_in_place_by_default_and_large_products_are_packed():
 
     assert chosen(1, 4096, 4096).is_in_place and chosen(4096, 1, 4096).is_in_place
     assert not chosen(2048, 2048, 2048).is_in_place
-    assert "in_place=1 to keep it" in chosen(1, 4096, 4096).declined().remedy
+    assert "in_place=1 to keep it" in chosen(1, 4096, 4096).remarks().remedy
 
 
 def test_narrow_dtypes_are_converted_once_and_so_packed():

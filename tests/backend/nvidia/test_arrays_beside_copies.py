@@ -14,7 +14,7 @@ from tilewave.backend.nvidia.ptxas import assemble_ptx
 from tilewave.kernels import AttentionTile, Heads, Rows, Scores
 from tilewave.runtime.arrays import ArrayView
 
-ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_what_copies_move_still_decides_for_all(attention):
 def test_rows_off_cache_lines_have_arrays_beside_them_too():
     kernel = shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(80, 80), Scores(1.0), *[f16] * 4, f32, f32)
     program = kernel.compile("sm_90a").build.program
-    assert program.plan_for(views(63, 127, size=80)).variant == Variant(any_strides=("bias",), off_lines=True)
+    assert program.plan_for(views(63, 127, size=80)).variant == Variant(any_strides=("bias",), unaligned_lines=True)
 
 
 def test_the_code_is_named_by_what_lies_anywhere(attention):
@@ -70,7 +70,7 @@ def test_the_code_is_named_by_what_lies_anywhere(attention):
     code = program.code_for(Variant(any_strides=("bias",)))
     assert "rows on cache lines, but bias anywhere" in attention.binaries
     assert code.maps == program.code_for(ON_LINES).maps
-    told = [d.what for d in program.declined(views(63, 127))]
+    told = [d.what for d in program.remarks(views(63, 127))]
     assert told == [
         "bias, or its rows, begin at multiples of 4 bytes, and not of 16, so lanes move its elements one by one"
     ]
@@ -90,7 +90,7 @@ def test_an_odd_number_of_rows_leaves_wide_loads_to_each_of_them(is_open):
 
 
 def test_parts_are_joined_by_wide_loads_whatever_the_number_of_queries():
-    program = shipped.join_parts_kernel(128, f32, f16).compile("sm_90a").build.program
+    program = shipped.join_splits_kernel(128, f32, f16).compile("sm_90a").build.program
     for queries in (1, 3):
         rows = 2, 3, queries
         given = [lying((5, *rows, 128), f32), lying((5, *rows), f32), lying((*rows, 128), f16)]

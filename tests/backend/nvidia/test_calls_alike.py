@@ -10,7 +10,7 @@ from kernels import M as M_
 from kernels import N as N_
 
 from tilewave import *
-from tilewave.runtime.foreign_arrays import machine_lie
+from tilewave.runtime.foreign_arrays import machine_layout
 
 SHAPE = (128, 64)
 
@@ -32,7 +32,7 @@ def again(torch, fake):
     a, c = pair(torch)
     kernel = scaled()
     kernel(a, 2.0, c)
-    found = kernel.again((a, 2.0, c), [1])
+    found = kernel.replay((a, 2.0, c), [1])
     assert found((a, c)) == 0
     fake.launches.clear()
     return found
@@ -79,7 +79,7 @@ def test_a_stream_that_the_kernel_was_called_on_is_known(fake, torch):
     a, c = pair(torch)
     kernel = scaled()
     kernel(a, 2.0, c)
-    again = kernel.again((a, 2.0, c), [1])
+    again = kernel.replay((a, 2.0, c), [1])
     torch.streams[0] = 0x5000
     kernel(a, 2.0, c)
     assert again((a, c)) == 0
@@ -91,7 +91,7 @@ def test_a_kernel_lives_as_long_as_its_calls(fake, torch):
     a, c = pair(torch)
     kernel = scaled()
     kernel(a, 2.0, c)
-    again = kernel.again((a, 2.0, c), [1])
+    again = kernel.replay((a, 2.0, c), [1])
     (compiled,) = kernel.kept["call"]._kernels.values()
     (chosen,) = compiled.build.program.programs.values()
     launcher = weakref.ref(chosen.program._on(0).launcher)
@@ -104,7 +104,7 @@ def test_a_kernel_lives_as_long_as_its_calls(fake, torch):
 
 
 def lie(*tensors, grad=True):
-    return machine_lie()(tensors, grad)
+    return machine_layout()(tensors, grad)
 
 
 def test_what_lies_alike_has_one_name(torch):

@@ -12,13 +12,13 @@ from tilewave.backend.nvidia.program import Variant
 from tilewave.ir.ops import TakeOver
 from tilewave.ir.rewrite import walk
 
-OFF_LINES = (384, 256, 520)
+UNALIGNED_LINES = (384, 256, 520)
 """Rows of 1040 bytes; three tiles, the last of which has no partner."""
 
 
 @pytest.fixture(scope="module")
 def shared():
-    return build(half_gemm(), kernels.sizes(*OFF_LINES, **LARGE))
+    return build(half_gemm(), kernels.sizes(*UNALIGNED_LINES, **LARGE))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_rows_on_lines_have_no_clusters(alone):
 
 
 @needs_ptxas
-@pytest.mark.parametrize("shape", [OFF_LINES, (8200, 8200, 8200), (1025, 1001, 264)], ids=str)
+@pytest.mark.parametrize("shape", [UNALIGNED_LINES, (8200, 8200, 8200), (1025, 1001, 264)], ids=str)
 def test_they_assemble_without_spills(shape):
     made = build(half_gemm(), kernels.sizes(*shape, **LARGE))
     assert made.lanes.cluster == 2
@@ -113,7 +113,7 @@ CLUSTER_DIMENSION = 4
 @pytest.mark.parametrize(("k", "members"), [(520, 2), (512, 1)])
 def test_a_launch_says_how_many_workgroups_are_a_cluster(k, members, fake, monkeypatch):
     torch = install_torch(monkeypatch)
-    m, n, _ = OFF_LINES
+    m, n, _ = UNALIGNED_LINES
     made = wave_compile(WaveCompileOptions(subs=kernels.sizes(m, n, k, **LARGE), target="sm_90a"), half_gemm())
     shapes = ((m, k), (n, k), (m, n))
     at = (0x100000, 0x400000, 0x900000)

@@ -74,8 +74,8 @@ def test_every_option_has_code_of_its_own(monkeypatch):
     ]
     keys = {gemm(**given).build.key for given in options}
     assert len(keys) == len(options)
-    assert gemm(buffers=2).asm != gemm().asm
-    assert gemm(buffers=2).asm == gemm(buffers=2).asm
+    assert gemm(num_stages=2).asm != gemm().asm
+    assert gemm(num_stages=2).asm == gemm(num_stages=2).asm
 
 
 def with_waves_of(rows):
@@ -137,7 +137,7 @@ def test_an_entry_that_says_something_else_is_made_anew(payload):
 def test_an_error_is_not_forgotten():
     for _ in range(2):
         with pytest.raises(TilewaveError, match="shared memory"):
-            gemm(buffers=12)
+            gemm(num_stages=12)
 
 
 ELSEWHERE = """

@@ -12,18 +12,18 @@ from ptx_code import half_gemm
 
 import tilewave
 from tilewave import *
-from tilewave.analysis import repacking
+from tilewave.analysis import packing
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError
 from tilewave.ir.launch import HostLaunch
 from tilewave.kernels import gemm as mapped_gemm
 from tilewave.machine.chips import CHIPS, TENSOR_MAPS
-from tilewave.runtime.array_places import LINE
+from tilewave.runtime.array_layouts import LINE
 
 OPEN = (kernels.M, kernels.N, kernels.K)
 PROGRAMMATIC_SERIALIZATION, CLUSTER = 6, 4
-ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
 ANY = Variant(True, ("a", "b", "c"))
 
 
@@ -47,8 +47,8 @@ def tensors(torch, shape, at=(0x10000, 0x40000000, 0x80000000), strides=(None, N
 CLASSES = {
     (256, 512, 128): ON_LINES,
     (1, 8, 64): ON_LINES,
-    (1, 8, 8): OFF_LINES,  # b's rows
-    (300, 264, 136): OFF_LINES,
+    (1, 8, 8): UNALIGNED_LINES,  # b's rows
+    (300, 264, 136): UNALIGNED_LINES,
     (100, 264, 301): ANY,
     (129, 250, 64): ANY,  # the copy engine would store six columns too many
     (5, 8, 0): ANY,
@@ -156,7 +156,7 @@ def shipped():
     return wave_compile(WaveCompileOptions(subs=left_open(made.subs), target="sm_90a"), made.kernel)
 
 
-@pytest.mark.parametrize("variant", [ON_LINES, OFF_LINES], ids=["on lines", "off lines"])
+@pytest.mark.parametrize("variant", [ON_LINES, UNALIGNED_LINES], ids=["on lines", "off lines"])
 def test_nothing_takes_a_remainder_and_an_early_start_is_prepared(shipped, variant):
     ptx = shipped.build.program.code_for(variant).ptx
     assert "wgmma" in ptx and "cp.async.bulk.tensor.2d.global" in ptx
@@ -165,7 +165,7 @@ def test_nothing_takes_a_remainder_and_an_early_start_is_prepared(shipped, varia
 
 
 @pytest.mark.skipif(not ptxas(), reason="ptxas is not here")
-@pytest.mark.parametrize("variant", [ON_LINES, OFF_LINES], ids=["on lines", "off lines"])
+@pytest.mark.parametrize("variant", [ON_LINES, UNALIGNED_LINES], ids=["on lines", "off lines"])
 def test_open_sizes_take_no_more_registers_than_known_ones(shipped, variant):
     k = 4160 if variant == ON_LINES else 4168
     made = mapped_gemm((4864, 4096, k), f16, f16, tile=(128, 256, 64), mapping="grouped(12)")
@@ -295,7 +295,7 @@ def came_to(gemm, fake, given):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, fake, torch, monkeypatch, seed):
-    monkeypatch.setattr(repacking, "LEAST_BYTES", 1 << 40)  # copies of rows lie elsewhere in every launch
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1 << 40)  # copies of rows lie elsewhere in every launch
     rng = random.Random(seed)
     calls = [drawn_call(rng, torch) for _ in range(60)]
     calls = [*calls, *(rng.choice(calls) for _ in range(60))]

@@ -12,11 +12,11 @@ from tilewave import *
 from tilewave.backend.nvidia import make
 from tilewave.backend.nvidia.build import build_with, copying_passes
 from tilewave.backend.nvidia.code import Variant
-from tilewave.ir.places import Places
+from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import SM_90A
 
 OPEN = (kernels.M, kernels.N, kernels.K)
-ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
 AT = (0x10000, 0x40000000, 0x80000000)
 COPY, BACK = "pack_rows", "unpack_rows"
 
@@ -77,7 +77,7 @@ def test_what_lies_well_is_not_copied(gemm, fake, torch):
     fake.launches.clear()
     gemm(*tensors(torch, (2047, 2056, 2051), strides=((2064, 1), None, None)))
     assert functions(fake) == [COPY, "gemm"], "a's own rows begin on 16 bytes"
-    assert set(gemm.build.program.programs) == {ON_LINES, OFF_LINES}, "and they decide which code is taken"
+    assert set(gemm.build.program.programs) == {ON_LINES, UNALIGNED_LINES}, "and they decide which code is taken"
 
 
 def test_an_address_alone_is_reason_enough(gemm, fake, torch):

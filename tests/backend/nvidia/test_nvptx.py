@@ -334,7 +334,7 @@ def test_lanes_exchange_whole_words_where_neighbours_stay_together(moves, words)
 
 PRODUCT = """  %sa = allocate() : memory<64x64xf16, shared{placed}>
   %zero = const() {{value = 0.0}} : vector<1x8x2x2xf32>
-  %z = matrix_shared(%sa, [%c0, %c0], %sa, [%c0, %c0], %zero) {{shape = [64, 64, 64], instruction = x}} : \
+  %z = wgmma_shared(%sa, [%c0, %c0], %sa, [%c0, %c0], %zero) {{shape = [64, 64, 64], instruction = x}} : \
 vector<1x8x2x2xf32>
   %y = cast(%z) : vector<1x8x2x2xf16>
   store(%y, %a, [%lane, %c0], []) {{steps = [[0, 0], [0, 8], [8, 0], [0, 1]]}}"""
@@ -343,7 +343,7 @@ vector<1x8x2x2xf32>
 def test_rows_that_no_descriptor_names_are_an_error():
     assert "wgmma" in ptx_of(PRODUCT.format(placed=", xor(8, 8, 1)"))
     for placed in ("", ", pad(8)", ", xor(8, 4, 1)", ", xor(4, 8, 1)"):
-        with pytest.raises(TargetError, match="matrix_shared"):
+        with pytest.raises(TargetError, match="wgmma_shared"):
             ptx_of(PRODUCT.format(placed=placed))
 
 

@@ -10,7 +10,7 @@ from tilewave.ir.ops import Arrive
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 
 CASES = (Path(__file__).parents[2] / "check" / "specialize_waves.ir").read_text().split("// -----")
 

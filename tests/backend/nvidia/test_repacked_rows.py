@@ -7,7 +7,7 @@ import pytest
 from host_lanes import run_on_host
 from ptx_code import assembled_well, needs_ptxas
 
-from tilewave.backend.nvidia.repacking import PACK, TRANSPOSE, UNPACK, Misfit, RowCopy, repacked
+from tilewave.backend.nvidia.packing import PACK, TRANSPOSE, UNPACK, RowCopy, Unaligned, packed_copies
 from tilewave.backend.nvidia.row_copies import RowCopies
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.launch import bind, numbers_of
@@ -41,20 +41,20 @@ def copy_of(rows, is_back):
 
 def padded_of(rows, copy):
     v = view(rows)
-    (r,) = repacked([v], [misfit(v, copy)])
+    (r,) = packed_copies([v], [unaligned(v, copy)])
     memory = np.full(r.bytes(v) + LINE, 0xEE, np.uint8)
     (_, padded), _ = copy.bound(v, r, memory.ctypes.data + -memory.ctypes.data % LINE)
     return memory, replace(padded, owner=memory).numpy()
 
 
-def misfit(v, copy):
+def unaligned(v, copy):
     axes = tuple(range(len(v.shape)))
-    return Misfit(0, "rows", "", copy.is_back, (*axes[:-2], *axes[:-3:-1]) if copy.kind == TRANSPOSE else axes)
+    return Unaligned(0, "rows", "", copy.is_back, (*axes[:-2], *axes[:-3:-1]) if copy.kind == TRANSPOSE else axes)
 
 
 def numbers(rows, copy):
     v = view(rows)
-    (r,) = repacked([v], [misfit(v, copy)])
+    (r,) = packed_copies([v], [unaligned(v, copy)])
     return copy.bound(v, r, 0)[1]
 
 

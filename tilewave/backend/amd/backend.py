@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tilewave.backend.protocol import Backend, BuildOptions
 from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.forks import IMPORTING
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
-from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass
 
@@ -33,9 +33,9 @@ class AmdBackend(Backend):
     counts_loops = True
 
     def check(self, options: BuildOptions) -> None:
-        if (options.buffers or 1) > 1 and not options.prefetched:
+        if (options.num_stages or 1) > 1 and not options.prefetched:
             raise TilewaveError(
-                f"buffers is {options.buffers}, but without PREFETCH a loop on {self.name} fills one and waits for it",
+                f"buffers is {options.num_stages}, but without PREFETCH a loop on {self.name} fills one and waits for it",
                 loc=here(),
                 remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
             )

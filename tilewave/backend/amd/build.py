@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.amd.code import AmdCode, kept
-from tilewave.backend.protocol import Build, CountedLoop, figures_of
+from tilewave.backend.protocol import Build, CountedLoop, metrics_of
 from tilewave.forks import IMPORTING, cached_property
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, Mma
 from tilewave.ir.placements import elements
-from tilewave.ir.places import Places
-from tilewave.ir.reasons import Declined
+from tilewave.ir.remarks import Remark
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
@@ -93,8 +93,8 @@ class AmdBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
-    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
-        return self.program.declined_for(arrays, parameters)
+    def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
+        return self.program.remarks_for(arrays, parameters)
 
     def stored(self) -> Stored:
         with IMPORTING:
@@ -107,8 +107,8 @@ class AmdBuild(Build):
         return {"s": self.asm.encode(), "hsaco": self.code, **text}
 
     @property
-    def figures(self) -> Mapping[str, Any]:
-        return figures_of(self.resources)
+    def metrics(self) -> Mapping[str, Any]:
+        return metrics_of(self.resources)
 
     @property
     def llvm_ir(self) -> str | None:
@@ -137,7 +137,7 @@ class AmdBuild(Build):
             return self.counted
         whole = last_on_tiles(self.steps, self.tiles)
         staged = after(self.steps, "stage_shared", self.tiles)
-        chosen = after(self.steps, "choose_instructions", self.tiles)
+        chosen = after(self.steps, "select_mma", self.tiles)
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
@@ -147,7 +147,7 @@ class AmdBuild(Build):
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(staged),
-            loads_per_lane(after(self.steps, "minimize_global_loads", staged)),
+            loads_per_lane(after(self.steps, "coalesce_loads", staged)),
             *self.program.registers,
             not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )

@@ -10,7 +10,7 @@ from tilewave.errors import SavedKernelError
 from tilewave.forks import cached_property
 from tilewave.lower.launch_arguments import KernelArgument, Reach
 from tilewave.runtime.cache import default_cache, key_of
-from tilewave.runtime.launch_numbers import LaunchTable
+from tilewave.runtime.launch_scalars import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
 

@@ -25,9 +25,9 @@ SWAPS = {4: "llvm.amdgcn.permlane16.swap", 5: "llvm.amdgcn.permlane32.swap"}
 ROW_BITS = 4
 
 
-def in_a_row(f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> str:
+def in_a_row(f: LlvmFunction, word: str, bit: int, same: Collection[int]) -> str:
     """Return the word of a lane in the same row of 16."""
-    controls = (HALF_ROW_MIRRORED,) if bit == 2 and {0, 1} <= set(alike) else IN_A_ROW[bit]
+    controls = (HALF_ROW_MIRRORED,) if bit == 2 and {0, 1} <= set(same) else IN_A_ROW[bit]
     for control in controls:
         kinds = [("i32", "poison"), ("i32", word), ("i32", str(control)), ("i32", "15"), ("i32", "15"), ("i1", "true")]
         word = f.call("i32", "llvm.amdgcn.update.dpp.i32", kinds)

@@ -13,7 +13,7 @@ from tilewave.backend.amd.code_object_metadata import kernels
 from tilewave.errors import NOWHERE, SpillWarning, TargetError, here, warn_of_code
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
 from tilewave.machine.chips import Chip
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Make = Callable[[frozenset[str]], AmdCode]
 """Returns code for arrays of which the named ones may have any strides."""
 
-NOT_IN_ROWS = Reason(
+NOT_IN_ROWS = RemarkKind(
     "{array} does not lie in rows without gaps, from an address that loads can begin at, so lanes move single elements",
     "copy it into rows without gaps",
 )
@@ -167,11 +167,11 @@ class AmdProgram:
         where = dict(zip(strides, ((v.pointer, v.shape) for v in views), strict=True))
         return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], *where[r.name]))
 
-    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+    def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         """Return remarks on what these arrays keep the code from."""
-        return self.declined(check_call(self.tiles.name, parameters, arrays, "rocm", here()))
+        return self.remarks(check_call(self.tiles.name, parameters, arrays, "rocm", here()))
 
-    def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
+    def remarks(self, views: Sequence[ArrayView]) -> tuple[Remark, ...]:
         return tuple(NOT_IN_ROWS.at(NOWHERE, array=name) for name in sorted(self._any_strides(views)))
 
     def _memories(self) -> list[Any]:

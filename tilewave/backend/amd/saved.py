@@ -34,7 +34,7 @@ def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> AmdBuild:
     lanes = contents.kernel(LANES)
     reached = {reach.name for code in codes.values() for reach in code.reaches}
     if frozenset(reached) not in codes or lanes.name != kernel.name:
-        raise contents.misfit(LANES)
+        raise contents.unaligned(LANES)
     resources = restored(LaneResources, contents.about.record("resources"))
     loaded = AmdBuild(kernel, chip, None, lambda: (lanes, ()), codes, resources)
     for code in codes.values():

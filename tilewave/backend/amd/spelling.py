@@ -72,7 +72,7 @@ INTRINSICS = {
     "i32_16x16x32_i8": "mfma.i32.16x16x32.i8",
     "i32_32x32x16_i8": "mfma.i32.32x32x16.i8",
 }
-TURNED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
+TRANSPOSED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
 """The instruction for swapped operands, for those with two dtypes."""
 
 EIGHT_BIT = {"f8e4m3": "fp8", "f8e5m2": "bf8"}
@@ -139,7 +139,7 @@ class Amdgcn:
         """Return `word` of another lane; ds_bpermute takes the lane's number as a byte offset."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
 
-    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+    def opaque(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
         kind = vector(count, "i32")
         return f.value(f'call {kind} asm sideeffect "", "=v,0"({kind} {words})')
 
@@ -150,9 +150,9 @@ class Amdgcn:
             return exchanges.of_other_row(f, word)
         return self.shuffle(f, word, f.value(f"xor i32 {self.lane(f)}, {1 << bit}"))
 
-    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+    def both(self, f: LlvmFunction, word: str, bit: int, same: Collection[int]) -> tuple[str, str]:
         if bit < exchanges.ROW_BITS:
-            return word, exchanges.in_a_row(f, word, bit, alike)
+            return word, exchanges.in_a_row(f, word, bit, same)
         return exchanges.swapped(f, word, bit) if self.chip.swaps_rows else (word, self.across(f, word, bit))
 
     def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
@@ -170,12 +170,12 @@ class Amdgcn:
         call(f, "wave.barrier")
         f.do('fence syncscope("wavefront") acquire')
 
-    def await_stores(self, f: LlvmFunction) -> None:
+    def wait_stores(self, f: LlvmFunction) -> None:
         # LLVM inserts this wait at a fence and drops it where nothing is in flight; but it decides that when it first
         # reaches the fence, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
-    def await_memory(self, f: LlvmFunction) -> None:
+    def wait_memory(self, f: LlvmFunction) -> None:
         # Waves of a workgroup share one write-through vector cache, so completed stores are visible to all of them.
         # LLVM's workgroup fences wait for shared memory alone, assuming that the cache keeps accesses in order.
         call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
@@ -191,7 +191,7 @@ class Amdgcn:
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         call(f, "sched.group.barrier", ("i32", str(GROUPED[kind])), ("i32", str(count)), ("i32", "0"))
 
-    def await_loads(self, f: LlvmFunction) -> None:
+    def wait_loads(self, f: LlvmFunction) -> None:
         call(f, "s.waitcnt", ("i32", str(NO_LOADS)))
 
     # -- memory
@@ -209,7 +209,7 @@ class Amdgcn:
     asynchronous = None
 
     @property
-    def brings(self) -> Amdgcn | None:
+    def direct(self) -> Amdgcn | None:
         return self if self.widest_bytes in self.chip.direct_load_bytes else None
 
     def window(self, f: LlvmFunction, pointer: str, size_bytes: str) -> str:
@@ -242,14 +242,14 @@ class Amdgcn:
     read_note = ", !alias.scope !9, !noalias !8"
     notes = NOTES
 
-    def bring(
+    def load_direct(
         self, f: LlvmFunction, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
     ) -> None:
         where = [("ptr addrspace(8)", window), (self.shared_pointer, place), ("i32", str(size_bytes))]
         offsets = [("i32", lane_offset), ("i32", offset), ("i32", str(far)), ("i32", "0")]
         call(f, "raw.ptr.buffer.load.lds", *where, *offsets, note=", !alias.scope !8, !noalias !9")
 
-    def await_async(self, f: LlvmFunction, pending: int) -> None:
+    def wait_async(self, f: LlvmFunction, pending: int) -> None:
         few = min(pending, MOST_LOADS)
         f.do(IN_ORDER)
         call(f, "s.waitcnt", ("i32", str(NO_LOADS | few & 15 | few >> 4 << 14)))
@@ -276,7 +276,7 @@ class Amdgcn:
         return NAMED[instruction].depth
 
     def multiply(self, f: LlvmFunction, product: Product) -> str:
-        name = TURNED.get(product.instruction, product.instruction) if product.transposed else product.instruction
+        name = TRANSPOSED.get(product.instruction, product.instruction) if product.transposed else product.instruction
         row = NAMED[name]
         per_lane = row.depth * row.rows // self.chip.lanes
         dtype, _, acc = row.dtypes(self.chip.matrix)

@@ -71,9 +71,9 @@ def too_early(asm: str, family: str) -> str | None:
     """Return a message on an instruction too soon after another block's matrix instruction; None if there is none."""
     blocks = _blocks(asm) if MATRIX in asm else {}
     for block in blocks.values():
-        for sums, behind in _last_sums(block, family):
+        for sums, following in _last_sums(block, family):
             for to in block.leads_to:
-                found = sums.touched_from(blocks, to, behind)
+                found = sums.touched_from(blocks, to, following)
                 if found is not None:
                     return found
     return None
@@ -170,38 +170,38 @@ class _Sums:
             return self
         return _Sums(self.by, self.family, self.written - by.writes, self.read - by.writes)
 
-    def touched_from(self, blocks: Mapping[str, _Block], label: str, behind: int) -> str | None:
+    def touched_from(self, blocks: Mapping[str, _Block], label: str, following: int) -> str | None:
         """Return a message on an instruction too early on some path from a block, `behind` wait states later."""
-        ways = [(label, self, behind)]
+        ways = [(label, self, following)]
         nearest: dict[tuple[str, _Sums], int] = {}
         while ways:
-            label, sums, behind = ways.pop()
-            if nearest.get((label, sums), FARTHEST) <= behind:
+            label, sums, following = ways.pop()
+            if nearest.get((label, sums), FARTHEST) <= following:
                 continue
-            nearest[label, sums] = behind
+            nearest[label, sums] = following
             for by in blocks[label].instructions:
                 wanted = sums.wanted(by)
-                if behind < wanted:
-                    return f"{by} comes {behind} wait states behind {self.by}, and must come {wanted} behind it"
-                sums, behind = sums.after(by), behind + by.wait_states
-                if behind >= FARTHEST:
+                if following < wanted:
+                    return f"{by} comes {following} wait states behind {self.by}, and must come {wanted} behind it"
+                sums, following = sums.after(by), following + by.wait_states
+                if following >= FARTHEST:
                     break
-            ways += [(to, sums, behind) for to in blocks[label].leads_to]
+            ways += [(to, sums, following) for to in blocks[label].leads_to]
         return None
 
 
 def _last_sums(block: _Block, family: str) -> Iterator[tuple[_Sums, int]]:
     """Yield the sums still being written at the end of a block, and the wait states since each matrix instruction."""
-    behind = 0
+    following = 0
     for at in range(len(block.instructions) - 1, -1, -1):
         by = block.instructions[at]
         if by.is_matrix:
             sums = _Sums.of(by, family)
             for later in block.instructions[at + 1 :]:
                 sums = sums.after(later)
-            yield sums, behind
-        behind += by.wait_states
-        if behind >= FARTHEST:
+            yield sums, following
+        following += by.wait_states
+        if following >= FARTHEST:
             return
 
 

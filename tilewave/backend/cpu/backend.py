@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tilewave.backend.protocol import Backend, BuildOptions
 from tilewave.forks import IMPORTING
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
-from tilewave.ir.places import Places
 from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tilewave.backend.cpu.instruction_sets import (
     instruction_set,
     runs_here,
 )
-from tilewave.backend.protocol import Build, CallAgain
+from tilewave.backend.protocol import Build, ReplayedCall
 from tilewave.errors import SavedKernelError, TargetError, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
@@ -91,15 +91,15 @@ class CpuBuild(Build):
         """Run the kernel on this machine's cores."""
         self.program.call(self._words(arrays, parameters), numbers, self._threads())
 
-    def again(
+    def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
-    ) -> CallAgain | None:
+    ) -> ReplayedCall | None:
         found, address = sized(arrays, given), quick_address(arrays)
         written = [i for i, p in enumerate(found.parameters) if p.written]
         if address is None or not {*written} <= {*fresh}:
             return None
         views = check_host_call(self.tiles.name, found.parameters, arrays)
-        call, same, threads = self.program.alike(views), tuple(found.numbers), self._threads
+        call, same, threads = self.program.replay(views), tuple(found.numbers), self._threads
 
         def made(arrays: tuple[Any, ...], words: Sequence[int] = ()) -> int:
             numbers = sized.with_others(same, words) if words else same
@@ -139,7 +139,7 @@ class CpuBuild(Build):
         return {"s": self.asm.encode(), "o": self.code, "ll": self.llvm_ir.encode()}
 
     @property
-    def figures(self) -> Mapping[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         return {"instruction_set": self.instruction_set.name}
 
     @property

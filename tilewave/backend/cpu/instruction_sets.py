@@ -22,7 +22,7 @@ from tilewave.ir.types import FLOAT8, DType
 from tilewave.lower.cpu.target import Panel
 from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast, stored, suffix
-from tilewave.passes.prepack_operands import PanelFormat
+from tilewave.passes.memory.prepack_operands import PanelFormat
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class InstructionSet:
         if self.matrix_unit:
             raise lacking("use_matrix_unit", f"panels of {self.name} are multiplied by its matrix unit alone")
         formats = {(p.dtype, p.group) for p in self.panel_formats().values()}
-        told = (a.dtype.name, a.group), (b.dtype.name, b.group)
-        assert told[0] == told[1] in formats, f"{self.name} multiplies no panels of {told[0]} by {told[1]}"
+        given = (a.dtype.name, a.group), (b.dtype.name, b.group)
+        assert given[0] == given[1] in formats, f"{self.name} multiplies no panels of {given[0]} by {given[1]}"
         rows = [list(row) for row in acc]
         for k in range(0, a.depth, a.group):
             across = [

@@ -55,14 +55,14 @@ def _want_launch(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> None:
     given, packed = _numbers_and_packed(contents, kernel, launch)
     arrays = [v.type for v in kernel.body.args if isinstance(v.type, Memory)]
     scratch = sum(1 + kind.rank for kind in arrays) + given + packed
-    told = launch.words, launch.scratch_slot, launch.packed_slots, launch.item_bytes
+    passed = launch.words, launch.scratch_slot, launch.packed_slots, launch.item_bytes
     slots = tuple(range(scratch - packed, scratch))
-    if told != (scratch + 2, scratch, slots, tuple(kind.dtype.bytes for kind in arrays)):
-        raise contents.misfit("kernel.ir")
+    if passed != (scratch + 2, scratch, slots, tuple(kind.dtype.bytes for kind in arrays)):
+        raise contents.unaligned("kernel.ir")
     if len(launch.packed_bytes) != (0 if launch.opening else packed):
-        raise contents.misfit("kernel.ir")
+        raise contents.unaligned("kernel.ir")
     if max(launch.scratch_bytes, *launch.packed_bytes, 0) > MOST_ADDRESSED:
-        raise contents.misfit("kernel.ir")
+        raise contents.unaligned("kernel.ir")
 
 
 def _numbers_and_packed(contents: Contents, kernel: Kernel, launch: CpuLaunch) -> tuple[int, int]:
@@ -71,5 +71,5 @@ def _numbers_and_packed(contents: Contents, kernel: Kernel, launch: CpuLaunch) -
         return len(numbers_of(kernel)), len(launch.packed_slots)
     opening = contents.kernel(OPENING)
     if (opening.name, opening.body.args) != (kernel.name, kernel.body.args):
-        raise contents.misfit(OPENING)
+        raise contents.unaligned(OPENING)
     return len(HostLaunch(opening).names), sum(isinstance(op, Prepack) for op in opening.body.ops)

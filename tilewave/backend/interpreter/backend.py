@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.interp.tiles import interpret
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import bind
-from tilewave.ir.places import Places
 from tilewave.ir.types import Memory
 from tilewave.pipeline.runner import Pass, Step
 from tilewave.runtime.arrays import Parameter, check_host_call

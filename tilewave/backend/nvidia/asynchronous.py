@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, hidden_zero, lane, thread
-from tilewave.backend.nvidia.wgmma import WAIT, await_products, multiply
+from tilewave.backend.nvidia.wgmma import WAIT, multiply, wait_mma
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -104,46 +104,46 @@ class Hopper:
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         return multiply(f, product)
 
-    def await_older_products(self, f: LlvmFunction, pending: int) -> None:
+    def wait_older_mma(self, f: LlvmFunction, pending: int) -> None:
         asm(f, WAIT.format(pending))
 
-    def await_products(
+    def wait_mma(
         self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
     ) -> list[str]:
-        return await_products(f, pending, kind, sums, meanwhile)
+        return wait_mma(f, pending, kind, sums, meanwhile)
 
-    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_turned: bool) -> None:
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_transposed: bool) -> None:
         registers = ", ".join(f"${i + 1}" for i in range(len(words)))
-        turned = ".trans" if is_turned else ""
-        text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{turned}.shared.b16 [$0], {{{registers}}};"
+        transposed = ".trans" if is_transposed else ""
+        text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{transposed}.shared.b16 [$0], {{{registers}}};"
         asm(f, text, [("i32", address), *(("i32", word) for word in words)])
 
     # -- mbarriers
 
-    def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
+    def make_mbarriers(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
         lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
         lines.append("fence.mbarrier_init.release.cluster;")
         # With a predicate on each line, ptxas would make as many branches, with a fence in each.
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
-    def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
+    def after(self, f: LlvmFunction, mbarrier: str, words: Sequence[str]) -> str:
         """Return the address plus a hidden 0 computed from `words`: ptxas would move the arrival before the loads."""
         if not words:
-            return signal
+            return mbarrier
         whole = words[0]
         for word in words[1:]:
             whole = f.value(f"or i32 {whole}, {word}")
         nothing = f.value(f"and i32 {whole}, {hidden_zero(f, 0)}")
-        return f.value(f"add i32 {signal}, {nothing}")
+        return f.value(f"add i32 {mbarrier}, {nothing}")
 
-    def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None:
+    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int) -> None:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
-        asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", signal), one_lane(f)])
+        asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", mbarrier), one_lane(f)])
 
-    def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
+    def arrive_everywhere(self, f: LlvmFunction, mbarrier: str, members: int) -> None:
         text = f"{WAVE_MEETS}\n{ARRIVE_EVERYWHERE.format(members=members)}"
-        asm(f, text, [("i32", signal), ("i32", lane(f))])
+        asm(f, text, [("i32", mbarrier), ("i32", lane(f))])
 
     def cluster_rank(self, f: LlvmFunction) -> str:
         return cluster_rank(f)
@@ -151,8 +151,8 @@ class Hopper:
     def cluster_barrier(self, f: LlvmFunction) -> None:
         asm(f, f"{WAVE_MEETS}\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
 
-    def await_phase(self, f: LlvmFunction, signal: str, parity: str) -> None:
-        asm(f, PHASE_LOOP, [("i32", signal), ("i32", parity)])
+    def wait_parity(self, f: LlvmFunction, mbarrier: str, parity: str) -> None:
+        asm(f, PHASE_LOOP, [("i32", mbarrier), ("i32", parity)])
 
     # -- copies
 
@@ -161,22 +161,22 @@ class Hopper:
         chosen = f.at_first("%first.thread.alone", f"zext i1 {chosen} to i32")
         asm_at_first(f, when(0, "prefetch.tensormap [$1];"), [("i32", chosen), ("ptr", map_)])
 
-    def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None:
+    def tma_load(self, f: LlvmFunction, box: Box, mbarrier: str) -> None:
         text, operands = copy_in_text(box, 2)
-        asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
+        asm(f, when(0, text), [one_lane(f), ("i32", mbarrier), *operands])
 
-    def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None:
+    def tma_load_multicast(self, f: LlvmFunction, copy: SharedCopy) -> None:
         """Multicast `mine`; a workgroup that loads for itself has only its bit in the mask, and loads `others` too."""
         itself = f.value(f"shl i32 1, {copy.rank}")
-        those = f.value(f"trunc i32 {f.value(f'select i1 {copy.together}, i32 {copy.sharers}, i32 {itself}')} to i16")
+        those = f.value(f"trunc i32 {f.value(f'select i1 {copy.together}, i32 {copy.peers}, i32 {itself}')} to i16")
         text, operands = copy_in_text(copy.mine, 3, "$2")
-        asm(f, when(0, text), [one_lane(f), ("i32", copy.signal), ("i16", those), *operands])
+        asm(f, when(0, text), [one_lane(f), ("i32", copy.mbarrier), ("i16", those), *operands])
         alone = f.value(f"select i1 {copy.together}, i32 0, i32 {one_lane(f)[1]}")
         for other in copy.others:
             text, operands = copy_in_text(other, 2)
-            asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
+            asm(f, when(0, text), [("i32", alone), ("i32", copy.mbarrier), *operands])
 
-    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], mbarrier: str, bytes_: int) -> None:
         first = f.value(f"icmp eq i32 {thread(f)}, 0")
         chosen = f.value(f"zext i1 {first} to i32")
         texts: list[str] = []
@@ -194,22 +194,22 @@ class Hopper:
         wait = "again_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 q, [$1], 0;\n@q bra over_${:uid};\n"
         body = "\n".join(lines) + f"\n{wait}bra again_${{:uid}};\nover_${{:uid}}:\nmbarrier.inval.shared::cta.b64 [$1];"
         skip = "{\n.reg .pred p, q;\nsetp.eq.b32 p, $0, 0;\n@p bra rest_${:uid};\n"
-        asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", signal), *operands])
+        asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", mbarrier), *operands])
 
-    def copy_async_out(self, f: LlvmFunction, box: Box, more: bool) -> None:
+    def tma_store(self, f: LlvmFunction, box: Box, more: bool) -> None:
         place, operands = _place(box, 2)
         text = f"cp.async.bulk.tensor.{len(box.at)}d.global.shared::cta.bulk_group {place}, [$1];"
         all_of_it = text if more else f"{text}\ncp.async.bulk.commit_group;"
         asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
-    def await_async_out(self, f: LlvmFunction, pending: int) -> None:
+    def wait_tma_stores(self, f: LlvmFunction, pending: int) -> None:
         # `.read`: shared memory may be reused, though the stores need not be complete.
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
 
-    def await_earlier(self, f: LlvmFunction) -> None:
+    def wait_prior_launch(self, f: LlvmFunction) -> None:
         asm(f, "griddepcontrol.wait;")
 
-    def let_next_start(self, f: LlvmFunction) -> None:
+    def launch_dependents(self, f: LlvmFunction) -> None:
         asm(f, "griddepcontrol.launch_dependents;")
 
     # -- other workgroups

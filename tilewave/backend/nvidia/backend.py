@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tilewave.backend.protocol import Backend, BuildOptions
 from tilewave.errors import TargetError
 from tilewave.forks import IMPORTING
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
-from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass
 
@@ -40,7 +40,7 @@ class NvidiaBackend(Backend):
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_nvidia(tiles, self.chip, places, options.prefetched, options.buffers, options.sizes)
+        return build_nvidia(tiles, self.chip, places, options.prefetched, options.num_stages, options.sizes)
 
     def load(self, contents: Contents, kernel: Kernel) -> NvidiaBuild:
         with IMPORTING:

@@ -8,20 +8,20 @@ from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.loads import AHEAD_BYTES, LaneLoads, loads_per_lane
-from tilewave.analysis.repacking import across_depth, odd_rows
-from tilewave.analysis.streaming import NOTHING_STREAMED, Streamed, streamed
+from tilewave.analysis.packing import across_depth, unaligned_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
-from tilewave.backend.nvidia.repacking import in_numpy
-from tilewave.backend.protocol import Build, CallAgain, CountedLoop, LaneLaunch, figures_of
+from tilewave.backend.nvidia.packing import in_numpy
+from tilewave.backend.protocol import Build, CountedLoop, LaneLaunch, ReplayedCall, metrics_of
 from tilewave.forks import IMPORTING, cached_property
+from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, Copy, CopyAsyncCluster, CopyAsyncSignal, Mma, Read
-from tilewave.ir.placements import elements, is_repacked
-from tilewave.ir.places import Places
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.ops import Allocate, Copy, Mma, Read, TmaLoad, TmaLoadMulticast
+from tilewave.ir.placements import elements, is_packed_copy
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -31,16 +31,16 @@ from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
 
 if TYPE_CHECKING:
+    from tilewave.backend.nvidia.packing import RowCopy
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
-    from tilewave.backend.nvidia.repacking import RowCopy
     from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
 """The lane-level kernel, and the steps of the passes."""
 
-TWO_FIT = Reason(
+TWO_FIT = RemarkKind(
     "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
     "with larger tiles a workgroup has a processor to itself, and goes from tile to tile",
 )
@@ -83,10 +83,10 @@ class NvidiaBuild(Build):
     """Code that is known without compiling."""
     counted: NvidiaResources | None = None
     """Resources read from a file."""
-    off_lines: Callable[[], NvidiaBuild] | None = None
+    unaligned_lines: Callable[[], NvidiaBuild] | None = None
     """Builds the kernel for dynamic rows that do not begin on cache lines; None for static rows, or without TMA."""
 
-    repacks: bool = False
+    packs: bool = False
     """Whether unaligned arrays may be packed for TMA."""
     copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
     """Code of the packing copies, from a file."""
@@ -114,12 +114,12 @@ class NvidiaBuild(Build):
     @cached_property
     def sharing(self) -> NvidiaBuild:
         """The build for dynamic rows that do not begin on cache lines."""
-        return self.off_lines() if self.off_lines else self
+        return self.unaligned_lines() if self.unaligned_lines else self
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
         program, plan = self.program, self.program.plan_for(views)
         main = LaneLaunch(program.kernel_of(plan.variant), tuple(views), values)
-        return in_numpy(plan.repacked, views, main) if plan.repacked else (main,)
+        return in_numpy(plan.packed_copies, views, main) if plan.packed_copies else (main,)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -134,11 +134,11 @@ class NvidiaBuild(Build):
 
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
-        sharing = (lambda: self.sharing.lanes) if self.off_lines else None
+        sharing = (lambda: self.sharing.lanes) if self.unaligned_lines else None
         in_vectors = self.in_vectors
         narrower = (lambda most_bytes: in_vectors(most_bytes).lanes) if in_vectors else None
         kernels = lambda: self.lanes, make, plain, sharing, narrower
-        return NvidiaProgram(self.tiles, self.chip, *kernels, self.repacks, self.copies, dict(self.codes))
+        return NvidiaProgram(self.tiles, self.chip, *kernels, self.packs, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
@@ -146,13 +146,13 @@ class NvidiaBuild(Build):
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
         self.program.call(arrays, given, sized)
 
-    def again(
+    def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
-    ) -> CallAgain | None:
-        return self.program.again(arrays, given)  # checks at every call that arrays do not overlap
+    ) -> ReplayedCall | None:
+        return self.program.replay(arrays, given)  # checks at every call that arrays do not overlap
 
-    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
-        return self.program.declined_for(arrays, parameters)
+    def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
+        return self.program.remarks_for(arrays, parameters)
 
     def prepacked(self, array: Any, name: str) -> Any:
         return self.program.prepacked(array, name)
@@ -168,11 +168,11 @@ class NvidiaBuild(Build):
         return {"ptx": self.code, **text}
 
     @property
-    def figures(self) -> Mapping[str, Any]:
-        return figures_of(self.resources)
+    def metrics(self) -> Mapping[str, Any]:
+        return metrics_of(self.resources)
 
     @property
-    def assembled_figures(self) -> Mapping[str, Any]:
+    def assembled_metrics(self) -> Mapping[str, Any]:
         """Registers and spills of a lane from ptxas or the driver, workgroups per SM, and occupancy."""
         made = self.resources.assembled
         if made is None:
@@ -208,7 +208,7 @@ class NvidiaBuild(Build):
         if self.counted is not None:
             return replace(self.counted, assemble=lambda: self.program.assembled)
         allocated = [op.result.type for op in walk(self.lanes.body) if isinstance(op, Allocate)]
-        chosen = after(self.steps, "choose_instructions", self.tiles)
+        chosen = after(self.steps, "select_mma", self.tiles)
         products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
         return NvidiaResources(
             self.chip.name,
@@ -236,11 +236,13 @@ def build_nvidia(
     cannot load the tiles, lanes load them `prefetched` steps ahead; by default one, if lanes have the registers.
     `sizes` are the largest known values of dynamic sizes; the cost model uses them.
     """
-    misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
-    repacks = is_open(tiles) or bool(misfits)
+    unaligned_arrays = (*unaligned_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
+    packs = is_open(tiles) or bool(unaligned_arrays)
     large = streamed(tiles, chip, dict(sizes))
-    told = (*sorted(large.arrays), *map(str, sizes)) if is_open(tiles) and large.arrays else ()
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits, *told)
+    passed = (*sorted(large.arrays), *map(str, sizes)) if is_open(tiles) and large.arrays else ()
+    key = compile_key(
+        chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *unaligned_arrays, *passed
+    )
     copying = _Copying(chip, places, stages, large)
 
     def plain() -> NvidiaBuild:
@@ -248,10 +250,10 @@ def build_nvidia(
         pipelining = _pipelines().prefetch(ahead) if ahead else ()
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
-    def off_lines() -> NvidiaBuild:
+    def unaligned_lines() -> NvidiaBuild:
         return replace(_chosen(tiles, replace(copying, open_on_lines=False)), key=key)
 
-    sharing = off_lines if is_open(tiles) else None
+    sharing = unaligned_lines if is_open(tiles) else None
 
     def in_vectors(most_bytes: int) -> NvidiaBuild:
         return build_plain(tiles, chip, places, (), vector_bytes=most_bytes)
@@ -262,14 +264,14 @@ def build_nvidia(
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
         if _copies(built):
-            return replace(built, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
+            return replace(built, key=key, otherwise=plain, unaligned_lines=sharing, packs=packs)
         return replace(_tried(built, plain()), key=key, in_vectors=narrower)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
     whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code}, in_vectors=narrower)
-    return replace(whole, otherwise=plain, off_lines=sharing, repacks=repacks) if code.maps else whole
+    return replace(whole, otherwise=plain, unaligned_lines=sharing, packs=packs) if code.maps else whole
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,7 @@ class _Copying:
     def built(self, tiles: Kernel, workgroups: int) -> NvidiaBuild:
         """Build the kernel; if `use_tma` makes no copies, later passes are skipped, as another list builds it."""
         passes = self.passes(workgroups)
-        until = 1 + [pass_name(p) for p in passes].index("use_copy_engine")
+        until = 1 + [pass_name(p) for p in passes].index("use_tma")
         kernel, steps = run(tiles, passes[:until])
         if any(isinstance(op, Copy) for op in walk(kernel.body)):
             kernel, more = run(kernel, passes[until:])
@@ -316,20 +318,20 @@ def _chosen(tiles: Kernel, copying: _Copying) -> NvidiaBuild:
 
 
 def _copies(build: NvidiaBuild) -> bool:
-    return any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(build.lanes.body))
+    return any(isinstance(op, (TmaLoad, TmaLoadMulticast)) for op in walk(build.lanes.body))
 
 
-def _saying(name: str, declined: Declined, build: NvidiaBuild) -> NvidiaBuild:
+def _saying(name: str, remarks: Remark, build: NvidiaBuild) -> NvidiaBuild:
     """Return the build with a remark on a pass that was held back."""
     lanes, steps = build.passed
-    said = tuple(replace(s, declined=(*s.declined, declined)) if s.name == name else s for s in steps)
+    said = tuple(replace(s, remarks=(*s.remarks, remarks)) if s.name == name else s for s in steps)
     return replace(build, passing=lambda: (lanes, said))
 
 
 def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
     """Return the plain build; its steps begin with those that would use TMA, with their remarks."""
     lanes, steps = plain.passed
-    tried = [s for s in copying.steps if s.name in ("use_copy_engine", "specialize_waves") and s.declined]
+    tried = [s for s in copying.steps if s.name in ("use_tma", "specialize_waves") and s.remarks]
     unchanged = [replace(s, before=plain.tiles, after=plain.tiles) for s in tried]
     return replace(plain, passing=lambda: (lanes, (*unchanged, *steps)))
 
@@ -367,7 +369,7 @@ def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "")
 
 def build_of(tiles: Kernel, chip: Chip, passed: Passed, key: str = "") -> NvidiaBuild:
     key = key or compile_key(chip.name, repr(chip), unnamed(passed[0]))
-    return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(is_repacked, passed[0].body.args)))
+    return NvidiaBuild(tiles, chip, key, lambda: passed, packs=any(map(is_packed_copy, passed[0].body.args)))
 
 
 def _pipelines() -> ModuleType:

@@ -9,7 +9,7 @@ from tilewave.errors import SavedKernelError
 from tilewave.forks import cached_property
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.runtime.cache import default_cache, key_of
-from tilewave.runtime.launch_numbers import LaunchTable
+from tilewave.runtime.launch_scalars import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
 
@@ -23,7 +23,7 @@ class Variant:
     """Arrays whose last axis is not contiguous."""
     narrow: tuple[tuple[str, int], ...] = ()
     """Arrays aligned to so many bytes only, fewer than the widest load."""
-    off_lines: bool = False
+    unaligned_lines: bool = False
     """Whether dynamic rows do not begin on cache lines, so that neighbouring workgroups use multicast."""
     vector_bytes: int = 0
     """Bytes of the vectors in which lanes hold rows, to whose multiples the rows of narrow arrays are aligned; 0: those
@@ -38,12 +38,16 @@ class Variant:
             return "any arrays"
         if self.is_plain:
             return "whole rows, by lanes"
-        rows = "rows on 16 bytes" if self.off_lines else "rows on cache lines"
+        rows = "rows on 16 bytes" if self.unaligned_lines else "rows on cache lines"
         return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
 
     def is_wider(self, other: Variant) -> bool:
         """Return whether its code takes all arrays of another variant, with the same TMA loads."""
-        same = (self.is_plain, self.off_lines, self.narrow) == (other.is_plain, other.off_lines, other.narrow)
+        same = (self.is_plain, self.unaligned_lines, self.narrow) == (
+            other.is_plain,
+            other.unaligned_lines,
+            other.narrow,
+        )
         return same and {*self.any_strides} >= {*other.any_strides}
 
 
@@ -59,7 +63,7 @@ class NvidiaCode:
     """The number of workgroups, or the name of the launch value that gives it."""
     cluster: int
     """Workgroups of a cluster, which share multicast loads."""
-    starts_early: bool
+    uses_pdl: bool
     """Whether the kernel starts before the previous launch ends (PDL)."""
     chunked: tuple[str, ...]
     """The arrays that must be aligned for wide loads and stores, or for TMA."""

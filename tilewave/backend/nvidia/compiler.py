@@ -8,7 +8,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Asynchronous, AwaitEarlier
+from tilewave.ir.ops import Asynchronous, WaitPriorLaunch
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
@@ -36,12 +36,12 @@ def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:
     lowered = lowered_for(kernel, chip, variant)
     made = assembled(kernel.name, chip.name, lowered.llvm_ir, Nvptx(chip).machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
-    starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
+    uses_pdl = any(isinstance(op, WaitPriorLaunch) for op in walk(kernel.body))
     return NvidiaCode(
         lowered.arguments,
         lowered.maps,
         *sizes,
-        starts_early,
+        uses_pdl,
         moved_in_chunks(kernel),
         lowered.launch,
         sums_of_each_half(made.asm),

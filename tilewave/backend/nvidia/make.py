@@ -14,7 +14,7 @@ from tilewave.machine.chips import Chip
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
-    EarlyStart,
+    DependentLaunchAttribute,
     GpuLaunch,
     ScalarSlot,
     ScratchMemory,
@@ -55,7 +55,7 @@ def launch_of_code(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (
         *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
-        *((EarlyStart(),) if code.starts_early else ()),
+        *((DependentLaunchAttribute(),) if code.uses_pdl else ()),
     )
     known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
     grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)

@@ -12,38 +12,38 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from tilewave.analysis.loads import moved_in_chunks
-from tilewave.analysis.repacking import TileLoads
+from tilewave.analysis.packing import TileLoads
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
-from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.backend.nvidia.repacking import (
+from tilewave.backend.nvidia.packing import (
     ALLOCATED_BYTES,
     PACK,
     TRANSPOSE,
     UNPACK,
     WIDEST_TRANSPOSED,
-    Misfit,
-    RepackedArray,
+    PackedArray,
     RowCopy,
+    Unaligned,
+    packed_copies,
     padded_row,
-    repacked,
 )
+from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
 from tilewave.backend.nvidia.row_copies import LaunchPlace, RowCopies
-from tilewave.backend.protocol import CallAgain
+from tilewave.backend.protocol import ReplayedCall
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, warn_of_code
 from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.host_program import Number, rounded_up
-from tilewave.ir.last_round import MOST_TILES
 from tilewave.ir.launch import HostLaunch, LaunchSteps, is_open, numbers_of, open_sizes
-from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
+from tilewave.ir.ops import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.placements import box_axes
-from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
+from tilewave.ir.stream_k import MOST_TILES
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_of, placed, places_of, views_at
+from tilewave.runtime.array_layouts import ArrayPlaces, layout_of, placed, places_of, views_at
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
 from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind
 from tilewave.runtime.foreign_arrays import in_padded_rows
@@ -55,24 +55,24 @@ from tilewave.runtime.sizes import Size
 Parameters = tuple[Parameter, ...]
 KEPT_CLASSES = 1024
 """Layouts, or launches with packed arrays, that are kept; beyond this many the cache is cleared."""
-COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
+COPIES = (TmaLoad, TmaLoadMulticast, TmaStore)
 
-NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
-REPACKED = Reason(
+NOT_COPIED = RemarkKind("{array} {problem}, so lanes load all tiles in this call")
+REPACKED = RemarkKind(
     "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
     "let it begin, and its rows lie, at multiples of {grain} bytes",
 )
-ONE_BY_ONE = Reason(
+ONE_BY_ONE = RemarkKind(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
 )
-ELEMENTS = Reason(
+ELEMENTS = RemarkKind(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move its elements one by "
     "one",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
 NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
-NARROW = Reason(
+NARROW = RemarkKind(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes take two loads for one, "
     "and store {bytes} bytes at a time",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
@@ -83,12 +83,12 @@ class LaunchPlan(NamedTuple):
     """The plan of a call: the variant of the code, and the arrays that are packed for it."""
 
     variant: Variant
-    repacked: tuple[RepackedArray, ...] = ()
+    packed_copies: tuple[PackedArray, ...] = ()
 
     def views(self, views: Sequence[ArrayView], memory: int = ALLOCATED_BYTES) -> list[ArrayView]:
         """Return the arrays as the code sees them, with private memory at `memory`."""
         found = list(views)
-        for r in self.repacked:
+        for r in self.packed_copies:
             found[r.array] = r.padded(found[r.array], memory)
         return found
 
@@ -111,11 +111,11 @@ class NvidiaProgram:
     make: Make | None
     """None where a file has the code: arrays that fit no other variant use the one for any strides."""
     otherwise: Callable[[], Kernel] | None = None
-    off_lines: Callable[[], Kernel] | None = None
+    unaligned_lines: Callable[[], Kernel] | None = None
     """Builds the kernel for dynamic rows that do not begin on cache lines."""
     in_vectors: Callable[[int], Kernel] | None = None
     """Builds the kernel for dynamic rows aligned to so many bytes, fewer than the widest load."""
-    repacks: bool = False
+    packs: bool = False
     """Whether unaligned arrays may be packed for TMA."""
     known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
     """Code of packing copies, from a file."""
@@ -145,11 +145,11 @@ class NvidiaProgram:
     @property
     def copies_needed(self) -> tuple[RowCopy, ...]:
         """All packing copies that calls may need."""
-        memories = self.memories if self.repacks else []
+        memories = self.memories if self.packs else []
         kinds = Counter((UNPACK if v.name in self.written else PACK, v.type.dtype.bytes, v.type.rank) for v in memories)
         copies = [RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most)]
-        turned = [RowCopy(TRANSPOSE, size, rank) for kind, size, rank in kinds if kind == PACK and rank > 1]
-        return (*copies, *(copy for copy in turned if copy.element_bytes <= WIDEST_TRANSPOSED))
+        transposed = [RowCopy(TRANSPOSE, size, rank) for kind, size, rank in kinds if kind == PACK and rank > 1]
+        return (*copies, *(copy for copy in transposed if copy.element_bytes <= WIDEST_TRANSPOSED))
 
     @property
     def llvm_ir(self) -> str | None:
@@ -181,13 +181,13 @@ class NvidiaProgram:
         chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
         chooser.call(arrays, given, sized)
 
-    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> CallAgain | None:
+    def replay(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> ReplayedCall | None:
         """Return the replayed launch for arrays with the same layout as these, which have been run."""
-        return self._chooser[0].again(arrays, given) if self._chooser else None
+        return self._chooser[0].replay(arrays, given) if self._chooser else None
 
     def _choosing(self, parameters: Parameters) -> Chooser:
         if not self._chooser:
-            of_any = self.is_open or self.repacks
+            of_any = self.is_open or self.packs
             code = self._any_code(parameters) if of_any else self._cuda_code(Variant(), parameters)
             self._chooser.append(Chooser(code, owner=self, given=self._given))
         return self._chooser[0]
@@ -195,9 +195,9 @@ class NvidiaProgram:
     @property
     def _given(self) -> tuple[GivenNumber, ...]:
         """The scalar arguments of a call that do not follow from its arrays."""
-        told = open_sizes(self.tiles)
+        passed = open_sizes(self.tiles)
         numbers = enumerate(numbers_of(self.tiles))
-        return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in told)
+        return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in passed)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -271,9 +271,9 @@ class NvidiaProgram:
         if (id(program), number) in self._warned:
             return
         self._warned.add((id(program), number))
-        told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
-        if told.serialized:
-            what = f"{self.name}: products wait for each other: {told.serialized[0]}"
+        passed, spilled = read_log(program.log(number)), program.resources(number).local_bytes
+        if passed.serialized:
+            what = f"{self.name}: products wait for each other: {passed.serialized[0]}"
             warn_of_code(f"{what}; smaller tiles leave more registers", SlowCodeWarning)
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
@@ -296,21 +296,21 @@ class NvidiaProgram:
     def plan_for(self, views: Sequence[ArrayView]) -> LaunchPlan:
         """Return the variant for these arrays; unaligned ones are packed where TMA can then load them and it pays."""
         plain = LaunchPlan(self.variant_for(views))
-        misfits = self.misfits(views) if self.repacks else []
+        unaligned_arrays = self.unaligned_arrays(views) if self.packs else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
-        if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
+        if not unaligned_arrays or not all(x.copied_by(views[x.array]) for x in unaligned_arrays):
             return plain
-        if not self._loads.are_worth_it(shapes, self._read_in_place(misfits)):
+        if not self._loads.are_worth_it(shapes, self._read_in_place(unaligned_arrays)):
             return plain
-        arrays = repacked(views, misfits)
+        arrays = packed_copies(views, unaligned_arrays)
         variant = self.variant_for(LaunchPlan(Variant(), arrays).views(views))
         return plain if variant.is_plain else LaunchPlan(variant, arrays)
 
-    def _read_in_place(self, misfits: Sequence[Misfit]) -> tuple[str, ...]:
+    def _read_in_place(self, unaligned_arrays: Sequence[Unaligned]) -> tuple[str, ...]:
         """Return the arrays that lanes load well in place; not for dynamic shapes or columns, loaded by elements."""
-        if self.is_open or self.turned.intersection(x.name for x in misfits):
+        if self.is_open or self.transposed.intersection(x.name for x in unaligned_arrays):
             return ()
-        return tuple(x.name for x in misfits)
+        return tuple(x.name for x in unaligned_arrays)
 
     @cached_property
     def _loads(self) -> TileLoads:
@@ -320,40 +320,40 @@ class NvidiaProgram:
         """Return a packed copy of the operand of that name; the array itself if it is aligned or cannot be packed."""
         v = view(array, f"{self.name}: array")
         order = self._order_of(name, len(v.shape))
-        misfit = Misfit(0, name, self._problem(order, v, is_written=False), False, order) if order else None
-        if misfit is None or not self.repacks or not misfit.problem or not misfit.copied_by(v):
+        unaligned = Unaligned(0, name, self._problem(order, v, is_written=False), False, order) if order else None
+        if unaligned is None or not self.packs or not unaligned.problem or not unaligned.copied_by(v):
             return array
-        return in_padded_rows(array, order, padded_row(misfit.seen(v)))
+        return in_padded_rows(array, order, padded_row(unaligned.seen(v)))
 
     def _order_of(self, name: str, rank: int) -> tuple[int, ...]:
         """Return the order of axes in which TMA loads the operand of that name, or all if ""; () if it loads none."""
-        brought = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
-        orders = {axes for n, axes in brought.items() if name in ("", n)}
+        loaded = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
+        orders = {axes for n, axes in loaded.items() if name in ("", n)}
         if len(orders) > 1:
-            what = f"{self.name}: {' and '.join(brought)} are prepacked in different ways"
-            raise CallError(what, loc=here(), remedy=f'say which it is: prepack(array, "{next(iter(brought))}")')
+            what = f"{self.name}: {' and '.join(loaded)} are prepacked in different ways"
+            raise CallError(what, loc=here(), remedy=f'say which it is: prepack(array, "{next(iter(loaded))}")')
         return orders.pop() if orders else ()
 
-    def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
+    def unaligned_arrays(self, views: Sequence[ArrayView]) -> list[Unaligned]:
         """Return the arrays to pack: those that TMA cannot load, and those that lanes load in small pieces."""
         named, widest = self._named(views), self.chip.widest_load_bytes
         problems = self._not_copied(named)
         if self.is_open:  # code for dynamic shapes loads whole chunks, or single elements
             narrow = {name: size for name, size in self._fitting(views).narrow if name not in self.written}
             problems = {name: NARROW_ROWS.format(bytes=size, widest=widest) for name, size in narrow.items()} | problems
-        return [self._misfit(name, problems[name], views) for name in named if name in problems]
+        return [self._unaligned(name, problems[name], views) for name in named if name in problems]
 
-    def _misfit(self, name: str, problem: str, views: Sequence[ArrayView]) -> Misfit:
+    def _unaligned(self, name: str, problem: str, views: Sequence[ArrayView]) -> Unaligned:
         array = [v.name for v in self.memories].index(name)
         order = dict(self.copied).get(name) or tuple(range(len(views[array].shape)))
-        return Misfit(array, name, problem, name in self.written, order)
+        return Unaligned(array, name, problem, name in self.written, order)
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """Return a layout's variant: rows on cache lines, on TMA's grain, or any; and the arrays of any strides."""
-        key = tuple(lie_of(placed(places_of(views))))
+        key = tuple(layout_of(placed(places_of(views))))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -363,17 +363,19 @@ class NvidiaProgram:
 
     def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
-        if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
+        if self.transposed and fitting == Variant(is_plain=True) and not self._has_unaligned_rows(named):
             return fitting  # lanes load whole chunks of arrays that TMA would need transposed
         anywhere = tuple(name for name in named if name in {*fitting.any_strides, *dict(fitting.narrow)})
         if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
             return self.for_any
-        if not self.copied and (anywhere or self._has_odd_rows({x: v for x, v in named.items() if x in self.chunked})):
+        if not self.copied and (
+            anywhere or self._has_unaligned_rows({x: v for x, v in named.items() if x in self.chunked})
+        ):
             return self.for_any if fitting.any_strides or not self.in_vectors else self._narrower(named)
-        brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
-        rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
+        loaded = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
+        rows = [v.strides[axis] for v, axis in loaded if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
-        return Variant(any_strides=anywhere, off_lines=self.off_lines is not None and not on_lines)
+        return Variant(any_strides=anywhere, unaligned_lines=self.unaligned_lines is not None and not on_lines)
 
     def _narrower(self, named: Mapping[str, ArrayView]) -> Variant:
         """Return the variant for rows aligned to fewer bytes than the widest load."""
@@ -382,7 +384,7 @@ class NvidiaProgram:
         grain = gcd(*(alignment(v, self.chip.widest_load_bytes) for v in chunked.values()), *rows)
         return Variant(narrow=tuple((x, max(grain, v.dtype.bytes)) for x, v in chunked.items()), vector_bytes=grain)
 
-    def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
+    def _has_unaligned_rows(self, named: Mapping[str, ArrayView]) -> bool:
         """Return whether a row ends within a load: code for dynamic rows loaded by lanes assumes that none does."""
         rows = (v.shape[-1] * v.dtype.bytes for v in named.values() if v.shape)
         return any(row % self.chip.widest_load_bytes for row in rows)
@@ -390,7 +392,7 @@ class NvidiaProgram:
     def _fitting(self, views: Sequence[ArrayView]) -> Variant:
         named, widest, plain = self._named(views), self.chip.widest_load_bytes, self._is_left_to_lanes(views)
         if not plain:
-            named = {name: v for name, v in named.items() if name not in self.turned}
+            named = {name: v for name, v in named.items() if name not in self.transposed}
         any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         chunked = {name: v for name, v in named.items() if plain or name in self.chunked}
         narrow = tuple((name, found) for name, v in chunked.items() if (found := alignment(v, widest)) < widest)
@@ -402,19 +404,19 @@ class NvidiaProgram:
         return self.otherwise is not None and bool(self._not_copied(self._named(views)))
 
     @cached_property
-    def turned(self) -> frozenset[str]:
+    def transposed(self) -> frozenset[str]:
         """The arrays that TMA loads transposed, and that lanes do not access."""
         return frozenset(name for name, axes in self.copied if axes != tuple(range(len(axes))))
 
-    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+    def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         """Return remarks on what these arrays keep the code from."""
-        return self.declined(check_call(self.name, parameters, arrays, "cuda", here()))
+        return self.remarks(check_call(self.name, parameters, arrays, "cuda", here()))
 
-    def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
+    def remarks(self, views: Sequence[ArrayView]) -> tuple[Remark, ...]:
         named, plan = self._named(views), self.plan_for(views)
-        variant = plan.variant if plan.repacked else self._variant_for(views)
+        variant = plan.variant if plan.packed_copies else self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
-        found = [_repacking_of(r, r.copied_by(views[r.array])) for r in plan.repacked]
+        found = [_packing_of(r, r.copied_by(views[r.array])) for r in plan.packed_copies]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         widest = self.chip.widest_load_bytes
         found += [_one_by_one(name, named[name], widest) for name in variant.any_strides]
@@ -463,8 +465,8 @@ class NvidiaProgram:
     def kernel_of(self, variant: Variant) -> Kernel:
         if variant.vector_bytes and self.in_vectors:
             return self.in_vectors(variant.vector_bytes)
-        if variant.off_lines and self.off_lines:
-            return self.off_lines()
+        if variant.unaligned_lines and self.unaligned_lines:
+            return self.unaligned_lines()
         return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()
 
     def code_for(self, variant: Variant) -> NvidiaCode:
@@ -477,14 +479,14 @@ class NvidiaProgram:
 MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "comes back from"}
 
 
-def _repacking_of(r: RepackedArray, kind: str) -> Declined:
+def _packing_of(r: PackedArray, kind: str) -> Remark:
     """Return the remark on a packed array."""
     when = "behind" if r.is_written else "in front of"
     facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
 
 
-def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
+def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Remark:
     """Return the remark on an array that lanes move by single elements."""
     bytes_ = alignment(v, widest_bytes)
     if v.strides[-1] != v.dtype.bytes or bytes_ == widest_bytes:
@@ -509,7 +511,7 @@ class Chooser(CudaProgram):
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
         on = LaunchPlace(number, stream)
-        if owner.repacks and owner.misfits(views):
+        if owner.packs and owner.unaligned_arrays(views):
             return EitherLaunch(owner, tuple(views), on, parameters)
         return owner.template(owner.variant_for(views), views, on, parameters)
 
@@ -545,10 +547,10 @@ class EitherLaunch:
             own = plan.views(views)
             self._templates[plan.variant] = owner.template(plan.variant, own, self._on, self._parameters)
         main = self._templates[plan.variant]
-        if not plan.repacked:
+        if not plan.packed_copies:
             return [main.known(places, numbers)]
-        memory = owner.copies.memory(plan.repacked, views, self._on)
-        before, after = owner.copies.launches(plan.repacked, views, memory, self._on)
+        memory = owner.copies.memory(plan.packed_copies, views, self._on)
+        before, after = owner.copies.launches(plan.packed_copies, views, memory, self._on)
         return [*before, main.known(places_of(plan.views(views, memory)), numbers), *after]
 
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import launch_of_code, maker
-from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
+from tilewave.backend.nvidia.packing import CopyGroup, PackedArray, RowCopy, copy_groups, private_bytes
 from tilewave.ir.host_program import Number
 from tilewave.ir.launch import numbers_of
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
-from tilewave.runtime.array_places import places_of
+from tilewave.runtime.array_layouts import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram
@@ -46,12 +46,12 @@ class RowCopies:
             self.codes[copy] = make(Variant(), lambda _: copy.kernel)
         return self.codes[copy]
 
-    def memory(self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
+    def memory(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
         """Return the address of private memory for these arrays."""
         return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
 
     def launches(
-        self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
+        self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
     ) -> tuple[list[KnownLaunch], list[KnownLaunch]]:
         """Return the copies before and after a launch whose arrays are in private memory."""
         before, after = (
@@ -78,7 +78,7 @@ def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
 
     def formula(numbers: Sequence[Number]) -> LaunchForm:
         workgroups, passed = steps(numbers)
-        return LaunchForm(passed, (workgroups, 1, 1), starts_early=False)
+        return LaunchForm(passed, (workgroups, 1, 1), uses_pdl=False)
 
     return formula
 

@@ -8,8 +8,8 @@ from typing import Any
 from tilewave.analysis.loads import LaneLoads
 from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.packing import ALLOCATED_BYTES, RowCopy
 from tilewave.backend.nvidia.program import NvidiaProgram
-from tilewave.backend.nvidia.repacking import ALLOCATED_BYTES, RowCopy
 from tilewave.backend.nvidia.row_copies import want_copy
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
@@ -17,7 +17,7 @@ from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
-LANES, PLAIN, OFF_LINES = "lanes.ir", "plain.ir", "off_lines.ir"
+LANES, PLAIN, UNALIGNED_LINES = "lanes.ir", "plain.ir", "unaligned_lines.ir"
 
 
 def stored_nvidia(build: NvidiaBuild) -> Stored:
@@ -25,17 +25,17 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     members = {LANES: str(build.lanes).encode()}
     if build.otherwise:
         members[PLAIN] = str(build.plain.lanes).encode()
-    if build.off_lines:
-        members[OFF_LINES] = str(build.sharing.lanes).encode()
+    if build.unaligned_lines:
+        members[UNALIGNED_LINES] = str(build.sharing.lanes).encode()
     codes: list[dict[str, Any]] = []
-    in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
+    in_rows = Variant(unaligned_lines=build.unaligned_lines is not None) if program.is_open else _in_rows(program)
     beside = (
         {v: f"{name}_beside" for v, name in ((in_rows, "code_rows"), (Variant(), "code"))} if program.beside else {}
     )
     variants = {program.for_any: "code_any_strides"}
     variants |= {replace(v, any_strides=program.beside): name for v, name in beside.items()}
     variants |= {in_rows: "code_rows", Variant(): "code"}
-    if program.is_open and program.turned:
+    if program.is_open and program.transposed:
         variants[Variant(is_plain=True)] = "code_whole_rows"
     for variant, name in reversed(variants.items()):
         code = program.code_for(variant)
@@ -71,15 +71,15 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     plain = NvidiaBuild(kernel, chip, None, lambda: (plain_lanes, ())) if plain_lanes else None
     counted = _loaded_resources(about.record("resources"))
     otherwise = (lambda: plain) if plain else None
-    shared_lanes = contents.kernel(OFF_LINES) if OFF_LINES in contents.members else None
+    shared_lanes = contents.kernel(UNALIGNED_LINES) if UNALIGNED_LINES in contents.members else None
     sharing = NvidiaBuild(kernel, chip, None, lambda: (shared_lanes, ())) if shared_lanes else None
-    off_lines = (lambda: sharing) if sharing else None
+    unaligned_lines = (lambda: sharing) if sharing else None
     known = about.records("copies") if "copies" in about.fields else ()  # files of older releases have none
     copies = dict(_loaded_copy(contents, one) for one in known)
-    made = codes, counted, off_lines, bool(copies), copies
+    made = codes, counted, unaligned_lines, bool(copies), copies
     loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, *made)
     if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
-        raise contents.misfit(LANES)
+        raise contents.unaligned(LANES)
     for code in codes.values():
         with contents.holding_against("kernel.ir"):
             loaded.program.want_launch(code)
@@ -111,5 +111,5 @@ def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]
     v = about.record("variant")
     narrow = v.record("narrow")
     widths = tuple((name, narrow.number(name)) for name in narrow.fields)
-    variant = Variant(v.truth("is_plain"), v.texts("any_strides"), widths, v.truth("off_lines"))
+    variant = Variant(v.truth("is_plain"), v.texts("any_strides"), widths, v.truth("unaligned_lines"))
     return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))

@@ -29,7 +29,7 @@ class Nvptx:
     global_pointer = "ptr addrspace(1)"
     shared_pointer = "ptr addrspace(3)"
     windows = None
-    brings = None
+    direct = None
     transposing_reads = None
     float8 = None
 
@@ -59,7 +59,7 @@ class Nvptx:
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         return numbers.shuffle(f, word, lane)
 
-    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+    def opaque(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
         """Return words xor a hidden 0: ptxas folds moves, but does not know that grids have one row and one layer."""
         zero = numbers.hidden_zero(f, turn)
         return f.value(f"xor {vector(count, 'i32')} {words}, {splat(f, 'i32', zero, count)}")
@@ -67,7 +67,7 @@ class Nvptx:
     def across(self, f: LlvmFunction, word: str, bit: int) -> str:
         return numbers.of_lane_across(f, word, bit)
 
-    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+    def both(self, f: LlvmFunction, word: str, bit: int, same: Collection[int]) -> tuple[str, str]:
         return word, self.across(f, word, bit)
 
     def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
@@ -81,10 +81,10 @@ class Nvptx:
     def order_lanes(self, f: LlvmFunction) -> None:
         asm(f, "bar.warp.sync -1;")
 
-    def await_stores(self, f: LlvmFunction) -> None:
+    def wait_stores(self, f: LlvmFunction) -> None:
         pass  # bar.sync waits for stores to shared memory
 
-    def await_memory(self, f: LlvmFunction) -> None:
+    def wait_memory(self, f: LlvmFunction) -> None:
         pass  # bar.sync also orders the workgroup's accesses to global memory
 
     # -- scheduling: mostly left to the chip and ptxas
@@ -99,7 +99,7 @@ class Nvptx:
     def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         pass
 
-    def await_loads(self, f: LlvmFunction) -> None:
+    def wait_loads(self, f: LlvmFunction) -> None:
         pass
 
     # -- memory

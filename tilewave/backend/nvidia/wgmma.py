@@ -59,7 +59,7 @@ SPELLINGS = {
 
 def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
     """Emit the whole depth of a block as one piece of inline assembly, so that nothing touches the sums before its end,
-    or, for a product that is only issued, before `await_products`."""
+    or, for a product that is only issued, before `wait_mma`."""
     spelling = SPELLINGS[product.b.dtype]
     if product.ignored_bits != spelling.ignored_bits:
         raise TargetError(
@@ -82,7 +82,7 @@ def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: 
     from_shared = [x for x in (product.a, product.b) if isinstance(x, SharedRows)]
     b_at = first + len(from_shared) - 1
     size, per_block = spelling.bytes, product.columns // 2
-    tail = spelling.tail + "".join(f", {int(rows.is_turned)}" for rows in from_shared if spelling.turns)
+    tail = spelling.tail + "".join(f", {int(rows.is_transposed)}" for rows in from_shared if spelling.turns)
     lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "wgmma.fence.sync.aligned;"]
     if product.adds:
         lines.append(f"setp.ne.b32 p, ${b_at + 1}, 0;")
@@ -105,9 +105,7 @@ def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: 
     return [*lines, "wgmma.commit_group.sync.aligned;", *end, "}"]
 
 
-def await_products(
-    f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
-) -> list[str]:
+def wait_mma(f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]) -> list[str]:
     """Wait until at most `pending` products are in flight; the sums pass through, so that their uses come after.
 
     ptxas moves whatever it can after a wait, but not the values of a condition before it. So `meanwhile` is compared
@@ -130,12 +128,12 @@ def _word(product: SharedProduct, spelling: Spelling) -> str:
 
 def _below(rows: SharedRows, count: int, size: int) -> int:
     """Return the byte offset of the operand's row `count` rows later."""
-    return count * size // rows.row_bytes * rows.panel_bytes if rows.is_turned else count * rows.row_bytes
+    return count * size // rows.row_bytes * rows.panel_bytes if rows.is_transposed else count * rows.row_bytes
 
 
 def _deeper(rows: SharedRows, step: int, size: int) -> int:
     """Return the byte offset of the operand for the instruction `step` steps along the depth."""
-    if rows.is_turned:
+    if rows.is_transposed:
         return step * STEP_BYTES // size * rows.row_bytes
     panel, along = divmod(step * STEP_BYTES, rows.row_bytes)
     return panel * rows.panel_bytes + along
@@ -143,7 +141,7 @@ def _deeper(rows: SharedRows, step: int, size: int) -> int:
 
 def descriptor(f: LlvmFunction, rows: SharedRows) -> str:
     """Return the descriptor of an operand that begins at a multiple of 8 rows."""
-    across = rows.panel_bytes // UNIT if rows.is_turned else 1
+    across = rows.panel_bytes // UNIT if rows.is_transposed else 1
     fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | across << 16
     # A descriptor has bits 4 to 17 of the address.
     low = f.value(f"and i32 {rows.address}, {(1 << 18) - 1}")

@@ -36,7 +36,7 @@ def diff_command(
 
       tilewave diff examples/reordered_gemm.py
 
-      tilewave diff examples/reordered_gemm.py --only minimize_global_loads
+      tilewave diff examples/reordered_gemm.py --only coalesce_loads
 
       tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target CHIP
     """

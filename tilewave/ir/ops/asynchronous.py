@@ -18,11 +18,11 @@ from math import prod
 from typing import Any, ClassVar
 
 from tilewave.ir.core import Op, Value, Want
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, parts_only, places
-from tilewave.ir.types import BOOL, F32, I64, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector
+from tilewave.ir.types import BOOL, F32, I64, INDEX_SCALAR, Mbarriers, Memory, Padded, Scalar, Vector
 
-SIGNALS = ("signals",)
+MBARRIERS = ("mbarriers",)
 
 
 class Asynchronous(Op):
@@ -115,7 +115,7 @@ class CopyAsyncChunks(CopyToShared):
         memory, to = self.memory.type, self.to.type
         rank = memory.rank
         shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
-        want(lies_in(self.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+        want(is_in(self.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
         want(are_axes(self.guard, rank), f"{memory} has no axes {list(self.guard)}")
         want(len(self.at) == rank and are_indices(self.at), f"{memory} needs {rank} positions")
         want(len(self.to_at) == len(to.shape) - 1 and are_indices(self.to_at), f"{to} needs the index of a row")
@@ -128,7 +128,7 @@ class CopyAsyncChunks(CopyToShared):
 
 
 @dataclass(frozen=True)
-class AwaitAsync(Op):
+class WaitAsync(Op):
     """Wait until at most the last `pending` bytes of this workgroup's, or wave's, copies by lanes are in flight."""
 
     levels = ON_BOTH
@@ -138,10 +138,10 @@ class AwaitAsync(Op):
     check = parts_only
 
 
-class SignalledCopy(CopyToShared, Asynchronous):
+class TmaCopy(CopyToShared, Asynchronous):
     """A TMA load of a box, which completes on an mbarrier."""
 
-    writes = places(to=SHARED, signals=SIGNALS)
+    writes = places(to=SHARED, mbarriers=MBARRIERS)
 
     memory: Value
     to: Value
@@ -159,24 +159,24 @@ class SignalledCopy(CopyToShared, Asynchronous):
 
 
 @dataclass(frozen=True)
-class CopyAsyncSignal(SignalledCopy):
+class TmaLoad(TmaCopy):
     """Start a TMA load of a box, as in `copy`, by one lane; it completes on an mbarrier."""
 
     memory: Value
     at: tuple[Value, ...]
     to: Value
     to_at: tuple[Value, ...]
-    signals: Value
-    signal: Value
+    mbarriers: Value
+    mbarrier: Value
     axes: tuple[int, ...]
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
-        _want_signal(self.signals, self.signal, want)
+        _want_mbarrier(self.mbarriers, self.mbarrier, want)
 
 
 @dataclass(frozen=True)
-class CopyAsyncCluster(SignalledCopy):
+class TmaLoadMulticast(TmaCopy):
     """A `tma_load` for the workgroups of a cluster: where `together` is true, each loads a part and multicasts it.
 
     A box is shared by `shares` workgroups, whose ranks in the cluster are `apart` from each other. Parts are of the
@@ -185,14 +185,14 @@ class CopyAsyncCluster(SignalledCopy):
     workgroup loads the whole box for itself. The `full` mbarriers expect the same bytes either way.
     """
 
-    writes = places(to=SHARED, signals=SIGNALS)
+    writes = places(to=SHARED, mbarriers=MBARRIERS)
 
     memory: Value
     at: tuple[Value, ...]
     to: Value
     to_at: tuple[Value, ...]
-    signals: Value
-    signal: Value
+    mbarriers: Value
+    mbarrier: Value
     together: Value
     axes: tuple[int, ...]
     shares: int = 2
@@ -200,7 +200,7 @@ class CopyAsyncCluster(SignalledCopy):
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
-        _want_signal(self.signals, self.signal, want)
+        _want_mbarrier(self.mbarriers, self.mbarrier, want)
         box = self.box
         cut = self.shares > 1 and len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % self.shares == 0
         want(cut, f"a box of {list(box)} has no {self.shares} parts")
@@ -214,7 +214,7 @@ class CopyAsyncCluster(SignalledCopy):
         """Return which part a workgroup multicasts, by its rank in the cluster."""
         return rank // self.apart % self.shares
 
-    def sharers(self, rank: int) -> range:
+    def peers(self, rank: int) -> range:
         """Return the ranks of the workgroups that share a box with this one."""
         first = rank - self.share(rank) * self.apart
         return range(first, first + self.shares * self.apart, self.apart)
@@ -224,7 +224,7 @@ class CopyAsyncCluster(SignalledCopy):
 
 
 @dataclass(frozen=True)
-class CopyAsyncOut(Asynchronous):
+class TmaStore(Asynchronous):
     """Start a TMA store of a box of shared memory to a global memory; out-of-bounds elements are not stored.
 
     `more`: the next store of this wave is in the same bulk group, so that both are waited for as one.
@@ -246,7 +246,7 @@ class CopyAsyncOut(Asynchronous):
 
 
 @dataclass(frozen=True)
-class AwaitAsyncOut(Asynchronous):
+class WaitTmaStores(Asynchronous):
     """Wait until at most `pending` of this wave's bulk groups of TMA stores still read shared memory."""
 
     pending: int
@@ -255,13 +255,13 @@ class AwaitAsyncOut(Asynchronous):
 
 
 def _want_box(
-    op: Copy | CopyAsync | CopyAsyncSignal | CopyAsyncCluster | CopyAsyncOut,
+    op: Copy | CopyAsync | TmaLoad | TmaLoadMulticast | TmaStore,
     shared: Value,
     indices: tuple[Value, ...],
     want: Want,
 ) -> None:
     memory = op.memory.type
-    spaces = lies_in(op.memory, "global") and lies_in(shared, "shared")
+    spaces = is_in(op.memory, "global") and is_in(shared, "shared")
     want(spaces and memory.dtype == shared.type.dtype, f"copies between {memory} and {shared.type}")
     want(are_axes(op.axes, memory.rank) and op.axes != (), f"{memory} has no axes {list(op.axes)}")
     want(len(op.at) == memory.rank, f"{memory} needs {memory.rank} positions")
@@ -273,7 +273,7 @@ def _want_box(
 
 
 @dataclass(frozen=True)
-class AwaitProducts(Asynchronous):
+class WaitMma(Asynchronous):
     """Wait until at most the last `pending` of this wave's asynchronous MMAs are in flight, and give the sums of one
     that is complete.
 
@@ -281,7 +281,7 @@ class AwaitProducts(Asynchronous):
     """
 
     gives = 1
-    awaits = True
+    waits = True
 
     sums: Value
     meanwhile: tuple[Value, ...] = ()
@@ -295,7 +295,7 @@ class AwaitProducts(Asynchronous):
 
 
 @dataclass(frozen=True)
-class AwaitOlderProducts(Asynchronous):
+class WaitOlderMma(Asynchronous):
     """Wait until at most the last `pending` of this wave's MMAs are in flight; operands of the others may change."""
 
     pending: int
@@ -307,7 +307,7 @@ class AwaitOlderProducts(Asynchronous):
 
 
 @dataclass(frozen=True)
-class MakeSignals(Asynchronous):
+class MakeMbarriers(Asynchronous):
     """Make mbarriers, each of which completes a phase when `arrivals` arrivals and all expected bytes have come.
 
     A new mbarrier is in phase 0. One wave makes them for the workgroup; other waves see them after a barrier.
@@ -319,7 +319,7 @@ class MakeSignals(Asynchronous):
 
     def check(self, want: Want) -> None:
         made = self.result.type
-        want(isinstance(made, Signals) and self.arrivals > 0, "makes signals")
+        want(isinstance(made, Mbarriers) and self.arrivals > 0, "makes signals")
         want(len(made.shape) == 1 and made.dtype == I64, "makes a row of signals")
 
 
@@ -332,9 +332,9 @@ class Arrive(Asynchronous):
     `seen`: what this wave loaded from the memory that it releases here; the arrival waits until it is in registers.
     """
 
-    writes = places(signals=SIGNALS)
+    writes = places(mbarriers=MBARRIERS)
 
-    signals: Value
+    mbarriers: Value
     at: Value
     expect: int = 0
     waves: int = 1
@@ -342,7 +342,7 @@ class Arrive(Asynchronous):
     seen: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
-        _want_signal(self.signals, self.at, want)
+        _want_mbarrier(self.mbarriers, self.at, want)
         want(self.waves > 0, "is the arrival of one wave at least")
         want(all(isinstance(v.type, Vector) for v in self.seen), "waits for vectors")
 
@@ -353,22 +353,22 @@ class Arrive(Asynchronous):
 
 
 @dataclass(frozen=True)
-class Await(Asynchronous):
+class WaitMbarrier(Asynchronous):
     """Wait until mbarrier `at` has completed the phase of parity `parity` (0 or 1)."""
 
-    reads = places(signals=SIGNALS)
+    reads = places(mbarriers=MBARRIERS)
 
-    signals: Value
+    mbarriers: Value
     at: Value
     parity: Value
 
     def check(self, want: Want) -> None:
-        _want_signal(self.signals, self.at, want)
+        _want_mbarrier(self.mbarriers, self.at, want)
         want(self.parity.type == INDEX_SCALAR, f"takes a phase's parity as an index, not {self.parity.type}")
 
 
-def _want_signal(signals: Value, at: Value, want: Want) -> None:
-    want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
+def _want_mbarrier(mbarriers: Value, at: Value, want: Want) -> None:
+    want(isinstance(mbarriers.type, Mbarriers) and at.type == INDEX_SCALAR, f"takes signals, not {mbarriers.type}")
 
 
 # -- clusters and dependent launches
@@ -383,7 +383,7 @@ class ClusterBarrier(Asynchronous):
         want(members > 1, "is for the workgroups of a cluster, and there is one alone")
 
 
-class AwaitEarlier(Asynchronous):
+class WaitPriorLaunch(Asynchronous):
     """Wait until all kernels launched before have ended and their writes are visible (griddepcontrol.wait).
 
     A kernel with this op may start while they still run (PDL), so no wave accesses global memory before it.
@@ -392,7 +392,7 @@ class AwaitEarlier(Asynchronous):
     check = parts_only
 
 
-class LetNextStart(Asynchronous):
+class LaunchDependents(Asynchronous):
     """Let the next kernel start once all workgroups got here, or ended (PDL); no result depends on it."""
 
     check = parts_only
@@ -402,17 +402,17 @@ OPS: tuple[type[Op], ...] = (
     Copy,
     CopyAsync,
     CopyAsyncChunks,
-    AwaitAsync,
-    CopyAsyncSignal,
-    CopyAsyncCluster,
-    CopyAsyncOut,
-    AwaitAsyncOut,
-    AwaitProducts,
-    AwaitOlderProducts,
-    MakeSignals,
+    WaitAsync,
+    TmaLoad,
+    TmaLoadMulticast,
+    TmaStore,
+    WaitTmaStores,
+    WaitMma,
+    WaitOlderMma,
+    MakeMbarriers,
     Arrive,
-    Await,
+    WaitMbarrier,
     ClusterBarrier,
-    AwaitEarlier,
-    LetNextStart,
+    WaitPriorLaunch,
+    LaunchDependents,
 )

@@ -76,7 +76,7 @@ class Unset(Computed):
 
 
 @dataclass(frozen=True)
-class Renew(Computed):
+class OpaqueCopy(Computed):
     """A copy of registers that CSE cannot see through: values computed from it are not merged with earlier ones.
 
     `turn` distinguishes several copies of one vector.
@@ -357,7 +357,7 @@ class Matrix(Computed):
             want(copies, f"{lanes} lanes with {held} elements each do not hold {high}x{depth}")
 
 
-class GroupProduct(Computed):
+class Wgmma(Computed):
     """acc + a · bᵀ by a warpgroup of four waves, which read `b` from shared memory.
 
     `shape` is rows x columns x depth: the warpgroup multiplies `rows` rows of `a` with `columns` rows of `b` at `b_at`.
@@ -379,7 +379,7 @@ class GroupProduct(Computed):
     shape: tuple[int, ...]
     adds: tuple[Value, ...]
     ignored_bits: int
-    turned: tuple[int, ...]
+    transposed: tuple[int, ...]
     later: bool
 
     @property
@@ -399,7 +399,7 @@ class GroupProduct(Computed):
         want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
         truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
         want(truths, "adds where one truth value says so")
-        want(self.turned in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.turned)}")
+        want(self.transposed in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.transposed)}")
         self._check_operand(1, cols, want)
         want_results(self, want, acc)
 
@@ -414,14 +414,14 @@ class GroupProduct(Computed):
         want(shared and are_indices(at), f"reads shared memory at an index for each axis, not {memory}")
         want(len(at) >= 2, f"{memory} has no rows and columns")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
-        high, wide = (depth, rows) if side in self.turned else (rows, depth)
+        high, wide = (depth, rows) if side in self.transposed else (rows, depth)
         want(memory.shape[-2] >= high and memory.shape[-1] >= wide, f"{memory} holds no {high}x{wide}")
         fewer = self.ignored_bits == 0 or (memory.dtype == F32 and 0 < self.ignored_bits <= F32_MANTISSA)
         want(fewer, f"cannot ignore {self.ignored_bits} bits of {memory.dtype}")
 
 
 @dataclass(frozen=True)
-class MatrixShared(GroupProduct):
+class WgmmaShared(Wgmma):
     """A warpgroup's MMA with `a` in shared memory, at `a_at`."""
 
     reads = places(a=SHARED, b=SHARED)
@@ -435,7 +435,7 @@ class MatrixShared(GroupProduct):
     instruction: str
     adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
-    turned: tuple[int, ...] = ()
+    transposed: tuple[int, ...] = ()
     later: bool = False
 
     def check(self, want: Want) -> None:
@@ -447,7 +447,7 @@ class MatrixShared(GroupProduct):
 
 
 @dataclass(frozen=True)
-class MatrixHeld(GroupProduct):
+class WgmmaRegisters(Wgmma):
     """A warpgroup's MMA with `a` in registers: each wave holds its rows, in the layout of an accumulator."""
 
     reads = places(b=SHARED)
@@ -460,7 +460,7 @@ class MatrixHeld(GroupProduct):
     instruction: str
     adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
-    turned: tuple[int, ...] = ()
+    transposed: tuple[int, ...] = ()
     later: bool = False
 
     def check(self, want: Want) -> None:
@@ -468,7 +468,7 @@ class MatrixHeld(GroupProduct):
         held, (rows, _, depth), batch = self.a.type, self.shape, self.acc.type.shape[:-4]
         want(isinstance(held, Vector) and held.dtype.bits == 16, f"holds an operand of 16 bits, not {held}")
         want(held.shape == (*batch, rows // GROUP_ROWS, depth // 8, 2, 2), f"{rows}x{depth} are not held as {held}")
-        want(0 not in self.turned, "holds `a` along its depth")
+        want(0 not in self.transposed, "holds `a` along its depth")
 
 
 def _want_block(shape: tuple[int, ...], want: Want) -> None:
@@ -481,7 +481,7 @@ OPS: tuple[type[Op], ...] = (
     Ramp,
     Below,
     Unset,
-    Renew,
+    OpaqueCopy,
     Rearrange,
     Shuffle,
     Load,
@@ -492,6 +492,6 @@ OPS: tuple[type[Op], ...] = (
     LoadEach,
     StoreEach,
     Matrix,
-    MatrixShared,
-    MatrixHeld,
+    WgmmaShared,
+    WgmmaRegisters,
 )

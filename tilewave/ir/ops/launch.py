@@ -59,7 +59,7 @@ class ReciprocalShift(LaunchOnly):
 
 
 @dataclass(frozen=True)
-class LastRound(LaunchOnly):
+class StreamKNumber(LaunchOnly):
     """How `workgroups` share the tiles of a partial last wave (stream-K); 0 where whole tiles are as fast."""
 
     left: Value
@@ -73,11 +73,11 @@ class LastRound(LaunchOnly):
         want(min(self.workgroups, self.step_bytes) > 0 <= self.hand_over_bytes, "weighs what takes no time")
 
 
-class RangeSharers(LastRound):
+class StreamKWorkgroups(StreamKNumber):
     """The number of workgroups that have a range of steps each."""
 
 
-class EqualShares(LastRound):
+class StreamKSplits(StreamKNumber):
     """The number of equal parts into which each tile is split."""
 
 
@@ -99,4 +99,4 @@ def _is_number(kind: Type) -> bool:
     return isinstance(kind, Scalar) and kind.dtype in (INDEX, BOOL)
 
 
-OPS: tuple[type[Op], ...] = (Launch, Reciprocal, ReciprocalShift, RangeSharers, EqualShares)
+OPS: tuple[type[Op], ...] = (Launch, Reciprocal, ReciprocalShift, StreamKWorkgroups, StreamKSplits)

@@ -8,7 +8,7 @@ from tilewave.ir.core import Block, Op, Value, Want
 from tilewave.ir.ops.arith import Const, Elementwise
 from tilewave.ir.ops.control import Yield
 from tilewave.ir.ops.kinds import Computed
-from tilewave.ir.placements import lies_in, size_bytes
+from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rules import (
     GLOBAL_OR_SHARED,
     ON_BOTH,
@@ -33,7 +33,7 @@ class Allocate(Op):
     gives = 1
 
     def check(self, want: Want) -> None:
-        want(lies_in(self.result, "shared"), f"makes a shared memory, not {self.result.type}")
+        want(is_in(self.result, "shared"), f"makes a shared memory, not {self.result.type}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Overlay(Computed):
 
     def check(self, want: Want) -> None:
         under, over = self.memory.type, self.result.type
-        shared = lies_in(self.memory, "shared") and lies_in(self.result, "shared")
+        shared = is_in(self.memory, "shared") and is_in(self.result, "shared")
         want(shared, f"lays a shared memory over another, not {over} over {under}")
         assert isinstance(under, Memory) and isinstance(over, Memory)
         want(size_bytes(over) <= size_bytes(under), f"{over} is longer than {under}")
@@ -86,7 +86,7 @@ class Read(Computed):
         _want_within(self, self.result.type, want)
         known = len(self.ahead) in (0, self.memory.type.rank)
         want(known, f"{self.memory.type} has other axes than {list(self.ahead)} tells the next place along")
-        lanes = not self.transposed or (len(self.transposed) == 2 and lies_in(self.memory, "shared"))
+        lanes = not self.transposed or (len(self.transposed) == 2 and is_in(self.memory, "shared"))
         want(lanes, f"lanes do not read {self.memory.type} for each other as {list(self.transposed)}")
 
 
@@ -132,7 +132,7 @@ class WriteThrough(Op):
 
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
-        want(lies_in(self.shared, "shared"), f"goes through a shared memory, not {self.shared.type}")
+        want(is_in(self.shared, "shared"), f"goes through a shared memory, not {self.shared.type}")
         same = self.shared.type.dtype == self.tile.type.dtype
         want(same, f"{self.shared.type} does not hold {self.tile.type.dtype}")
 

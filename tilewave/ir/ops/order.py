@@ -87,7 +87,7 @@ class InstructionGroup(Scheduling):
         want(self.kind in GROUPED and self.count > 0, f"groups {', '.join(GROUPED)}")
 
 
-class AwaitLoads(Scheduling):
+class WaitLoads(Scheduling):
     """Wait until all of this wave's loads from global memory are complete; no result depends on it."""
 
     check = parts_only
@@ -100,5 +100,5 @@ OPS: tuple[type[Op], ...] = (
     Priority,
     KeepOrder,
     InstructionGroup,
-    AwaitLoads,
+    WaitLoads,
 )

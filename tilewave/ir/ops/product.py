@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_TILES, PACKED, are_axes, are_indices, places, same_axes, want_results
 from tilewave.ir.types import BOOL, INDEX, Accumulator, Extent, Memory, Tile, Type
 
@@ -72,8 +72,8 @@ class Prepack(Computed):
         memory, out, along = self.memory.type, self.result.type, (self.row_axis, self.depth_axis)
         want(isinstance(memory, Memory), f"reads a memory, not {memory}")
         rank = memory.rank
-        want(lies_in(self.memory, "global"), f"copies a global memory, not {memory}")
-        want(lies_in(self.result, "packed"), f"makes a packed memory, not {out}")
+        want(is_in(self.memory, "global"), f"copies a global memory, not {memory}")
+        want(is_in(self.result, "packed"), f"makes a packed memory, not {out}")
         want(out.rank == rank + 2 and are_axes(along, rank), f"{memory} has no such panels")
         *batches, panels, groups, rows, depth = out.extents
         others = [n for axis, n in enumerate(memory.extents) if axis not in along]
@@ -95,7 +95,7 @@ class ReadPanel(Computed):
     def check(self, want: Want) -> None:
         memory, out, at = self.memory.type, self.result.type, self.at
         want(isinstance(memory, Memory), f"reads a memory, not {memory}")
-        fits = lies_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
+        fits = is_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
         want(fits and len(at) == memory.rank - 2, f"reads {out} from {memory}")
         *_, rows, depth = memory.extents
         parts = isinstance(depth, int) and out.shape[-2] == rows and out.shape[-1] % depth == 0

@@ -30,7 +30,7 @@ class Broadcast(Pure):
 
 
 @dataclass(frozen=True)
-class Part(Pure):
+class ExtractSlice(Pure):
     """A slice of a tile, or of a vector's registers, from `first` on along one axis, as long as the result."""
 
     levels = ON_BOTH
@@ -105,7 +105,7 @@ class Convert(Computed):
         return tuple(((self.x, axis), (self.result, axis)) for axis in range(len(self.x.type.shape)))
 
 
-def _want_same_kind(op: Broadcast | Part | Permute, want: Want) -> None:
+def _want_same_kind(op: Broadcast | ExtractSlice | Permute, want: Want) -> None:
     x, out = op.x.type, op.result.type
     want(is_held(x) and isinstance(out, (Tile, Vector)), f"{x} cannot become {out}")
     want(isinstance(x, (Scalar, type(out))), f"{x} cannot become {out}")
@@ -125,7 +125,7 @@ class Iota(Pure):
 
 OPS: tuple[type[Op], ...] = (
     Broadcast,
-    Part,
+    ExtractSlice,
     Concatenate,
     Permute,
     Convert,

@@ -265,7 +265,7 @@ class _Body:
         place, at = self.values[op.memory], self.taken(op.at)
         self.give(op, read(place, at, op.axes, op.result.type))
         if op.ahead:
-            self.tiles.bring(
+            self.tiles.prefetch(
                 place, [add(self.f, v, n) for v, n in zip(at, op.ahead, strict=True)], op.axes, op.result.type
             )
 
@@ -416,7 +416,7 @@ class _Carry:
         for x in self.first:
             if isinstance(x, RowVectors):
                 count = sum(len(row) for row in x.rows)
-                found.append(self.body.tiles.again(x, [next(left)[1] for _ in range(count)]))
+                found.append(self.body.tiles.rebuilt(x, [next(left)[1] for _ in range(count)]))
             else:
                 found.append(x if isinstance(x, (ScratchTile, Accumulator)) else next(left)[1])
         return found

@@ -105,7 +105,7 @@ NEXT_CACHE = 2
 """LLVM's prefetch locality for data that is used soon, but not at once."""
 
 
-def bring(f: LlvmFunction, address: str) -> None:
+def prefetch(f: LlvmFunction, address: str) -> None:
     """Prefetch the cache line of an address; an invalid address is ignored."""
     f.module.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {NEXT_CACHE}, i32 1)")

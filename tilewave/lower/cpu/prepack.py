@@ -18,7 +18,7 @@ from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast, in_memory, stored
 
-LONGEST_TURNED_BITS = 64
+LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""
 
 
@@ -34,8 +34,8 @@ def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, ta
     whole_groups = length if panel.depth == 1 else "0"
 
     def quickly() -> None:
-        def turned() -> None:
-            if panel.depth * panel.dtype.bits > LONGEST_TURNED_BITS:
+        def across() -> None:
+            if panel.depth * panel.dtype.bits > LONGEST_TRANSPOSED_BITS:
                 whole = parts(f, length, panel.depth)
                 panel.each_group(whole, 1, panel.copy_rows)
                 panel.slowly(whole)
@@ -50,7 +50,7 @@ def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, ta
 
             f.when(along_rows, copied, lambda: panel.slowly("0"))
 
-        f.when(along_depth, turned, straight)
+        f.when(along_depth, across, straight)
 
     f.when(rows_inside, quickly, lambda: panel.slowly("0"))
 

@@ -48,13 +48,13 @@ Put = Callable[[Sequence[str], str, int], None]
 """Consumer of sums: called with an index, a vector of contiguous sums from there, and its lanes."""
 
 
-def runs_along_depth(lanes: int, rows: int, columns: int, is_turned: bool) -> bool:
-    """Return whether float sums use vectors along k; `is_turned`: b is stored transposed already."""
-    return columns < lanes or (rows <= FEW_ROWS and not is_turned)
+def runs_along_depth(lanes: int, rows: int, columns: int, is_transposed: bool) -> bool:
+    """Return whether float sums use vectors along k; `is_transposed`: b is stored transposed already."""
+    return columns < lanes or (rows <= FEW_ROWS and not is_transposed)
 
 
 def multiply_tiles(
-    f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileOfElements, put: Put
+    f: LlvmFunction, target: CpuTarget, a: TileInMemory, transposed: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
     """Put acc + a · b, where a row of `turned` has the elements of b for one k; all of one dtype, rows contiguous."""
     *batch, rows, columns = acc.type.shape
@@ -70,7 +70,7 @@ def multiply_tiles(
 
         def step(k: str, sums: list[Typed]) -> list[Typed]:
             across = [
-                load(f, dtype, turned.address(f, [*outer, k, add(f, left, j * lanes)]), lanes) for j in range(wide)
+                load(f, dtype, transposed.address(f, [*outer, k, add(f, left, j * lanes)]), lanes) for j in range(wide)
             ]
             found: list[Typed] = []
             for i in range(high):

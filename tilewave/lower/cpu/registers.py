@@ -11,7 +11,18 @@ from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, Reduce, Shift
 from tilewave.ir.types import F32, DType, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import LINE_BYTES, Place, add, bring, inside, is_number, load, store, whole_inside, zero
+from tilewave.lower.cpu.memory import (
+    LINE_BYTES,
+    Place,
+    add,
+    inside,
+    is_number,
+    load,
+    prefetch,
+    store,
+    whole_inside,
+    zero,
+)
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
@@ -86,7 +97,7 @@ class RegisterTiles:
 
         return self.build(kind, part)
 
-    def again(self, like: RowVectors, values: Sequence[str]) -> RowVectors:
+    def rebuilt(self, like: RowVectors, values: Sequence[str]) -> RowVectors:
         """Return a tile of the same type from other vectors, row by row."""
         left: Iterator[str] = iter(values)
         return RowVectors(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
@@ -199,13 +210,13 @@ class RegisterTiles:
 
         found = f.choose(quick, whole, edge)
         empty = RowVectors(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
-        return self.again(empty, [v for _, v in found])
+        return self.rebuilt(empty, [v for _, v in found])
 
-    def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
+    def prefetch(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
         """Prefetch a tile that is read next, one cache line of its rows after the other."""
         each = LINE_BYTES // kind.dtype.bytes
         for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
-            bring(self.f, self.vector_address(place, at, axes, index))
+            prefetch(self.f, self.vector_address(place, at, axes, index))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: RowVectors) -> None:
         kind = tile.type
@@ -344,4 +355,4 @@ class RegisterTiles:
     # -- products
 
     def multiply(self, a: Panel, b: Panel, acc: RowVectors) -> RowVectors:
-        return self.again(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))
+        return self.rebuilt(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))

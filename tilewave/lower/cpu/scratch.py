@@ -65,7 +65,7 @@ class ScratchTile:
         return ScratchTile(kind, self.pointer, (), tuple(self.strides[axis] for axis in order if self.strides))
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Whether the last axis but one is the contiguous one."""
         *batch, one, other = range(len(self.type.shape))
         return self.order == (*batch, other, one)
@@ -277,13 +277,13 @@ class ScratchTiles:
     def pairs(self, x: ScratchTile, axis: int, combine: Combine) -> ScratchTile:
         """Combine neighbours along an axis; an unpaired last element is kept."""
         f, shape = self.f, x.type.shape
-        half, behind = shape[axis] // 2, shape[axis + 1 :]
-        lanes = self.lanes(behind[-1]) if behind else 1
-        tile = self.new(Tile((*shape[:axis], -(-shape[axis] // 2), *behind), x.dtype))
+        half, after = shape[axis] // 2, shape[axis + 1 :]
+        lanes = self.lanes(after[-1]) if after else 1
+        tile = self.new(Tile((*shape[:axis], -(-shape[axis] // 2), *after), x.dtype))
 
         def at(index: Sequence[str], place: str) -> list[str]:
             found = [*index[:axis], place, *index[axis + 1 :]]
-            return [*found[:-1], times(f, found[-1], lanes)] if behind else found
+            return [*found[:-1], times(f, found[-1], lanes)] if after else found
 
         def pair(index: list[str]) -> None:
             first = times(f, index[axis], 2)
@@ -293,7 +293,7 @@ class ScratchTiles:
         def waiting(index: list[str]) -> None:
             tile.put(f, at(index, str(half)), x.element(f, at(index, str(shape[axis] - 1)), lanes), lanes)
 
-        parts = (*behind[:-1], behind[-1] // lanes) if behind else ()
+        parts = (*after[:-1], after[-1] // lanes) if after else ()
         for_each(f, (*shape[:axis], half, *parts), pair)
         if shape[axis] % 2:
             for_each(f, (*shape[:axis], 1, *parts), waiting)
@@ -338,7 +338,7 @@ class ScratchTiles:
         f.when(inside, lambda: for_each(f, lying.shape, copy), at_the_edge)
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
-    def bring(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
+    def prefetch(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> None:
         """Emit nothing: tiles in memory are large, and the hardware prefetches them."""
 
     def in_memory_rows(self, place: Place, axis: int) -> str:
@@ -453,11 +453,11 @@ class ScratchTiles:
         left, right = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
         *_, high, wide = acc.type.shape
         lanes = target.vector_bytes // acc.dtype.bytes
-        if acc.dtype.is_float and runs_along_depth(lanes, high, wide, right.is_turned):
+        if acc.dtype.is_float and runs_along_depth(lanes, high, wide, right.is_transposed):
             rows, columns = self.in_rows(left), self.in_rows(right)
             return self.product(acc.type, lambda put: multiply_along_depth(f, target, rows, columns, acc, put))
-        turned = self.turned(right)
-        return self.product(acc.type, lambda put: multiply_tiles(f, target, left, turned, acc, put))
+        transposed = self.transposed(right)
+        return self.product(acc.type, lambda put: multiply_tiles(f, target, left, transposed, acc, put))
 
     def product(self, kind: Tile, multiply: Callable[[Put], None]) -> ProductTile:
         """Return a product with this source line; what uses its sums keeps its source line."""
@@ -484,11 +484,11 @@ class ScratchTiles:
         for_each(f, new.type.shape, lambda index: new.put(f, index, cast(f, old.element(f, index), x.dtype, dtype, 1)))
         return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
 
-    def turned(self, b: ScratchTile) -> ScratchTile:
+    def transposed(self, b: ScratchTile) -> ScratchTile:
         """Return b with its last two axes transposed and contiguous rows."""
         *batch, rows, columns = b.type.shape
         kind = Tile((*batch, columns, rows), b.dtype)
-        if b.is_turned:
+        if b.is_transposed:
             return ScratchTile(kind, b.pointer, (), b.lying.strides)
         out = self.new(kind)
         turn(self.f, self.target, self.in_rows(b), out)

@@ -44,7 +44,7 @@ TWO_OVER_PI = 0x00000051_7CC1B727_220A94FE_13ABE8FA_9A6EE06D_B14ACC9E_21C820FF
 WORDS = tuple(TWO_OVER_PI >> 32 * i & 0xFFFFFFFF for i in reversed(range(7)))
 
 
-def turned(m: ExponentArithmetic, x: str, quarters: int) -> str:
+def rotated(m: ExponentArithmetic, x: str, quarters: int) -> str:
     """Return sin(x + quarters · 90°)."""
     size = m.call("fabs", x)
     near = _sine(m, x, quarters, *_near(m, size))

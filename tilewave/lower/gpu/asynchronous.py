@@ -12,7 +12,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.placements import box_axes, offset, panels, row_elements, without_swizzle
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Memory, Panels, Signals, Swizzled
+from tilewave.ir.types import Mbarriers, Memory, Panels, Swizzled
 from tilewave.lower.gpu.asynchronous_target import (
     AsynchronousTarget,
     Box,
@@ -30,7 +30,7 @@ from tilewave.lower.launch_arguments import MapArgument
 
 CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
 """The chunks of the swizzle of TMA and wgmma, and the rows after which it repeats."""
-SIGNAL_BYTES = 8
+MBARRIER_BYTES = 8
 """Bytes of an mbarrier."""
 
 
@@ -53,9 +53,9 @@ class AsynchronousOps:
         self.waves, self.resident = prod(kernel.waves), kernel.resident
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
-        self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
-        self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
-        self.signals: dict[Value, str] = {}
+        self.reads_later = any(isinstance(op, (ir.Wgmma, ir.TmaStore)) for op in ops)
+        self.together = {op.mbarriers: op.waves for op in ops if isinstance(op, ir.Arrive)}
+        self.mbarriers: dict[Value, str] = {}
         self.maps: dict[MapArgument, str] = {}
         self.first_barrier = {self.waves: 0}
         self.barriers = 1
@@ -63,46 +63,46 @@ class AsynchronousOps:
     def op(self, op: Op, leader: int) -> None:
         """Lower one op; `leader` is the first of the waves that run it."""
         match op:
-            case ir.GroupProduct():
+            case ir.Wgmma():
                 self.n.vectors[op.result] = self.multiply(op)
             case ir.Agree():
                 self.n.put(op.result, self.agree(op))
-            case ir.AwaitOlderProducts(pending):
-                self.target.await_older_products(self.f, pending)
-            case ir.AwaitProducts():
-                self.n.vectors[op.result] = self.await_products(op)
-            case ir.MakeSignals(arrivals):
-                self.make_signals(op, arrivals, leader)
-            case ir.Arrive(signals, at, expect, waves, members, seen):
-                assert waves == self.together[signals], f"{op.loc}: waves arrive together in different numbers"
-                signal = self.target.after(self.f, self.signal(signals, at), self.words_of(seen))
+            case ir.WaitOlderMma(pending):
+                self.target.wait_older_mma(self.f, pending)
+            case ir.WaitMma():
+                self.n.vectors[op.result] = self.wait_mma(op)
+            case ir.MakeMbarriers(arrivals):
+                self.make_mbarriers(op, arrivals, leader)
+            case ir.Arrive(mbarriers, at, expect, waves, members, seen):
+                assert waves == self.together[mbarriers], f"{op.loc}: waves arrive together in different numbers"
+                mbarrier = self.target.after(self.f, self.mbarrier(mbarriers, at), self.words_of(seen))
                 if members > 1:
-                    self.target.arrive_everywhere(self.f, signal, members)
+                    self.target.arrive_everywhere(self.f, mbarrier, members)
                 else:
-                    self.target.arrive(self.f, signal, expect)
-            case ir.Await(signals, at, parity):
-                self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
-            case ir.CopyAsyncSignal(signals=signals, signal=signal):
-                told = self.signal(signals, signal)
+                    self.target.arrive(self.f, mbarrier, expect)
+            case ir.WaitMbarrier(mbarriers, at, parity):
+                self.target.wait_parity(self.f, self.mbarrier(mbarriers, at), self.number(parity))
+            case ir.TmaLoad(mbarriers=mbarriers, mbarrier=mbarrier):
+                given = self.mbarrier(mbarriers, mbarrier)
                 for box in self.boxes(op, op.to, op.to_at):
-                    self.target.copy_async_signal(self.f, box, told)
-            case ir.CopyAsyncCluster():
-                self.copy_async_cluster(op)
+                    self.target.tma_load(self.f, box, given)
+            case ir.TmaLoadMulticast():
+                self.tma_load_multicast(op)
             case ir.ClusterBarrier():
                 self.target.cluster_barrier(self.f)
             case ir.Copy():
                 self.copy(op)
-            case ir.CopyAsyncOut(source, source_at, more=more):
+            case ir.TmaStore(source, source_at, more=more):
                 *before, last = self.boxes(op, source, source_at)
                 for box in before:
-                    self.target.copy_async_out(self.f, box, True)
-                self.target.copy_async_out(self.f, last, more)
-            case ir.AwaitAsyncOut(pending):
-                self.target.await_async_out(self.f, pending)
-            case ir.AwaitEarlier():
-                self.target.await_earlier(self.f)
-            case ir.LetNextStart():
-                self.target.let_next_start(self.f)
+                    self.target.tma_store(self.f, box, True)
+                self.target.tma_store(self.f, last, more)
+            case ir.WaitTmaStores(pending):
+                self.target.wait_tma_stores(self.f, pending)
+            case ir.WaitPriorLaunch():
+                self.target.wait_prior_launch(self.f)
+            case ir.LaunchDependents():
+                self.target.launch_dependents(self.f)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
@@ -142,7 +142,7 @@ class AsynchronousOps:
 
     # -- products
 
-    def multiply(self, op: ir.GroupProduct) -> Held:
+    def multiply(self, op: ir.Wgmma) -> Held:
         """Lower a product, batch after batch, each with separate sums."""
         *batch, _, _, _, _ = op.acc.type.shape
         rows, columns, depth = op.shape
@@ -161,21 +161,21 @@ class AsynchronousOps:
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return whole if op.later else regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
-    def await_products(self, op: ir.AwaitProducts) -> Held:
+    def wait_mma(self, op: ir.WaitMma) -> Held:
         begun = regrouped(self.f, self.n.vector(op.sums), 1)
         meanwhile = [x for v in op.meanwhile for x in regrouped(self.f, self.n.vector(v), 1).parts]
-        found = self.target.await_products(self.f, op.pending, begun.kind, begun.parts, meanwhile)
+        found = self.target.wait_mma(self.f, op.pending, begun.kind, begun.parts, meanwhile)
         whole = Held(begun.shape, begun.kind, 1, tuple(found))
         return regrouped(self.f, whole, natural_width(begun.shape, begun.kind))
 
-    def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
+    def held_operand(self, op: ir.Wgmma) -> tuple[str, ...]:
         """Return the registers of the first operand, each with two neighbours; () if it is in shared memory."""
-        if not isinstance(op, ir.MatrixHeld):
+        if not isinstance(op, ir.WgmmaRegisters):
             return ()
         pairs = regrouped(self.f, self.n.vector(op.a), 2)
         return tuple(self.f.value(f"bitcast {pairs.type} {part} to i32") for part in pairs.parts)
 
-    def rows(self, op: ir.GroupProduct, side: int, batch: tuple[int, ...]) -> SharedRows:
+    def rows(self, op: ir.Wgmma, side: int, batch: tuple[int, ...]) -> SharedRows:
         """Return an operand in shared memory at a position along its batch axes."""
         shared, at = op.factor(side)
         place = self.shared(shared)
@@ -187,7 +187,7 @@ class AsynchronousOps:
         where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
         base = self.target_address(place.pointer)
         address = self.f.value(f"add i32 {base}, {where.whole()}")
-        return SharedRows(address, swizzle, memory.dtype.name, memory.shape[-2] * swizzle, side in op.turned)
+        return SharedRows(address, swizzle, memory.dtype.name, memory.shape[-2] * swizzle, side in op.transposed)
 
     def shared(self, v: Value) -> SharedPlace:
         place = self.places[v]
@@ -199,19 +199,19 @@ class AsynchronousOps:
 
     # -- mbarriers
 
-    def make_signals(self, op: ir.MakeSignals, arrivals: int, leader: int) -> None:
-        signals = op.result.type
-        assert isinstance(signals, Signals)
-        count = prod(signals.shape)
-        base = self.target_address(self.allot(op.result.name, SIGNAL_BYTES * count, SIGNAL_BYTES))
-        self.signals[op.result] = base
-        each = [self.f.value(f"add i32 {base}, {SIGNAL_BYTES * i}") for i in range(count)]
+    def make_mbarriers(self, op: ir.MakeMbarriers, arrivals: int, leader: int) -> None:
+        mbarriers = op.result.type
+        assert isinstance(mbarriers, Mbarriers)
+        count = prod(mbarriers.shape)
+        base = self.target_address(self.allot(op.result.name, MBARRIER_BYTES * count, MBARRIER_BYTES))
+        self.mbarriers[op.result] = base
+        each = [self.f.value(f"add i32 {base}, {MBARRIER_BYTES * i}") for i in range(count)]
         # Where several waves arrive as one in the IR, each of them arrives at the mbarrier.
-        self.target.make_signals(self.f, leader, each, arrivals * self.together.get(op.result, 1))
+        self.target.make_mbarriers(self.f, leader, each, arrivals * self.together.get(op.result, 1))
 
-    def signal(self, signals: Value, at: Value) -> str:
-        far = self.f.value(f"mul i32 {self.number(at)}, {SIGNAL_BYTES}")
-        return self.f.value(f"add i32 {self.signals[signals]}, {far}")
+    def mbarrier(self, mbarriers: Value, at: Value) -> str:
+        far = self.f.value(f"mul i32 {self.number(at)}, {MBARRIER_BYTES}")
+        return self.f.value(f"add i32 {self.mbarriers[mbarriers]}, {far}")
 
     def words_of(self, seen: Iterable[Value]) -> list[str]:
         """Return a word of each part of these vectors: one load fills a part, so its first word suffices."""
@@ -226,27 +226,27 @@ class AsynchronousOps:
 
     def copy(self, op: ir.Copy) -> None:
         """Copy and wait; every copy op has an mbarrier in shared memory for the whole kernel."""
-        signal = self.target_address(self.allot(f"{op.to.name}.arrival", SIGNAL_BYTES, SIGNAL_BYTES))
+        mbarrier = self.target_address(self.allot(f"{op.to.name}.arrival", MBARRIER_BYTES, MBARRIER_BYTES))
         place = self.shared(op.to)
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
-        self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), signal, size)
+        self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), mbarrier, size)
 
-    def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
+    def tma_load_multicast(self, op: ir.TmaLoadMulticast) -> None:
         """Multicast this workgroup's part of the box to the cluster; or load all parts for this workgroup alone."""
         place = self.shared(op.to)
         rows = place.memory.shape[-2] // op.shares
         size = rows * row_elements(place.memory) * place.bytes
         rank = self.target.cluster_rank(self.f)
         own = self.f.value(f"urem i32 {self.f.value(f'udiv i32 {rank}, {op.apart}')}, {op.shares}")
-        behind = (self.f.value(f"add i32 {own}, {i}") for i in range(1, op.shares))
-        others = [self.f.value(f"urem i32 {which}, {op.shares}") for which in behind]
+        later = (self.f.value(f"add i32 {own}, {i}") for i in range(1, op.shares))
+        others = [self.f.value(f"urem i32 {which}, {op.shares}") for which in later]
         first = self.f.value(f"sub i32 {rank}, {self.f.value(f'mul i32 {own}, {op.apart}')}")
         all_parts = sum(1 << i * op.apart for i in range(op.shares))
-        sharers = self.f.value(f"shl i32 {all_parts}, {first}")
-        signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
+        peers = self.f.value(f"shl i32 {all_parts}, {first}")
+        mbarrier, together = self.mbarrier(op.mbarriers, op.mbarrier), self.n.truth(op.together)
         for whole in self.boxes(op, op.to, op.to_at, parts=op.shares):
             mine, *rest = (self.further(whole, which, rows, size) for which in (own, *others))
-            self.target.copy_async_cluster(self.f, SharedCopy(mine, tuple(rest), signal, rank, sharers, together))
+            self.target.tma_load_multicast(self.f, SharedCopy(mine, tuple(rest), mbarrier, rank, peers, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
         """Return a box `which` · rows further down in global and shared memory, where rows take `size` bytes."""
@@ -258,7 +258,7 @@ class AsynchronousOps:
 
     def boxes(
         self,
-        op: ir.Copy | ir.CopyAsyncSignal | ir.CopyAsyncCluster | ir.CopyAsyncOut,
+        op: ir.Copy | ir.TmaLoad | ir.TmaLoadMulticast | ir.TmaStore,
         shared: Value,
         shared_at: tuple[Value, ...],
         parts: int = 1,

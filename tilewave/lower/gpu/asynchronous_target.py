@@ -16,7 +16,7 @@ from tilewave.lower.llvm import LlvmFunction
 class SharedRows:
     """An operand in shared memory: consecutive rows whose 16-byte chunks are swizzled within `row_bytes`.
 
-    Rows run along the depth of the product; with `is_turned` they run along its rows or columns, one row for every step
+    Rows run along the depth of the product; with `is_transposed` they run along its rows or columns, one row for every step
     of the depth. A row longer than `row_bytes` continues in the next panel, `panel_bytes` further.
     """
 
@@ -24,7 +24,7 @@ class SharedRows:
     row_bytes: int
     dtype: str
     panel_bytes: int
-    is_turned: bool
+    is_transposed: bool
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SharedProduct:
     adds: str = ""
     """A number that is 0 where the sums are not initialized and count as zeros."""
     later: bool = False
-    """Whether the product is only issued: the sums are complete after `await_products`."""
+    """Whether the product is only issued: the sums are complete after `wait_mma`."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class SharedCopy:
 
     mine: Box
     others: tuple[Box, ...]
-    signal: str
+    mbarrier: str
     rank: str
     """The rank of this workgroup in its cluster."""
-    sharers: str
+    peers: str
     """The multicast mask: a bit for each receiving workgroup."""
     together: str
     """A condition, the same in all lanes."""
@@ -111,33 +111,33 @@ class AsynchronousTarget(Protocol):
         """Return the sums after the product is added; for one that is only issued, the registers in flight."""
         ...
 
-    def await_older_products(self, f: LlvmFunction, pending: int) -> None:
+    def wait_older_mma(self, f: LlvmFunction, pending: int) -> None:
         """Wait until at most the last `pending` products are in flight."""
         ...
 
-    def await_products(
+    def wait_mma(
         self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
     ) -> list[str]:
         """Wait until at most the last `pending` products are in flight and return the sums; `meanwhile` has floats that
         must be computed before the wait."""
         ...
 
-    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_turned: bool) -> None:
-        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are, transposed if `is_turned`;
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_transposed: bool) -> None:
+        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are, transposed if `is_transposed`;
         lane i gives the address of row i of all of them."""
         ...
 
-    def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
+    def make_mbarriers(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         """Initialize mbarriers for the workgroup, by one wave."""
         ...
 
-    def after(self, f: LlvmFunction, signal: str, words: Sequence[str]) -> str:
+    def after(self, f: LlvmFunction, mbarrier: str, words: Sequence[str]) -> str:
         """Return the address of an mbarrier, which depends on `words`: an arrival there waits for these loads."""
         ...
 
-    def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None: ...
+    def arrive(self, f: LlvmFunction, mbarrier: str, expect: int) -> None: ...
 
-    def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
+    def arrive_everywhere(self, f: LlvmFunction, mbarrier: str, members: int) -> None:
         """Arrive at this mbarrier in each of the cluster's `members` workgroups."""
         ...
 
@@ -147,31 +147,31 @@ class AsynchronousTarget(Protocol):
 
     def cluster_barrier(self, f: LlvmFunction) -> None: ...
 
-    def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None: ...
+    def tma_load_multicast(self, f: LlvmFunction, copy: SharedCopy) -> None: ...
 
-    def await_phase(self, f: LlvmFunction, signal: str, parity: str) -> None: ...
+    def wait_parity(self, f: LlvmFunction, mbarrier: str, parity: str) -> None: ...
 
     def expect_map(self, f: LlvmFunction, map_: str) -> None:
         """Prefetch a tensor map when the kernel begins, so that the first copy does not wait for it."""
         ...
 
-    def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None: ...
+    def tma_load(self, f: LlvmFunction, box: Box, mbarrier: str) -> None: ...
 
-    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], mbarrier: str, bytes_: int) -> None:
         """Load boxes by wave 0 and wait for them; the mbarrier is initialized here."""
         ...
 
-    def copy_async_out(self, f: LlvmFunction, box: Box, more: bool) -> None:
+    def tma_store(self, f: LlvmFunction, box: Box, more: bool) -> None:
         """Store a box by TMA; with `more`, in one group with the next store."""
         ...
 
-    def await_async_out(self, f: LlvmFunction, pending: int) -> None: ...
+    def wait_tma_stores(self, f: LlvmFunction, pending: int) -> None: ...
 
-    def await_earlier(self, f: LlvmFunction) -> None:
+    def wait_prior_launch(self, f: LlvmFunction) -> None:
         """Wait until kernels launched earlier have ended and their stores are visible (PDL)."""
         ...
 
-    def let_next_start(self, f: LlvmFunction) -> None: ...
+    def launch_dependents(self, f: LlvmFunction) -> None: ...
 
     def fill(self, f: LlvmFunction, flag: str) -> None:
         """Release this wave's stores and raise the flag, an address in global memory."""

@@ -56,17 +56,17 @@ class Conversions:
             parts.append(self.taken(x, part, lanes[far]))
         return Held(op.result.type.shape, x.kind, width, tuple(parts))
 
-    def renewed(self, x: Held, turn: int) -> Held:
-        return replace(x, parts=tuple(self.renewed_part(x, part, turn) for part in x.parts))
+    def opaque(self, x: Held, turn: int) -> Held:
+        return replace(x, parts=tuple(self.opaque_part(x, part, turn) for part in x.parts))
 
-    def renewed_part(self, x: Held, part: str, turn: int) -> str:
+    def opaque_part(self, x: Held, part: str, turn: int) -> str:
         """Return an opaque copy of a part, word by word, so that LLVM cannot merge it with the original."""
         bits = BITS[x.kind] * x.width
         if bits % WORD_BITS:
             return part
         words = vector(bits // WORD_BITS, "i32")
         whole = part if x.type == words else self.f.value(f"bitcast {x.type} {part} to {words}")
-        found = self.target.renewed(self.f, whole, bits // WORD_BITS, turn)
+        found = self.target.opaque(self.f, whole, bits // WORD_BITS, turn)
         return found if x.type == words else self.f.value(f"bitcast {words} {found} to {x.type}")
 
     def giver(self, of_lane: Columns) -> str:
@@ -94,9 +94,9 @@ class Conversions:
         moved = (self.target.shuffle(self.f, word, lane) for word in self.words(x, part))
         return self.part(x, moved)
 
-    def both(self, x: Held, part: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+    def both(self, x: Held, part: str, bit: int, same: Collection[int]) -> tuple[str, str]:
         """Return the parts of this lane and of the one whose number differs in one bit, in any order."""
-        pairs = [self.target.both(self.f, word, bit, alike) for word in self.words(x, part)]
+        pairs = [self.target.both(self.f, word, bit, same) for word in self.words(x, part)]
         return self.part(x, (a for a, _ in pairs)), self.part(x, (b for _, b in pairs))
 
     def words(self, x: Held, part: str) -> Iterator[str]:

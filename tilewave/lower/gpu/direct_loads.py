@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewave.ir.ops import AwaitAsync, CopyAsyncChunks
+from tilewave.ir.ops import CopyAsyncChunks, WaitAsync
 from tilewave.ir.placements import row_elements
 from tilewave.lower.gpu.memory import ArrayWindow, Chunks, GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.shared import SharedPlace
-from tilewave.lower.gpu.target import Brings
+from tilewave.lower.gpu.target import DirectLoadTarget
 from tilewave.lower.gpu.values import held, join
 from tilewave.lower.numbers import in_memory
 
@@ -27,16 +27,16 @@ MOST_WINDOWS = 4
 class DirectLoads:
     """Emits the direct-to-shared loads of one kernel."""
 
-    def __init__(self, memory: GlobalAccess, brings: Brings, lanes: int) -> None:
-        self.m, self.n, self.f, self.brings, self.lanes = memory, memory.n, memory.f, brings, lanes
+    def __init__(self, memory: GlobalAccess, direct: DirectLoadTarget, lanes: int) -> None:
+        self.m, self.n, self.f, self.direct, self.lanes = memory, memory.n, memory.f, direct, lanes
 
-    def bring(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
+    def load_direct(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
         if place.any_strides:
             self._by_hand(op, place, to)
             return
         chunk = op.shape[1] * place.bytes
         stretch = self.lanes * chunk
-        at_once = self.brings.farthest // stretch + 1
+        at_once = self.direct.farthest // stretch + 1
         through_one = rounds_of_a_window(op.shape[0], at_once)
         for r in range(op.shape[0]):
             first = r - r % through_one
@@ -47,18 +47,18 @@ class DirectLoads:
                 window = _WindowInFront(self.m, op.of_round(r), place, in_front, _round(op, first))
             far = r % at_once * stretch
             near = self.f.value(f"add i32 {window.lane_offset(_round(op, r - first))}, {window.in_front - far}")
-            self.brings.bring(self.f, where, chunk, window.token, near, window.offset, far)
+            self.direct.load_direct(self.f, where, chunk, window.token, near, window.offset, far)
 
-    def wait(self, op: AwaitAsync) -> None:
-        self.brings.await_async(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
+    def wait(self, op: WaitAsync) -> None:
+        self.direct.wait_async(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
 
-    def _place(self, op: CopyAsyncChunks, to: SharedPlace, behind: int) -> str:
+    def _place(self, op: CopyAsyncChunks, to: SharedPlace, after: int) -> str:
         """Return the shared address `behind` bytes after the beginning of a row."""
         row: OffsetNumber | int = 0
         for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
             row = at + row * extent
         assert isinstance(row, OffsetNumber)
-        number = row * (row_elements(to.memory) * to.bytes) + behind
+        number = row * (row_elements(to.memory) * to.bytes) + after
         return self.f.value(f"getelementptr i8, {self.n.target.shared_pointer} {to.pointer}, i32 {number.whole()}")
 
     def _by_hand(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
@@ -100,10 +100,10 @@ class _WindowInFront(ArrayWindow):
     """A window that begins `in_front` bytes before the first element accessed; those bytes are never accessed."""
 
     def __init__(
-        self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int, behind: tuple[int, ...]
+        self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int, after: tuple[int, ...]
     ) -> None:
         self.in_front = in_front
-        super().__init__(memory, op, place, behind)
+        super().__init__(memory, op, place, after)
 
     def _least(self, axis: int) -> int:
         """Return a lower bound of the position as a whole, tighter than that of its terms, which may subtract from a

@@ -53,7 +53,7 @@ class Exchanges:
         each, first = len(x.parts) // wide, self.number(slot)
         for i in range(wide):
             for part, where in zip(
-                x.parts[i * each :], self.places(each, x, exchange, self.behind(first, i)), strict=False
+                x.parts[i * each :], self.places(each, x, exchange, self.after(first, i)), strict=False
             ):
                 self.f.do(f"store {x.type} {part}, {self.n.target.global_pointer} {where}, align {self.bytes(x)}")
         if wide == 1:
@@ -99,7 +99,7 @@ class Exchanges:
 
     # -- where
 
-    def behind(self, slot: str, count: int) -> str:
+    def after(self, slot: str, count: int) -> str:
         return self.f.value(f"add i32 {slot}, {count}") if count else slot
 
     def places(self, count: int, x: Held, exchange: Value, slot: str) -> list[str]:

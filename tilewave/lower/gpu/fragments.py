@@ -37,7 +37,7 @@ class FragmentStore:
     op: Store
     memory: Memory
     at: tuple[Affine, ...]
-    is_turned: bool
+    is_transposed: bool
     """Whether the store transposes blocks."""
 
     @staticmethod
@@ -46,15 +46,15 @@ class FragmentStore:
         target, held = registers.target.asynchronous, op.x.type
         if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
             return None
-        is_turned = op.steps[-1][-2:] == (1, 0)
-        rest = _without_lane(registers, op, is_turned)
+        is_transposed = op.steps[-1][-2:] == (1, 0)
+        rest = _without_lane(registers, op, is_transposed)
         chunk = memory.placement.chunk if isinstance(memory.placement, (Swizzled, Panels)) else BLOCK
         whole = chunk % BLOCK == 0 and row_elements(memory) % BLOCK == 0
         if rest is None or not whole or rest[-1].divisor() % BLOCK:
             return None
-        if not _are_fragments(held.shape, op.steps, is_turned):
+        if not _are_fragments(held.shape, op.steps, is_transposed):
             return None
-        return FragmentStore(registers, target, op, memory, rest, is_turned)
+        return FragmentStore(registers, target, op, memory, rest, is_transposed)
 
     def write(self, x: Held, pointer: str) -> None:
         """Store blocks in pairs along the columns; each has another 8 rows below it."""
@@ -68,11 +68,11 @@ class FragmentStore:
                 count = 4 if j + 1 < across else 2
                 where = self.address((*which, j, 0, 0))
                 spot = f.value(f"add i32 {base}, {where.whole()}")
-                self.target.store_fragments(f, spot, list(words[first : first + count]), self.is_turned)
+                self.target.store_fragments(f, spot, list(words[first : first + count]), self.is_transposed)
 
     def address(self, register: Sequence[int]) -> OffsetNumber:
         """Return the offset in bytes of the row whose address this lane gives."""
-        row, column = self.turned_row() if self.is_turned else self.row()
+        row, column = self.transposed_row() if self.is_transposed else self.row()
         here = []
         for axis, s in enumerate(self.at):
             far = sum(i * step[axis] for i, step in zip(register, self.op.steps, strict=True))
@@ -86,7 +86,7 @@ class FragmentStore:
         """Return the row whose address this lane gives, and the first column of its block."""
         return self.of_lane("and i32 {}, 15", 15), self.of_lane("lshr i32 {}, 4", 1) * BLOCK
 
-    def turned_row(self) -> tuple[OffsetNumber, OffsetNumber]:
+    def transposed_row(self) -> tuple[OffsetNumber, OffsetNumber]:
         below = self.of_lane("lshr i32 {}, 4", 1) * BLOCK
         beside = self.registers.f.value(f"lshr i32 {self.registers.target.lane(self.registers.f)}, 3")
         right = OffsetNumber(self.registers.f, self.registers.f.value(f"and i32 {beside}, 1"), 0, 1)
@@ -97,25 +97,25 @@ class FragmentStore:
         return OffsetNumber(f, f.value(text.format(self.registers.target.lane(f))), 0, most)
 
 
-def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], is_turned: bool) -> bool:
+def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...], is_transposed: bool) -> bool:
     """Return whether registers are blocks next to each other, two rows of blocks and two neighbours, or transposed."""
     nothing = (0,) * (len(steps[0]) - 2)
     sides = ((0, BLOCK), (BLOCK, 0), (0, 1))
-    wanted = tuple((*nothing, *(side[::-1] if is_turned else side)) for side in sides)
+    wanted = tuple((*nothing, *(side[::-1] if is_transposed else side)) for side in sides)
     return shape[-2:] == (2, 2) and steps[-3:] == wanted and prod(shape) > 0
 
 
-def _without_lane(registers: Registers, op: Store, is_turned: bool) -> tuple[Affine, ...] | None:
+def _without_lane(registers: Registers, op: Store, is_transposed: bool) -> tuple[Affine, ...] | None:
     """Return the positions without lane // 4 in the row and lane % 4 · 2 in the column (swapped for transposed blocks);
     None where lanes add anything else."""
-    found, row = [], 1 if is_turned else 2
+    found, row = [], 1 if is_transposed else 2
     for axis, v in enumerate(op.at):
         s = registers.positions.of(v)
         own = {x: factor for x, factor in s.terms.items() if registers.positions.varies(x)}
-        behind = len(op.at) - axis
-        if behind == row:
+        after = len(op.at) - axis
+        if after == row:
             as_wanted = _is_lane_by_four(registers, own, FloorDiv, 1)
-        elif behind <= 2:
+        elif after <= 2:
             as_wanted = _is_lane_by_four(registers, own, Mod, 2)
         else:
             as_wanted = not own

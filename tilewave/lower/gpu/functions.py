@@ -12,7 +12,7 @@ from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
 from tilewave.ir.types import F32, DType
-from tilewave.lower.gpu.angles import turned
+from tilewave.lower.gpu.angles import rotated
 from tilewave.lower.gpu.exponents import LOG2_E, ExponentArithmetic
 from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import elementwise
@@ -68,9 +68,9 @@ def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: M
         case ir.Erf():
             return m.erf(x)
         case ir.Sin():
-            return turned(m, x, 0)
+            return rotated(m, x, 0)
         case ir.Cos():
-            return turned(m, x, 1)
+            return rotated(m, x, 1)
         case ir.Exp() | ir.Exp2() | ir.Exp2Flushed() | ir.Log() | ir.Log2() | ir.Log10():
             return m.exponential(op.name, x)
         case _:

@@ -135,7 +135,7 @@ class _Body:
         reach = ArrayWindow if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
         # After shared_memory, because direct loads decide the metadata of its loads.
-        self.brought = self.bringing()
+        self.direct_loads = self.make_direct_loads()
         self.async_ops = (
             AsynchronousOps(target.asynchronous, self.registers, kernel, self.places, self.allot)
             if target.asynchronous
@@ -143,13 +143,13 @@ class _Body:
         )
         self.exchanges = Exchanges(target.asynchronous, self.registers, kernel) if target.asynchronous else None
 
-    def bringing(self) -> DirectLoads | None:
+    def make_direct_loads(self) -> DirectLoads | None:
         """Return the direct-to-shared loads, if any; the kernel waits for them, so LLVM must not insert waits."""
-        brings = self.target.brings
-        if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
+        direct = self.target.direct
+        if direct is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
-        self.shared_memory.note = brings.read_note
-        return DirectLoads(self.global_memory, brings, self.kernel.lanes)
+        self.shared_memory.note = direct.read_note
+        return DirectLoads(self.global_memory, direct, self.kernel.lanes)
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -166,7 +166,7 @@ class _Body:
         flags = [*self.target.flags(), self.lines.flag]
         numbered = [f"!{i} = {flag}" for i, flag in enumerate(flags)]
         named = f"!llvm.module.flags = !{{{', '.join(f'!{i}' for i in range(len(flags)))}}}"
-        notes = self.brought.brings.notes if self.brought else ()
+        notes = self.direct_loads.direct.notes if self.direct_loads else ()
         return "\n".join([str(self.module), named, *numbered, *notes, self.lines.metadata()])
 
     def argument(self, v: Value) -> None:
@@ -238,7 +238,7 @@ class _Body:
         a, b, acc = (self.registers.vector(v) for v in (op.a, op.b, op.acc))
         self.registers.vectors[op.result] = multiply(self.f, self.target, op, a, b, acc)
 
-    def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.GroupProduct | ir.Agree) -> None:
+    def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.Wgmma | ir.Agree) -> None:
         if self.async_ops is None:
             raise NotImplementedError(f"{op.loc}: this machine cannot do {op.name}")
         self.async_ops.op(op, self.leader)
@@ -256,17 +256,17 @@ class _Body:
             case ir.Barrier() if self.async_ops:
                 self.async_ops.barrier(op)
             case ir.Barrier(over="global"):
-                self.target.await_memory(self.f)
+                self.target.wait_memory(self.f)
                 self.target.barrier(self.f)
-            case ir.Barrier() if self.brought and op in self.transits:
+            case ir.Barrier() if self.direct_loads and op in self.transits:
                 if op in self.turnovers:
-                    self.target.await_stores(self.f)
-                self.brought.brings.meet(self.f)
+                    self.target.wait_stores(self.f)
+                self.direct_loads.direct.meet(self.f)
             case ir.Meet():
                 self.target.barrier(self.f)
             case ir.Barrier():
                 if self.handovers.around_a_loop(op):
-                    self.target.await_stores(self.f)
+                    self.target.wait_stores(self.f)
                 self.target.barrier(self.f)
             case ir.Priority(level):
                 self.target.priority(self.f, level)
@@ -274,8 +274,8 @@ class _Body:
                 self.target.keep_order(self.f)
             case ir.InstructionGroup(kind, count):
                 self.target.together(self.f, kind, count)
-            case ir.AwaitLoads():
-                self.target.await_loads(self.f)
+            case ir.WaitLoads():
+                self.target.wait_loads(self.f)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
@@ -347,14 +347,14 @@ class _Body:
             return takes_blocks(self.global_memory, op, place, op.result.type.shape)
         return is_quicker_in_blocks(self.global_memory, op, place)
 
-    def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
-        assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
-        if isinstance(op, ir.AwaitAsync):
-            self.brought.wait(op)
+    def load_direct(self, op: ir.CopyAsyncChunks | ir.WaitAsync) -> None:
+        assert self.direct_loads is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
+        if isinstance(op, ir.WaitAsync):
+            self.direct_loads.wait(op)
             return
         place, to = self.places[op.memory], self.places[op.to]
         assert isinstance(place, GlobalPlace) and isinstance(to, SharedPlace)
-        self.brought.bring(op, place, to)
+        self.direct_loads.load_direct(op, place, to)
 
     def from_memory(self, x: Held, v: Value) -> Held:
         """Return x as held in registers: booleans are bytes in memory and bits in registers."""
@@ -455,14 +455,14 @@ class _Body:
 VECTORS: tuple[type[Op], ...] = (
     ir.Broadcast,
     ir.Permute,
-    ir.Part,
+    ir.ExtractSlice,
     ir.Concatenate,
     ir.Rearrange,
     ir.Shuffle,
     ir.ReduceRegisters,
     ir.ReduceLanes,
     ir.ReduceHalves,
-    ir.Renew,
+    ir.OpaqueCopy,
     ir.Below,
     ir.Ramp,
     ir.Unset,
@@ -478,8 +478,8 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     **dict.fromkeys((ir.Load, ir.LoadTransposed, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),
     ir.Allocate: _Body.allocate,
     ir.Overlay: _Body.overlay,
-    **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
-    **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.GroupProduct, ir.Agree), _Body.asynchronous),
+    **dict.fromkeys((ir.CopyAsyncChunks, ir.WaitAsync), _Body.load_direct),
+    **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.Wgmma, ir.Agree), _Body.asynchronous),
     **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver, ir.TakeOverAll), _Body.exchange),
     **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
     ir.Loop: _Body.repeat,
@@ -534,13 +534,13 @@ def _stored(kernel: Kernel) -> set[Value]:
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
     # LLVM assumes that no other pointer writes the memory of a `noalias` one, from the function's entry on, and keeps
     # loaded values across barriers; so arrays that are also stored, or written by an earlier kernel (PDL), have none.
-    starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
+    uses_pdl = any(isinstance(op, ir.WaitPriorLaunch) for op in walk(kernel.body))
     loaded = {v for op in walk(kernel.body) for v in op.read}
     shared_with_others = loaded & _stored(kernel)
     found: list[Typed] = []
     for v in kernel.body.args:
         if isinstance(v.type, Memory):
-            alone = "" if starts_early or v in shared_with_others else " noalias"
+            alone = "" if uses_pdl or v in shared_with_others else " noalias"
             found.append((f"{target.global_pointer}{alone}", f"%{v.name}"))
             found += [("i64", f"%{v.name}.{axis}") for axis in range(v.type.rank)]
         else:

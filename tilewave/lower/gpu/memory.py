@@ -323,11 +323,11 @@ class ArrayWindow:
         memory: GlobalAccess,
         op: Load | Store | CopyAsyncChunks,
         place: GlobalPlace,
-        behind: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
     ) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
-        behind = behind or (0,) * len(op.at)
-        self.sums = [self.n.positions.of(v).plus(step) for v, step in zip(op.at, behind, strict=True)]
+        after = after or (0,) * len(op.at)
+        self.sums = [self.n.positions.of(v).plus(step) for v, step in zip(op.at, after, strict=True)]
         self.lane = [self._lane_part(s) for s in self.sums]
         self.inner = len(self.sums) - 1
         self.stepping = [self._loop_part(axis) for axis in range(len(self.sums))]
@@ -369,8 +369,8 @@ class ArrayWindow:
             for axis in range(len(self.sums))
         ]
         beyond = tuple(self._beyond(axis) + span[axis] for axis in range(len(self.sums)))
-        brings = isinstance(self.op, CopyAsyncChunks)
-        grain = shape[-1] * self.place.bytes if brings else 1
+        direct = isinstance(self.op, CopyAsyncChunks)
+        grain = shape[-1] * self.place.bytes if direct else 1
         self.m.note(
             Reach(
                 self.place.name,
@@ -378,7 +378,7 @@ class ArrayWindow:
                 tuple(far),
                 grain,
                 beyond if self.place.memory.is_open else (),
-                shape[-1] if brings and self.place.is_open(self.inner) else 1,
+                shape[-1] if direct and self.place.is_open(self.inner) else 1,
             )
         )
 

@@ -31,13 +31,13 @@ from tilewave.ir.ops import (
     LessEqual,
     Loop,
     Mul,
+    OpaqueCopy,
     Permute,
     Ramp,
     Rearrange,
     ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
-    Renew,
     Select,
     Shuffle,
     Sub,
@@ -111,7 +111,7 @@ class LaneRanges:
             case Ramp(steps):
                 ends = [step * (n - 1) for step, n in zip(steps, op.result.type.shape, strict=True)]
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
-            case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x) | Renew(x):
+            case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x) | OpaqueCopy(x):
                 return self.of(x)
             case ReduceRegisters(x, how=how) | ReduceLanes(x, how=how) | ReduceHalves(x, how=how):
                 return self.of(x) if how in ("max", "min") else ANY

@@ -109,7 +109,7 @@ class Registers:
             case ir.Permute(x, axes):
                 places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
                 return rearranged(self.f, self.vector(x), shape, places.transpose(axes))
-            case ir.Part(x, axis, first):
+            case ir.ExtractSlice(x, axis, first):
                 places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
                 taken = places.take(range(first, first + shape[axis]), axis)
                 return picked(self.f, self.vector(x), shape, taken)
@@ -121,8 +121,8 @@ class Registers:
                 return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
             case ir.Below():
                 return self.below(op)
-            case ir.Renew(x, turn):
-                return Conversions(self.f, self.target).renewed(self.resized_vector(x, kind), turn)
+            case ir.OpaqueCopy(x, turn):
+                return Conversions(self.f, self.target).opaque(self.resized_vector(x, kind), turn)
             case ir.ReduceRegisters(x) | ir.ReduceLanes(x) | ir.ReduceHalves(x):
                 return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:

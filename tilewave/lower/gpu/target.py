@@ -56,7 +56,7 @@ class Float8Pairs(Protocol):
         ...
 
 
-class Brings(Protocol):
+class DirectLoadTarget(Protocol):
     """Loads from global directly into shared memory, and the metadata that LLVM needs for them."""
 
     @property
@@ -74,13 +74,13 @@ class Brings(Protocol):
         """The metadata definitions that `read_note` refers to."""
         ...
 
-    def bring(
+    def load_direct(
         self, f: LlvmFunction, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
     ) -> None:
         """Load a chunk per lane, with `far` added to the offset in the window and to `place`."""
         ...
 
-    def await_async(self, f: LlvmFunction, pending: int) -> None:
+    def wait_async(self, f: LlvmFunction, pending: int) -> None:
         """Wait until at most `pending` instructions are in flight."""
         ...
 
@@ -132,7 +132,7 @@ class LaneTarget(Protocol):
         """Return the 32 bits of `word` in another lane of this wave."""
         ...
 
-    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+    def opaque(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
         """Return an opaque copy of words: LLVM cannot merge it with the original or with copies of another `turn`."""
         ...
 
@@ -140,7 +140,7 @@ class LaneTarget(Protocol):
         """Return the 32 bits of the lane whose number differs in one bit."""
         ...
 
-    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+    def both(self, f: LlvmFunction, word: str, bit: int, same: Collection[int]) -> tuple[str, str]:
         """Return the 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose
         numbers differ in the bits `alike` have equal words."""
         ...
@@ -155,11 +155,11 @@ class LaneTarget(Protocol):
         """Order shared memory within a wave: stores before are visible to its lanes after."""
         ...
 
-    def await_stores(self, f: LlvmFunction) -> None:
+    def wait_stores(self, f: LlvmFunction) -> None:
         """Wait until this wave's stores to shared memory are complete."""
         ...
 
-    def await_memory(self, f: LlvmFunction) -> None:
+    def wait_memory(self, f: LlvmFunction) -> None:
         """Wait until this wave's loads and stores, to shared and to global memory, are complete."""
         ...
 
@@ -175,7 +175,7 @@ class LaneTarget(Protocol):
         """Make LLVM's scheduler place the next `count` instructions of a kind here."""
         ...
 
-    def await_loads(self, f: LlvmFunction) -> None:
+    def wait_loads(self, f: LlvmFunction) -> None:
         """Wait until this wave's loads from global memory are complete."""
         ...
 
@@ -194,7 +194,7 @@ class LaneTarget(Protocol):
         ...
 
     @property
-    def brings(self) -> Brings | None:
+    def direct(self) -> DirectLoadTarget | None:
         """The loads directly into shared memory; None where the target has none."""
         ...
 

@@ -89,24 +89,24 @@ class _Chunk:
         f, p, size = self.f, self.p, self.p.place.bytes
         if any(p.m.is_never_there(p.op, axis, step) for axis, step in enumerate(self.at)):
             return "zeroinitializer"
-        first, behind = self._inside()
+        first, after = self._inside()
         own = p.pointer(self.at)
         low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
-        far = f.value(f"sub i32 {self._times(behind, size)}, 1")
+        far = f.value(f"sub i32 {self._times(after, size)}, 1")
         high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
-        condition = self._some_inside(first, behind)
+        condition = self._some_inside(first, after)
         if condition and isinstance(p.op, LoadUnaligned):
             # Almost all lanes of a copy load something, and have few registers. The array's first element can always
             # be loaded, and discarded.
             low, high = (
                 f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
             )
-            behind = f.value(f"select i1 {condition}, i32 {behind}, i32 0")
+            after = f.value(f"select i1 {condition}, i32 {after}, i32 0")
             condition = ""
         words = [word for x in (low, high) for word in self._block(x, condition)]
         address = f.value(f"ptrtoint {p.kind} {own} to i64")
         begin = f.value(f"trunc i64 {address} to i32")
-        return self._joined(self._within(self._shifted(words, begin), first, behind))
+        return self._joined(self._within(self._shifted(words, begin), first, after))
 
     def _inside(self) -> tuple[str, str]:
         """Return the first element inside its row and the end of those inside, relative to the chunk."""
@@ -116,18 +116,18 @@ class _Chunk:
         place = p.sums[p.inner].plus(self.at[-1])
         position = p.n.sum(place, 32)
         left = f.value(f"sub i32 {p.m.extent(p.place, p.inner, 32)}, {position}")
-        behind = f.call("i32", "llvm.smin.i32", [("i32", left), ("i32", str(self.width))])
+        after = f.call("i32", "llvm.smin.i32", [("i32", left), ("i32", str(self.width))])
         if bounds(place, p.n.positions)[0] >= 0:
-            return "0", behind
+            return "0", after
         before = f.value(f"sub i32 0, {position}")
-        return f.call("i32", "llvm.smax.i32", [("i32", before), ("i32", "0")]), behind
+        return f.call("i32", "llvm.smax.i32", [("i32", before), ("i32", "0")]), after
 
-    def _some_inside(self, first: str, behind: str) -> str:
+    def _some_inside(self, first: str, after: str) -> str:
         """Return whether an element of the chunk is inside; "" if one always is."""
         f, p = self.f, self.p
         truths = [p.is_inside(axis, self.at[axis]) for axis in p.op.guard if axis != p.inner]
         if p.inner in p.op.guard:
-            truths.append(f.value(f"icmp sgt i32 {behind}, 0"))
+            truths.append(f.value(f"icmp sgt i32 {after}, 0"))
         if first != "0":
             truths.append(f.value(f"icmp slt i32 {first}, {self.width}"))
         truths += filter(None, (p.m.is_there(p.op, axis, step) for axis, step in enumerate(self.at)))
@@ -166,12 +166,12 @@ class _Chunk:
             for low, high in pairwise(words[: WORDS + 1])
         ]
 
-    def _within(self, words: list[str], first: str, behind: str) -> list[str]:
+    def _within(self, words: list[str], first: str, after: str) -> list[str]:
         """Return the words with 0 where the chunk is outside."""
         f, size = self.f, self.p.place.bytes
         found = words
-        if behind.startswith("%"):
-            found = [f.value(f"and i32 {x}, {m}") for x, m in zip(found, self._masks(behind, size), strict=True)]
+        if after.startswith("%"):
+            found = [f.value(f"and i32 {x}, {m}") for x, m in zip(found, self._masks(after, size), strict=True)]
         if first != "0":
             outside = self._masks(first, size)
             kept = [f.value(f"xor i32 {m}, -1") for m in outside]
@@ -187,8 +187,8 @@ class _Chunk:
             some = f.call("i32", "llvm.smax.i32", [("i32", left), ("i32", "0")])
             most = f.call("i32", "llvm.umin.i32", [("i32", some), ("i32", "32")])
             wide = f.value(f"zext i32 {most} to i64")
-            behind = f.value(f"shl i64 -1, {wide}")
-            low = f.value(f"trunc i64 {behind} to i32")
+            after = f.value(f"shl i64 -1, {wide}")
+            low = f.value(f"trunc i64 {after} to i32")
             found.append(f.value(f"xor i32 {low}, -1"))
         return found
 

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tilewave.forks import IMPORTING
-from tilewave.runtime.native.alike import call_alike, lie
 from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
+from tilewave.runtime.native.replay import layout, replay_call
 from tilewave.runtime.native.steps import INTRINSICS, evaluate
 
 _FAST_CALL = 0x80
@@ -44,10 +44,10 @@ class Engine(NamedTuple):
     """A record of `CALL`, arrays and numbers by their address, with room for a program, a device and a stream."""
     call: _MethodDefinition
     """call(arrays, numbers) of a record of `CALL`."""
-    lie: _MethodDefinition
+    layout: _MethodDefinition
     """lie(arrays, grad) of a record of `READER`."""
-    call_alike: _MethodDefinition
-    """call_alike(arrays[, numbers]) of a record of `ALIKE`."""
+    replay_call: _MethodDefinition
+    """replay_call(arrays[, numbers]) of a record of `ALIKE`."""
     memory: Any
     """What holds it."""
 
@@ -66,9 +66,9 @@ def engine() -> Engine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    parts = (evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, lie, call_alike)
+    parts = (evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call)
     builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
-    for name in ("evaluate", "make_launch", "make_call", "call", "lie", "call_alike"):
+    for name in ("evaluate", "make_launch", "make_call", "call", "lie", "replay_call"):
         builder.export_symbol(name)
     compiler = llvm.create_lljit_compiler(machine)
     library = builder.link(compiler, "host_engine")
@@ -79,6 +79,6 @@ def engine() -> Engine:
         ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
         _MethodDefinition(b"lie", library["lie"], _FAST_CALL, None),
-        _MethodDefinition(b"call_alike", library["call_alike"], _FAST_CALL, None),
+        _MethodDefinition(b"replay_call", library["replay_call"], _FAST_CALL, None),
         (compiler, library),
     )

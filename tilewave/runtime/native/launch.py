@@ -47,7 +47,7 @@ def _filled() -> str:
   store i32 %side1, ptr %side1.to
   store i32 %side2, ptr %side2.to
   %late = icmp eq i64 %grid3, 0
-  %fewer = select i1 %late, i64 %starts_early, i64 0
+  %fewer = select i1 %late, i64 %uses_pdl, i64 0
   %count = sub i64 %attributes, %fewer
   %count.32 = trunc i64 %count to i32
   %stream.to = getelementptr i8, ptr %config, i64 {_CONFIG_STREAM}

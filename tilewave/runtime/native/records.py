@@ -14,7 +14,7 @@ PROGRAM = ("given", "constants", "*constant_words", "steps", "*step_words")
 LAUNCH = (
     *("*program", "numbers", "inputs", "fixed", "*fixed_words"),
     *("*image", "frame_bytes", "stores_at", "stores", "*stored", "pointers_at", "parameters", "*parameters_at"),
-    *("config_at", "attributes_at", "attributes", "starts_early", "*grid", "maps", "*encodings"),
+    *("config_at", "attributes_at", "attributes", "uses_pdl", "*grid", "maps", "*encodings"),
     *("*function", "*context", "*launch", "*get_current", "*push", "*pop", "*encode"),
 )
 """A launch: its program, what it is filled with beside the numbers of a call, its frame, and the driver's functions."""
@@ -31,7 +31,7 @@ CALL = (
     *("*launches", "*is_capturing", "*reader"),
 )
 """A kernel's calls: its arrays, the program that looks at them, and its launches by what that finds."""
-ALIKE = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
+REPLAY = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
 """A call of arrays that lie as others did: where their addresses go among the words of that, and on which device."""
 READER = ("*tensor", "*parameter", "*look", "*stream", "*requires_grad", "*is_neg", "device")
 """How torch's tensors are read."""
@@ -67,7 +67,7 @@ def _word(value: Any) -> int:
     return value.address if isinstance(value, NativeRecord) else ctypes.addressof(value)
 
 
-def room_for_maps(rank: int) -> Any:
+def memory_for_maps(rank: int) -> Any:
     """Where maps of so many axes are kept: each with its array's address, its sizes and its strides."""
     return words([], (1 + 2 * rank + MAP_WORDS) << KEPT_BITS)
 

@@ -1,0 +1,73 @@
+"""Operands that do not stay in L2: neighbouring SMs should request them at the same time.
+
+Requests of neighbouring SMs for one line are merged on their way to L2 (`Merging` in `machine/description.py`).
+Consecutive workgroups of a launch run on neighbouring SMs: an H200 fills one GPC before the next. But with programmatic
+dependent launch each workgroup takes whichever SM becomes free while the previous kernel still runs, so neighbours are
+scattered over the chip. Lines that L2 keeps are then requested more often, which costs little; lines that it does not
+keep are loaded from memory more often.
+
+So such kernels start when the previous one has ended. On an H200, without PDL compared with PDL, launch after launch:
+
+| | faster by |
+|---|---|
+| 96x4096x14336 (48x64), 192x8192x8192 (96x128), 128x8192x8192 (64x128) | 23, 12, 21 % |
+| 256x4096x4096 (64x128), 256x4096x14336 (64x128) | 26, 8 % |
+| 512x4096x4096 (128x128), 512x8192x8192 (128x256), 512x512x65536 with split-K of 8 | 3, 2, 18 % |
+| 2048³ (128x256), 1024³ (128x64), whose operands L2 keeps | -2, -7 % |
+| 128x14336x4096 (128x112), no tile of which is loaded twice | -2 % |
+
+Neighbours could also multicast such tiles, as for unaligned rows (`multicast_loads`). With PDL that is 4 to 17 %
+faster; but clusters are distributed over the GPCs in turn, so fewer of their requests merge, and none of these was
+faster than without clusters and without PDL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from tilewave.analysis.packing import TileLoads, operand_reads
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import Memory
+from tilewave.machine.cards import STANDING_FOR
+from tilewave.machine.chips import Chip
+from tilewave.machine.description import Machine
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Arrays that L2 cannot keep, and the dynamic sizes for which this holds."""
+
+    arrays: frozenset[str] = frozenset()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTHING_STREAMED = Streamed()
+
+
+def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
+    """Return the operands that L2 cannot keep, for a kernel whose tiles all run at once, at sizes such as these."""
+    card = STANDING_FOR.get(chip.name)  # None for a user's chip, whose L2 is unknown
+    shapes = _shapes(kernel, sizes)
+    if card is None or TileLoads.of(kernel).tiles(shapes) > card.units:
+        return NOTHING_STREAMED
+    arrays = {op.memory.name: op.memory.type for op in operand_reads(kernel) if op.memory.name in shapes}
+    large = frozenset(name for name, kind in arrays.items() if streams(prod(shapes[name]) * kind.dtype.bytes, card))
+    return Streamed(large, dict(sizes)) if large else NOTHING_STREAMED
+
+
+def streams(array_bytes: float, card: Machine) -> bool:
+    """Return whether an array exceeds an L2 partition, which caches what its SMs read, and requests can merge."""
+    return card.merging is not None and array_bytes > card.l2.bytes // card.l2.partitions
+
+
+def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all arrays, without workgroup memories; nothing where a dynamic size has no value."""
+    found: dict[str, tuple[int, ...]] = {}
+    for v in kernel.body.args:
+        if isinstance(v.type, Memory):
+            if any(isinstance(n, str) and n not in sizes for n in v.type.extents):
+                return {}
+            found[v.name] = tuple(sizes[n] if isinstance(n, str) else n for n in v.type.extents)
+    return found

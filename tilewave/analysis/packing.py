@@ -1,0 +1,178 @@
+"""When unaligned arrays, whose rows TMA cannot load, are worth a packed copy.
+
+Lanes that load such tiles themselves use narrow loads, and every workgroup loads them again: the cost grows with the
+bytes that all workgroups load together. Packing each array once costs the launches of the copies and one more read and
+write of the array: much, where workgroups read it only once anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Elementwise, Mma, Read, Write
+from tilewave.ir.placements import is_one_row
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+
+LEAST_BYTES = 512 << 10
+"""The fewest bytes loaded by all workgroups for which packing pays. On an H200 a packing launch takes 2 µs and what its
+bytes need; lanes that load tiles of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256
+of a product of 83x1025x347, 1.3 MB in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
+LEAST_PRODUCTS = 56
+"""The fewest products per packed element, where lanes could load the element unpacked. On an H200, 128 matrix products
+with fewer took 0.90 to 2.38 times as long with packing as with lanes, each with its best tile, two of them less than 1
+(1.3 in the mean from 20 on, 1.6 below); seven with more, of 70 to 147 rows or columns, 0.73 to 0.93 times."""
+
+
+def copies_pay(loaded_bytes: float, products: float, in_place: float) -> bool:
+    """Return whether packing pays, for the bytes that all workgroups load, the products of two elements, and the
+    elements to be packed that lanes could load unpacked (`in_place`)."""
+    return loaded_bytes >= LEAST_BYTES and products >= LEAST_PRODUCTS * in_place
+
+
+@dataclass(frozen=True)
+class TileRead:
+    """A tile of an array: the workgroup's loop runs along axis `walked`, the axes of `cut` are tiled."""
+
+    array: str
+    cut: tuple[tuple[int, int], ...]
+    """Axes, and the tile's extent along each."""
+    walked: int
+    element_bytes: int
+
+    def bytes(self, shape: Sequence[int]) -> int:
+        """Return how many bytes a workgroup loads of an array of this shape; tiles end with the array."""
+        return prod(min(n, shape[axis]) for axis, n in self.cut) * shape[self.walked] * self.element_bytes
+
+
+@dataclass(frozen=True)
+class TileLoads:
+    """What workgroups load of a kernel's arrays: for each tile written, whole rows of its operands."""
+
+    reads: tuple[TileRead, ...]
+    writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    """For each array that is written, the axes of a tile and its extent along each."""
+
+    @staticmethod
+    def of(kernel: Kernel) -> TileLoads:
+        reads, writes = [], []
+        for op in walk(kernel.body):
+            match op:
+                case Write(tile, memory):
+                    writes.append((memory.name, tuple(zip(op.axes, tile.type.shape, strict=True))))
+                case Read(memory) if op.result.type.rank > 1:
+                    *cut, (walked, _) = zip(op.axes, op.result.type.shape, strict=True)
+                    reads.append(TileRead(memory.name, tuple(cut), walked, memory.type.dtype.bytes))
+                case _:
+                    pass  # it moves no tile of an array
+        return TileLoads(tuple(reads), tuple(writes))
+
+    def are_worth_it(self, shapes: Mapping[str, Sequence[int]], in_place: Container[str] = ()) -> bool:
+        """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked."""
+        elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place)
+        return copies_pay(self._bytes(shapes), self._products(shapes), elements)
+
+    def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Return the products of two elements: the elements written times the depth."""
+        written = sum(prod(shapes[name]) for name, _ in self.writes if name in shapes)
+        return written * max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)
+
+    def _bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Return the bytes that all workgroups load."""
+        return self.tiles(shapes) * sum(read.bytes(shapes[read.array]) for read in self._of(shapes))
+
+    def _of(self, shapes: Mapping[str, Sequence[int]]) -> list[TileRead]:
+        """Return the reads of arrays; reads of workgroup memory are left out."""
+        return [read for read in self.reads if read.array in shapes]
+
+    def tiles(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Return how many tiles are written to arrays of these shapes."""
+        return max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
+
+
+def unaligned_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
+    """Return the operands of static size that are worth packing, because their row stride is unaligned."""
+    memories = _arrays(kernel)
+    if any(kind.is_open for kind in memories.values()):
+        return ()
+    taken = {op.memory.name for op in operand_reads(kernel)}
+    apart = {name: m for name, m in memories.items() if name in taken and not is_one_row(m)}
+    odd = [name for name, m in apart.items() if m.shape[-1] * m.dtype.bytes % grain_bytes]
+    return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
+
+
+def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
+    """Return whether calls use these operands of static size unpacked, unless packed copies already exist."""
+    return bool(odd) and not _known_to_be_worth_it(kernel, odd)
+
+
+def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
+    """Return the MMA operands worth transposing: the instruction wants their dtype along K, and their rows are not.
+
+    Operands of dynamic size are included: each call decides between a transposed copy and loads by lanes.
+    """
+    memories = _arrays(kernel)
+    found = tuple(name for name in _read_across(kernel) if memories[name].dtype.name in along_depth)
+    is_open = any(kind.is_open for kind in memories.values())
+    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+
+
+def single_columns(kernel: Kernel) -> tuple[str, ...]:
+    """Return the MMA operands that are one column each: in memory a column is a contiguous row along K."""
+    memories = _arrays(kernel)
+    columns = (name for name in _read_across(kernel) if memories[name].extents[-1] == 1)
+    return tuple(name for name in columns if memories[name].rank == 2 and not memories[name].is_open)
+
+
+def _read_across(kernel: Kernel) -> tuple[str, ...]:
+    """Return the arrays that only MMAs use, and that are always read across their rows."""
+    memories, users = _arrays(kernel), _users(kernel)
+    reads: dict[str, list[bool]] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Read) and op.memory.name in memories:
+            last = memories[op.memory.name].rank
+            transposed = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
+            alone = all(isinstance(user, Mma) for user in users.get(op.result, ()))
+            reads.setdefault(op.memory.name, []).append(transposed and alone)
+    return tuple(name for name in memories if all(reads.get(name, [False])))
+
+
+def operand_reads(kernel: Kernel) -> list[Read]:
+    """Return the reads of tiles that are MMA operands, or from which operands are computed elementwise."""
+    users = _users(kernel)
+    return [op for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)]
+
+
+def _arrays(kernel: Kernel) -> dict[str, Memory]:
+    return {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+
+
+def _users(kernel: Kernel) -> dict[Value, list[Op]]:
+    """Return the ops that use each value."""
+    found: dict[Value, list[Op]] = {}
+    for op in walk(kernel.body):
+        for v in op.operands:
+            found.setdefault(v, []).append(op)
+    return found
+
+
+def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
+    """Return whether a value, or what is computed from it elementwise, is an MMA operand."""
+    for user in users.get(v, ()):
+        if isinstance(user, Mma) and v in (user.a, user.b):
+            return True
+        if isinstance(user, Elementwise) and _feeds_product(user.result, users):
+            return True
+    return False
+
+
+def _known_to_be_worth_it(kernel: Kernel, in_place: Container[str] = ()) -> bool:
+    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()}, in_place)
+
+
+def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:
+    """Return how many tiles cover an array."""
+    return prod(-(-n // tile.get(axis, 1)) for axis, n in enumerate(shape))

@@ -1,0 +1,85 @@
+"""Dead code elimination (DCE)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Loop, While, Yield
+from tilewave.ir.rewrite import rewrite, uses, walk
+
+
+def eliminate_dead_code(kernel: Kernel) -> Kernel:
+    """Return the kernel without ops that have no effect and unused results, and without unused values of loops."""
+    ops, used = list(walk(kernel.body)), uses(kernel)
+    idle = any(not used[v] for op in ops if isinstance(op, (Loop, While)) for v in op.results)
+    needed = _needed(ops) if idle else None
+    for op in reversed(ops):  # backwards, so that ops used only by dropped ones are dropped in the same pass
+        if not _stays(op, used):
+            used.subtract(op.operands)
+
+    def drop(op: Op) -> list[Op] | None:
+        stays = _stays(op, used)
+        if stays and needed is not None and isinstance(op, (Loop, While)):
+            return [_carrying_only(op, needed)]
+        return None if stays else []
+
+    smaller = rewrite(kernel, drop)
+    return kernel if smaller is kernel else eliminate_dead_code(smaller)
+
+
+def _stays(op: Op, used: Counter[Value]) -> bool:
+    return op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
+
+
+def _needed(ops: Sequence[Op]) -> set[Value]:
+    """Return the values that effects depend on; a carried value that only computes its own next value is not needed."""
+    ops = ops[::-1]
+    ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
+    needed: set[Value] = set()
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in ops:
+            if isinstance(op, (Loop, While)):
+                needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
+                needed.update((op.trips,) if isinstance(op, Loop) else ())
+            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
+                needed.update(op.operands)
+    return needed
+
+
+def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
+    """Return for each carried value of a loop: its result, names inside, what is yielded, and its initial value."""
+    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
+    return list(zip(op.results, *inside, op.body.ops[-1].operands, op.init, strict=True))
+
+
+def _carrying_only(op: Loop | While, needed: set[Value]) -> Op:
+    kept = [result in needed for result in op.results]
+
+    def some(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(compress(values, kept))
+
+    if all(kept):
+        return op
+    *ops, end = op.body.ops
+    ends = Yield(some(end.operands), loc=end.loc)
+    own = () if isinstance(op, While) else op.body.args[:1]
+    body = Block((*own, *some(op.body.args[len(own) :])), (*ops, ends))
+    smaller = replace(op, init=some(op.init), body=body, results=some(op.results))
+    if isinstance(smaller, While):
+        return replace(smaller, condition=replace(smaller.condition, args=some(smaller.condition.args)))
+    return smaller
+
+
+def _has_effect(op: Op) -> bool:
+    return isinstance(op, (Loop, While)) and any(_effect_inside(b) for b in op.blocks)
+
+
+def _effect_inside(block: Block) -> bool:
+    from_here = (o for o in block.ops[:-1])
+    return any(o.has_effect or _has_effect(o) for o in from_here)

@@ -1,0 +1,153 @@
+"""Split-K: workgroups compute the splits of a sum in parallel, and one of them adds up the partial sums.
+
+    kernel {workgroups = 8}                          kernel {workgroups = 32}
+      %sum = loop(%steps, [%zero]) {split = 4}  →      %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
+      write(%sum, %c, …)                               loop(‹1 but for the first part›)  { hand_over(%part, …) }
+                                                       %sum = loop(‹3 for the first part›, [%part]) { take_over(…) }
+                                                       loop(‹1 for the first part›) { write(%sum, %c, …) }
+
+Neighbours have the same split of different tiles, so that operands they share are in the cache when the second one
+loads them: of T tiles in P splits, workgroup w has split (w // T + 1) % P of tile w % T. The first split comes last,
+and adds all others in order: ((split 0 + split 1) + split 2) + …, whichever is ready first, so results are
+deterministic. No workgroup waits for one that starts later.
+
+Where there are more tiles than the machine needs, each workgroup computes all splits of a tile in sequence, and stores
+its running sum in a slot while it computes the next split: results are bit-identical. With dynamic shapes, the launch
+chooses between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewave.analysis.scattered_split_k import ScatteredSplits, slices_of
+from tilewave.analysis.shared_tiles import Sharing, TileProgram, Turn
+from tilewave.analysis.splits import tiles_of
+from tilewave.ir.build import Number
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Loop
+from tilewave.ir.remarks import Left
+from tilewave.ir.rewrite import walk
+from tilewave.ir.split_steps import steps_of_a_split
+from tilewave.mapping import smaller
+
+ROUNDS = 2
+"""The most waves of splits that workgroups share: with more, tiles alone keep the machine busy, and each workgroup
+computes all splits of its tiles."""
+
+
+@dataclass(frozen=True)
+class SplitK:
+    """`workgroups`: as many as run at once."""
+
+    workgroups: int
+
+    def __repr__(self) -> str:
+        return f"SplitK({self.workgroups})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        if not any(isinstance(op, Loop) and op.split > 1 for op in walk(kernel.body)):
+            return kernel
+        try:
+            program = TileProgram.of(kernel)
+        except Left as why:
+            return kernel.with_remarks(why.remarks)
+        found = _Parts(kernel, program, self.workgroups)
+        slices = slices_of(program, found.parts) if found.shares is True and isinstance(program.steps, int) else 1
+        return (ScatteredSplits(kernel, program, found.parts, slices) if slices > 1 else found).kernel()
+
+
+@dataclass(frozen=True)
+class _Item:
+    """The work of a workgroup in a turn: a split of a tile."""
+
+    tile: Number
+    part: Number
+    takes: Number
+    """How many partial sums it adds to its own."""
+    ends: Number
+    """Whether the tile is complete afterwards."""
+
+
+class _Parts(Sharing):
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int) -> None:
+        self.at_once, self.parts = at_once, tile.loop.split
+        exact = isinstance(tile.steps, int) and tile.steps % self.parts == 0
+        self.runs_on = exact or tile.ends_in_zeros
+        super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0)
+        self.tiles = tiles_of(kernel, self.builder)
+        self.most = ROUNDS * at_once // (self.parts - 1)
+        """The largest number of tiles that are shared, so that there are slots for all."""
+        self.shares = self.tiles <= self.most
+        """Whether workgroups share tiles: a bool, or a scalar of the launch."""
+        self.slots = self.slots_needed()
+
+    def slots_needed(self) -> int:
+        if not isinstance(self.shares, bool):
+            return max(self.at_once, self.most * (self.parts - 1))
+        slots: int = self.tiles * (self.parts - 1) if self.shares else min(self.tiles, self.at_once)
+        return slots
+
+    def kernel(self) -> Kernel:
+        self.prepare()
+        if self.shares is True:
+            self.one_item(self.shared())
+        else:
+            self.in_turns(self.either(lambda: 1, self.turns).value)
+        grid = self.either(lambda: self.tiles * self.parts, lambda: smaller(self.tiles, self.at_once))
+        return self.finished(grid if isinstance(grid, int) else grid.value.name)
+
+    def turns(self) -> Any:
+        """Return the turns of a workgroup that computes all splits of its tiles."""
+        return (self.tiles + (self.at_once - 1) - self.own) // self.at_once * self.parts
+
+    def compute(self, count: Number) -> None:
+        if self.shares is False:
+            self.one_item(self.alone(count))
+            return
+        pairs = zip(vars(self.shared()).values(), vars(self.alone(count)).values(), strict=True)
+        self.one_item(_Item(*(self.shares.choose(a, b) for a, b in pairs)))
+
+    def shared(self) -> _Item:
+        """Return the split of a shared tile: later splits start first, and go to the workgroup of the first split."""
+        part = (self.own // self.few + 1) % self.parts
+        is_first = part.equals(0)
+        return _Item(self.own % self.few, part, is_first.choose(self.parts - 1, 0), is_first)
+
+    def alone(self, count: Number) -> _Item:
+        """Return the split of a tile that one workgroup computes alone: each adds the sum of those before it."""
+        tile, part = self.own + count // self.parts * self.at_once, count % self.parts
+        return _Item(tile, part, part.equals(0).choose(0, 1), part.equals(self.parts - 1))
+
+    def one_item(self, item: _Item) -> None:
+        self.item = item
+        sums = self.add_up(self.of_split(item))
+        at_once = self.shares is True and self.tiles * self.parts <= self.at_once  # loads in flight take registers
+        if at_once and self.takes_all(self.parts - 1):
+            whole = self.take_all(sums, item.ends.choose(1, 0), item.tile, self.tiles, self.parts - 1)
+        else:
+            whole = self.take_over(sums, item.takes)
+        self.hand_over(whole, item.ends.choose(0, 1))
+        self.end(item.tile.value, whole, item.ends.choose(1, 0))
+
+    def of_split(self, item: _Item) -> Turn:
+        each = steps_of_a_split(self.tile.steps_at(self.builder), self.parts)
+        first = item.part * each
+        trips = each if self.runs_on else (self.tile.steps_at(self.builder) - first).larger(0).smaller(each)
+        return Turn(item.tile.value, first, first + trips, trips)
+
+    def slot(self, other: Number) -> Any:
+        return self.either(lambda: other * self.few + self.item.tile, lambda: self.own)
+
+    @property
+    def few(self) -> Any:
+        """The number of tiles, where they are shared."""
+        return smaller(self.tiles, self.most)
+
+    def either(self, shared: Callable[[], Any], alone: Callable[[], Any]) -> Any:
+        """Return `shared()` where tiles are shared, else `alone()`; with dynamic shapes the launch selects."""
+        if isinstance(self.shares, bool):
+            return shared() if self.shares else alone()
+        return self.shares.choose(shared(), alone())

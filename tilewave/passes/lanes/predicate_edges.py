@@ -1,0 +1,62 @@
+"""Find the memory axes along which a boundary tile may be out of bounds, so that lanes predicate those and no others.
+
+A tile of 128 rows in a memory of 300 may end past it; in one of 512 it never does: it begins at a multiple of 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewave.analysis.accesses import Access, sizes
+from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Write, WriteThrough
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.types import Extent, Memory
+
+WRITES = (Write, WriteThrough)
+Start = tuple[int, Extent]
+"""A formula, and the extent of the memory axis within which it is known to begin."""
+
+
+def predicate_edges(kernel: Kernel) -> Kernel:
+    edges = _Edges(kernel)
+
+    def guard(op: Op) -> Sequence[Op] | None:
+        if isinstance(op, Access) and op.memory.type.space == "global":  # type: ignore[union-attr]
+            return [replace(op, guard=edges.of(op))]
+        return None
+
+    return rewrite(kernel, guard)
+
+
+class _Edges:
+    def __init__(self, kernel: Kernel) -> None:
+        self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
+        # Every tile of an output begins inside the memory, because the schedule has been checked.
+        self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
+
+    def begun(self, op: Write | WriteThrough) -> list[Start]:
+        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
+
+    def of(self, op: Access) -> tuple[int, ...]:
+        """Return the memory axes along which this tile may be out of bounds."""
+        memory = op.memory.type
+        assert isinstance(memory, Memory)
+        tile = sizes(op)
+        extents = enumerate(zip(op.at, memory.extents, strict=True))
+        return tuple(axis for axis, (at, n) in extents if not self.inside(at, tile.get(axis, 1), n))
+
+    def inside(self, at: Value, size: int, extent: Extent) -> bool:
+        low, high = self.ranges.of(at)
+        if low >= 0 and isinstance(extent, int) and high + size <= extent:
+            return True
+        begins_inside = (self.positions.formula(at), extent) in self.starts
+        return begins_inside and _divides(size, extent) and self.positions.divisor(at) % size == 0
+
+
+def _divides(size: int, extent: Extent) -> bool:
+    """Whether tiles of that size leave no remainder; in a dynamic extent, only tiles of one element leave none."""
+    return extent % size == 0 if isinstance(extent, int) else size == 1

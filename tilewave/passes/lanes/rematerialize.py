@@ -1,0 +1,101 @@
+"""Rematerialize wide values after a barrier from the narrow values that they are computed from.
+
+%x = load(%a, …) : vector<1x8x8xf16>             %x = load(%a, …) : vector<1x8x8xf16>        32 registers
+%row = cast(%x) : vector<1x8x8xf32>              %row = cast(%x)                              64, until the sum is there
+%sum = reduce_registers(%row) …              →   %sum = reduce_registers(%row) …
+barrier()                                        barrier()
+%y = mul(%row, %scale)                           %x_1 = opaque_copy(%x)
+                                                 %y = mul(cast(%x_1), %scale)
+
+Long rows would not fit into registers otherwise. A cast or an exponential costs less than a spilled register, or than
+lower occupancy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, OpaqueCopy
+from tilewave.ir.rewrite import map_blocks, names, substitute
+
+
+@dataclass(frozen=True)
+class Rematerialize:
+    most_bytes: int = MOST_HELD_BYTES
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        builder = Builder(names(kernel))
+
+        def rematerialize(block: Block) -> Block:
+            inside = replace(block, ops=tuple(map_blocks(op, rematerialize) for op in block.ops))
+            waits = any(isinstance(op, Barrier) for op in inside.ops)
+            wide = any(self.is_wide(v) for op in inside.ops for v in op.results)
+            return _Recomputing(builder, self.most_bytes).block(inside) if waits and wide else inside
+
+        return replace(kernel, body=rematerialize(kernel.body))
+
+    def is_wide(self, v: Value) -> bool:
+        return held_bytes(v) > self.most_bytes
+
+
+class _Recomputing:
+    """Rematerializes in one block; values from outside of it are live anyway."""
+
+    def __init__(self, builder: Builder, most_bytes: int) -> None:
+        self.most_bytes, self.builder = most_bytes, builder
+        self.makers: dict[Value, Op] = {}
+        self.made_behind: dict[Value, int] = {}
+        """The number of barriers before the definition of each value."""
+        self.barriers = 0
+        self.repeated: dict[tuple[Value, int], Value] = {}
+
+    def block(self, block: Block) -> Block:
+        out = self.builder
+        with out.region():
+            for op in block.ops:
+                out.locate = lambda op=op: op.loc  # type: ignore[misc]
+                self.barriers += isinstance(op, Barrier)
+                old = [v for v in dict.fromkeys(op.operands) if self.is_held_over(v) and self.can_be_had(v)]
+                out.ops.append(substitute(op, {v: self.rematerialized(v) for v in old}))
+                for v in op.results:
+                    self.makers[v], self.made_behind[v] = op, self.barriers
+            return Block(block.args, tuple(out.ops))
+
+    def is_held_over(self, v: Value) -> bool:
+        is_old = self.made_behind.get(v, self.barriers) < self.barriers
+        return held_bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
+
+    def can_be_had(self, v: Value) -> bool:
+        """Whether `v` is computed elementwise from values that take fewer registers."""
+        return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < held_bytes(v)
+
+    def narrowest(self, v: Value) -> int:
+        """Return the bytes that must stay live so that `v` can be computed."""
+        if not self.is_held_over(v):
+            return held_bytes(v) if isinstance(self.makers.get(v), Load) else 0
+        op = self.makers[v]
+        if not isinstance(op, (Elementwise, Broadcast)):
+            return held_bytes(v)
+        return sum(self.narrowest(x) for x in dict.fromkeys(op.operands))
+
+    def rematerialized(self, v: Value) -> Value:
+        """Return `v` computed after the last barrier, from an `OpaqueCopy` of loads that no compiler sees through."""
+        key = v, self.barriers
+        if key not in self.repeated:
+            self.repeated[key] = self.rematerialized_ops(v)
+        return self.repeated[key]
+
+    def rematerialized_ops(self, v: Value) -> Value:
+        if self.is_held_over(v):
+            op = self.makers[v]
+            result = self.builder.fresh(v.name, v.type)
+            taken = {x: self.rematerialized(x) for x in op.operands}
+            self.builder.ops.append(replace(substitute(op, taken), results=(result,)))
+            return result
+        is_old = self.made_behind.get(v, self.barriers) < self.barriers
+        if is_old and isinstance(self.makers[v], Load):
+            return self.builder.emit(OpaqueCopy, v, self.barriers, type=v.type, name=v.name)
+        return v

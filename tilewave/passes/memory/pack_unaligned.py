@@ -1,0 +1,98 @@
+"""Give unaligned arrays a layout that TMA can load; the launch makes packed copies of them.
+
+    (%a: memory<4097x4097xf16, global>, …)   →   (%a: memory<4097x4097xf16, global, pad(63)>, …)
+    (%b: memory<4096x4096xi8, global>, …)    →   (%b: memory<4096x4096xi8, global, columns(0)>, …)
+    (%x: memory<4096x1xf16, global>, …)      →   (%x: memory<4096x1xf16, global, columns(0)>, …)
+
+Rows that begin at no multiple of 16 bytes are padded. Operands whose dtype the matrix unit reads along K only, and
+whose rows are not along K, are transposed. A single column is a row in memory already, so that it is not copied, and a
+single row never is. Only the types of the arrays change, so that later passes know the distance of rows. The launch
+makes the copies (`backend/nvidia/packing.py`), once per call. Where that takes longer than it saves, lanes load all
+tiles, unless a call is given what `prepack` made. Rows of dynamic length are checked at the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.packing import across_depth, left_in_place, single_columns, unaligned_rows
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.ops import Read
+from tilewave.ir.placements import row_pitch
+from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.ir.rewrite import rename, rewrite_block, walk
+from tilewave.ir.types import Columns, Memory, Padded
+from tilewave.machine.chips import Chip
+from tilewave.machine.matrix import ALONG_DEPTH
+
+REPACKED = RemarkKind(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so each launch copies "
+    "it into rows of {pitch} bytes first",
+    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+)
+LEFT_IN_PLACE = RemarkKind(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}; it is read too rarely "
+    "to be copied first, so lanes load all tiles",
+    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+)
+TRANSPOSED = RemarkKind(
+    "{memory} is read across its rows, and products of {dtype} take it along them, so each launch transposes it first",
+    "declare it with the depth last",
+)
+
+
+@dataclass(frozen=True)
+class PackUnaligned:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"PackUnaligned({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        engine = self.machine.tma
+        if engine is None:
+            return kernel
+        single = single_columns(kernel)
+        transposed = [name for name in across_depth(kernel, ALONG_DEPTH) if name not in single]
+        odd = [name for name in unaligned_rows(kernel, engine.grain_bytes) if name not in (*single, *transposed)]
+        placed = {
+            v: self.placed(v, single, transposed) for v in kernel.body.args if v.name in (*single, *transposed, *odd)
+        }
+        if not placed:
+            return kernel
+        body = rewrite_block(kernel.body, lambda op: [rename(op, placed)])
+        body = replace(body, args=tuple(placed.get(v, v) for v in body.args))
+        copied = (v for v in placed.values() if v.name not in single)
+        padded = LEFT_IN_PLACE if not transposed and left_in_place(kernel, odd) else REPACKED
+        return replace(kernel, body=body).with_remarks(*(self.remark(v, kernel, padded) for v in copied))
+
+    def placed(self, v: Value, single: Container[str], transposed: Container[str]) -> Value:
+        assert isinstance(v.type, Memory)
+        if v.name in single:
+            return Value(v.name, replace(v.type, placement=Columns(0)))
+        return self.columns(v) if v.name in transposed else self.padded(v)
+
+    def padded(self, v: Value) -> Value:
+        memory = v.type
+        assert isinstance(memory, Memory)
+        per_line = self.machine.line_bytes // memory.dtype.bytes
+        return Value(v.name, replace(memory, placement=Padded(-memory.shape[-1] % per_line)))
+
+    def columns(self, v: Value) -> Value:
+        memory = v.type
+        assert isinstance(memory, Memory)
+        high = memory.extents[-2]
+        unused = -high % (self.machine.line_bytes // memory.dtype.bytes) if isinstance(high, int) else 0
+        return Value(v.name, replace(memory, placement=Columns(unused)))
+
+    def remark(self, v: Value, kernel: Kernel, padded: RemarkKind) -> Remark:
+        memory, engine = v.type, self.machine.tma
+        assert isinstance(memory, Memory) and engine is not None
+        loc = next(op.loc for op in walk(kernel.body) if isinstance(op, Read) and op.memory.name == v.name)
+        if isinstance(memory.placement, Columns):
+            return TRANSPOSED.at(loc, memory=v.name, dtype=memory.dtype)
+        size, pitch = memory.dtype.bytes, row_pitch(v)
+        assert isinstance(pitch, int)
+        facts = {"bytes": memory.shape[-1] * size, "pitch": pitch * size, "elements": engine.grain_bytes // size}
+        return padded.at(loc, memory=v.name, grain=engine.grain_bytes, **facts)

@@ -1,0 +1,181 @@
+"""Load tiles from global to shared memory by TMA, where the machine has it.
+
+    %x = read(%a, [%m, %k]) : tile<128x64xf16>     →   copy(%a, [%m, %k], %x_shared, []) {axes = [0, 1]}
+    write(%x, %x_shared, [%c0, %c0])
+
+TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA loads are different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tilewave.analysis.positions import BlockScalars
+from tilewave.interp.tiles import touched
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
+from tilewave.ir.placements import is_in, is_one_row, row_elements, row_pitch, stored_axes
+from tilewave.ir.remarks import Left, RemarkKind, want
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.types import Memory, dims
+from tilewave.machine.chips import Chip, Tma
+
+ACROSS_ROWS = RemarkKind(
+    "{memory} is read across its rows, and the copy engine goes along them, so lanes load all tiles",
+    "declare it with the depth last",
+)
+ROWS_APART = RemarkKind(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so lanes load all tiles",
+    "give it rows of a multiple of {elements} elements",
+)
+UNALIGNED_STRIDE = RemarkKind(
+    "a step of {memory} has {bytes} bytes of a row, and the copy engine takes multiples of {grain} up to {widest}, so "
+    "lanes load all tiles",
+    "make the step a multiple of {elements}",
+)
+UNALIGNED_BASE = RemarkKind(
+    "tiles of {memory} are not known to begin at a multiple of {grain} bytes in its rows, so lanes load all tiles",
+    "let them begin at multiples of {elements} elements",
+)
+LONG_SIDE = RemarkKind(
+    "a tile of {memory} has {rows} rows, and the copy engine takes {most} at most, so lanes load all tiles",
+    "cut smaller tiles",
+)
+MANY_AXES = RemarkKind("{memory} has {axes} axes, and the copy engine takes {most} at most, so lanes load all tiles")
+PADDED = RemarkKind(
+    "a tile of {memory} is {tile} and grows to {padded} for its product, and the copy engine brings whole boxes, so "
+    "lanes load all tiles",
+    "cut tiles of {padded}",
+)
+COMPUTED = RemarkKind(
+    "this operand is computed from what is read, or gathered, so lanes must have it first, and load all tiles",
+    "compute it in a kernel of its own, and read what that writes",
+)
+WRITTEN = RemarkKind(
+    "the kernel writes {memory}, and what the copy engine brings might be older, so lanes load all tiles",
+    "write to another memory",
+)
+USED_TWICE = RemarkKind(
+    "what is read of {memory} here is used by more than the products of its loop, so lanes load all tiles",
+    "read it a second time for that",
+)
+SEVERAL_LOOPS = RemarkKind(
+    "tiles are staged here and at {first}, and the copy engine serves one place, so lanes load all tiles",
+    "give each loop a kernel of its own",
+)
+
+
+@dataclass(frozen=True)
+class UseTma:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"UseTma({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        staged = {op.result for op in walk(kernel.body) if isinstance(op, Allocate) and is_in(op.result, "shared")}
+        engine = self.machine.tma
+        if engine is None or not staged:
+            return kernel
+        try:
+            moves = {move.write: move for move in self.moves(kernel, staged, engine)}
+        except Left as left:
+            return kernel.with_remarks(left.remarks)
+        gone = {move.read.result for move in moves.values()}
+
+        def copy(op: Op) -> Sequence[Op] | None:
+            if isinstance(op, Write) and op in moves:
+                return [moves[op].copy()]
+            return [] if isinstance(op, Read) and op.result in gone else None
+
+        return rewrite(kernel, copy)
+
+    def moves(self, kernel: Kernel, staged: set[Value], engine: Tma) -> list[CopiedTile]:
+        """Return all staged tiles, of one block or of nested blocks; raise `Left` where TMA cannot load one of
+        them."""
+        finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
+        homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
+        found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
+        for move in found:
+            move.check(engine, positions)
+        for outer, inner in pairwise(homes):
+            if not any(block is inner for block in _blocks(outer)):
+                other = next(op for op in inner.ops if finder.stages(op))
+                raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
+        return found
+
+
+@dataclass(frozen=True)
+class CopiedTile:
+    """A tile that is read from global memory, and written to shared memory only."""
+
+    read: Read
+    write: Write
+
+    def check(self, engine: Tma, positions: BlockScalars) -> None:
+        memory, to, grain = self.read.memory.type, self.write.memory.type, engine.grain_bytes
+        assert isinstance(memory, Memory) and isinstance(to, Memory)
+        box = (*to.shape[:-1], row_elements(to))
+        size, loc = memory.dtype.bytes, self.read.loc
+        facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
+        shapes = {"tile": dims(self.read.within), "padded": dims(to.shape)}
+        want(not self.read.within, PADDED, loc, **facts, **shapes)
+        stored = stored_axes(memory)
+        order = [stored.index(axis) for axis in self.axes]
+        want(order == sorted(order) and self.axes[-1] == stored[-1], ACROSS_ROWS, loc, **facts)
+        row_bytes, row = row_elements(to) * size, row_pitch(self.read.memory)
+        widest = engine.widest_row_bytes
+        step = row_bytes <= widest and row_bytes % grain == 0
+        want(step, UNALIGNED_STRIDE, loc, **facts, bytes=row_bytes, widest=widest)
+        if isinstance(row, int):  # dynamic rows are checked at the launch
+            want(row * size % grain == 0 or is_one_row(memory), ROWS_APART, loc, **facts, bytes=row * size)
+        want(positions.divisor(self.read.at[stored[-1]]) * size % grain == 0, UNALIGNED_BASE, loc, **facts)
+        want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
+        axes = memory.rank
+        want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
+
+    def copy(self) -> Copy:
+        return Copy(self.read.memory, self.read.at, self.write.memory, (), self.axes, loc=self.read.loc)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axis of global memory for each axis of shared memory."""
+        return tuple(self.read.axes[axis] for axis in self.write.axes)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)
+
+
+class _Finder:
+    def __init__(self, kernel: Kernel, staged: set[Value]) -> None:
+        self.staged = staged
+        self.users: dict[Value, list[Op]] = {}
+        for op in walk(kernel.body):
+            for v in op.operands:
+                self.users.setdefault(v, []).append(op)
+        self.written, _ = touched(kernel)
+
+    def stages(self, op: Op) -> bool:
+        return isinstance(op, Write) and op.memory in self.staged
+
+    def move(self, op: Op, block: Block) -> CopiedTile:
+        """Return a tile that this block loads for its own products, or for those of blocks inside it."""
+        assert isinstance(op, Write)
+        read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
+        if read is None:
+            raise Left(COMPUTED.at(op.loc))
+        name = read.memory.name
+        want(read.memory not in self.written and is_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
+        whole = op.memory.type.shape == tuple(op.tile.type.shape[axis] for axis in op.axes)
+        inside = list(walk(block))
+        factors = {v for o in inside if isinstance(o, Mma) for v in (o.a, o.b)}
+        others = [user for user in self.users[op.memory] if user != op]
+        own = all(isinstance(o, Read) and o in inside and o.result in factors for o in others)
+        want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
+        return CopiedTile(read, op)

@@ -1,0 +1,172 @@
+"""Unroll a loop by its number of pipeline stages, so that every step has a constant stage index.
+
+    loop(15) {                                     loop(7) {
+      copy_async_chunks(…, sa[(i + 1) % 2])    →     copy_async_chunks(…, sa[1]);  acc = matrix(load(sa[0]), …, acc)
+      acc = matrix(load(sa[i % 2]), …, acc)          copy_async_chunks(…, sa[0]);  acc = matrix(load(sa[1]), …, acc)
+    }                                              }
+                                                   copy_async_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
+
+The offset of a stage is then an immediate of the instruction, and no address arithmetic is left in the loop. Where the
+trip count is known at the launch only, each step after the unrolled loop is predicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
+from tilewave.ir.remarks import Left, Remark, RemarkKind, want
+from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
+from tilewave.ir.types import INDEX_SCALAR
+
+MANY_SLOTS = RemarkKind(
+    "{slots} steps lie in shared memory at once, and no more than {most} are written out slot by slot",
+    "ask for fewer buffers",
+)
+SLOTS_DIFFER = RemarkKind(
+    "tiles of this loop take turns in {counts} slots, so its steps are not written out slot by slot"
+)
+MANY_SUMS = RemarkKind(
+    "a lane carries {words} registers of sums from step to step, and with more than {most} steps are not written out",
+    "cut the tile among more waves",
+)
+
+
+@dataclass(frozen=True)
+class UnrollStages:
+    """`most_slots`: with more stages the unrolled loop would be too long.
+
+    `most_carried_words`: where a lane carries more registers from step to step, LLVM copies sums between ordinary and
+    accumulation registers (VGPRs and AGPRs).
+    """
+
+    most_slots: int = 4
+    most_carried_words: int = 192
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        ranges, taken = Ranges(kernel), names(kernel)
+        results: dict[Value, Value] = {}
+        remarks: list[Remark] = []
+
+        def unroll(op: Op) -> Sequence[Op] | None:
+            if not isinstance(op, Loop) or not any(isinstance(o, CopyAsyncChunks) for o in op.body.ops):
+                return None
+            slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
+            counts = {count for _, count in slots.values()}
+            if counts <= {1}:
+                return None  # there is one stage only
+            try:
+                self.check(op, counts)
+            except Left as left:
+                remarks.append(left.remarks)
+                return None
+            writer = _Writer(op, slots, taken)
+            sums = writer.steps(most, min(counts)) if least == most else writer.any_steps(most, min(counts))
+            results.update(zip(op.results, sums, strict=True))
+            return writer.builder.ops
+
+        return replace_values(rewrite(kernel, unroll), results).with_remarks(*remarks)
+
+    def check(self, op: Loop, counts: set[int]) -> None:
+        words = -(-_carried_bits(op) // 32)
+        want(len(counts) == 1, SLOTS_DIFFER, op.loc, counts=" and ".join(map(str, sorted(counts))))
+        want(max(counts) <= self.most_slots, MANY_SLOTS, op.loc, slots=max(counts), most=self.most_slots)
+        want(words <= self.most_carried_words, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
+
+
+def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
+    """Return the stage indices in a loop's body: their offset from the step's number, and the number of stages."""
+    ahead, found = {loop.body.args[0]: 0}, {}
+    for op in loop.body.ops:
+        if isinstance(op, (Add, Mod)) and op.a in ahead:
+            least, most = ranges.of(op.b)
+            if least == most and isinstance(op, Add):
+                ahead[op.result] = ahead[op.a] + least
+            elif least == most:
+                found[op.result] = ahead[op.a], least
+    return found
+
+
+def _carried_bits(loop: Loop) -> int:
+    return sum(prod(v.type.shape) * v.type.dtype.bits for v in loop.init)
+
+
+class _Writer:
+    def __init__(self, loop: Loop, slots: dict[Value, tuple[int, int]], taken: set[str]) -> None:
+        self.loop, self.slots = loop, slots
+        self.builder = Builder(taken, locate=lambda: loop.loc)
+        self.index, *self.carried = loop.body.args
+
+    def steps(self, trips: int, slots: int) -> tuple[Value, ...]:
+        """Emit all steps of a known trip count, and return the values that the last one yields."""
+        turns = trips // slots if trips // slots > 1 else 0
+        sums = self.turns(self.builder.const(turns, name="turns"), slots) if turns else self.loop.init
+        for step in range(turns * slots, trips):
+            sums = self.step(self.builder.const(step, name="step"), step, sums)
+        return sums
+
+    def any_steps(self, most: int, slots: int) -> tuple[Value, ...]:
+        """Emit the steps of a dynamic trip count: each step after the unrolled loop is in a loop of one or no trip."""
+        trips, first, sums = Number(self.builder, self.loop.trips).larger(0), self.zero(), self.loop.init
+        if most >= slots:
+            turns = trips // slots
+            first, sums = turns * slots, self.turns(turns.value, slots)
+        for step in range(min(most, slots - 1)):
+            sums = self.perhaps((trips - first - step).larger(0).smaller(1), first + step, step, sums)
+        return sums
+
+    def zero(self) -> Number:
+        return Number(self.builder, self.builder.const(0))
+
+    def perhaps(self, trips: Number, index: Number, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Emit a step that runs if `trips` is 1."""
+        builder = self.builder
+        once, args = builder.fresh("once", INDEX_SCALAR), tuple(builder.fresh(v.name, v.type) for v in self.carried)
+        with builder.region():
+            body = builder.block((once, *args), self.step(index.value, number, args))
+        results = tuple(builder.fresh(f"{v.name}_rest", v.type) for v in self.loop.results)
+        builder.effect(Loop, trips.value, sums, body, results=results)
+        return results
+
+    def turns(self, trips: Value, slots: int) -> tuple[Value, ...]:
+        """Emit the unrolled loop, whose body has a step for every stage."""
+        builder = self.builder
+        turn = builder.fresh("turn", INDEX_SCALAR)
+        args = tuple(builder.fresh(v.name, v.type) for v in self.carried)
+        with builder.region():
+            first = builder.emit(Mul, turn, builder.const(slots), type=INDEX_SCALAR, name=self.index.name)
+            sums = args
+            for step in range(slots):
+                at = builder.emit(Add, first, builder.const(step), type=INDEX_SCALAR) if step else first
+                sums = self.step(at, step, sums)
+            body = builder.block((turn, *args), sums)
+        results = tuple(builder.fresh(f"{v.name}_turns", v.type) for v in self.loop.results)
+        builder.effect(Loop, trips, self.loop.init, body, results=results)
+        return results
+
+    def step(self, index: Value, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Emit one step with fresh names, and return the values that it yields."""
+        new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
+        for op in self.loop.body.ops:
+            if isinstance(op, Yield):
+                return tuple(new.get(v, v) for v in op.values)
+            self.builder.ops.append(self.copied(op, number, new))
+        raise AssertionError("a loop's body ends in yield")
+
+    def copied(self, op: Op, number: int, new: dict[Value, Value]) -> Op:
+        copy = substitute(map_blocks(op, lambda block: self.inner(block, number, new)), new)
+        new.update({v: self.builder.fresh(v.name, v.type) for v in op.results})
+        results = tuple(new[v] for v in op.results)
+        if results and op.results[0] in self.slots:
+            ahead, slots = self.slots[op.results[0]]
+            return Const((number + ahead) % slots, results=results, loc=op.loc)
+        return replace(copy, results=results)
+
+    def inner(self, block: Block, number: int, new: dict[Value, Value]) -> Block:
+        new.update({v: self.builder.fresh(v.name, v.type) for v in block.args})
+        return Block(tuple(new[v] for v in block.args), tuple(self.copied(op, number, new) for op in block.ops))

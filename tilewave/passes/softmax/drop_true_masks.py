@@ -1,0 +1,83 @@
+"""Skip a select at run time where a scalar proves that its mask is true everywhere.
+
+    %either = or(broadcast(%whole), %seen)         %trips = cast(not(%whole))
+    %x = select(%either, %scores, %hidden)     →   %x = loop(%trips, [%scores]) { ‹%seen›; select(%seen, …) }
+
+A mask that is false only at the border of a tile then costs nothing in all other steps: neither the select nor the
+comparisons that compute the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from tilewave.analysis.program_slices import renamed
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.dead_code import eliminate_dead_code
+from tilewave.ir.ops import Broadcast, Loop, Not, Or, Select, Yield
+from tilewave.ir.rewrite import map_blocks, names
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
+
+LEAST_REGISTERS = 16
+"""The least registers that are masked: with fewer, the test costs as much as the select."""
+
+
+def drop_true_masks(kernel: Kernel) -> Kernel:
+    builder = Builder(names(kernel))
+
+    def block(old: Block) -> Block:
+        ops: list[Op] = []
+        made: dict[Value, Op] = {}
+        for inner in old.ops:
+            op = map_blocks(inner, block)
+            given = _told(op, made)
+            ops += _at_the_border(op, *given, made, builder) if given and isinstance(op, Select) else [op]
+            made.update(dict.fromkeys(op.results, op))
+        return replace(old, ops=tuple(ops))
+
+    changed = replace(kernel, body=block(kernel.body))
+    return eliminate_dead_code(changed) if changed != kernel else kernel  # DCE of the comparisons that moved into loops
+
+
+def _told(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
+    """Return the scalar that proves a select's mask true, and the mask otherwise; None where there is none."""
+    if not isinstance(op, Select) or not isinstance(op.result.type, Vector):
+        return None
+    either = made.get(op.condition)
+    if prod(op.result.type.shape) < LEAST_REGISTERS or not isinstance(either, Or):
+        return None
+    for one, other in ((either.a, either.b), (either.b, either.a)):
+        wide = made.get(one)
+        if isinstance(wide, Broadcast) and wide.x.type == Scalar(BOOL):
+            return wide.x, other
+    return None
+
+
+def _at_the_border(op: Select, whole: Value, condition: Value, made: Mapping[Value, Op], builder: Builder) -> list[Op]:
+    with builder.region():
+        builder.locate = lambda: op.loc
+        trips = builder.cast(builder.elementwise(Not, whole), INDEX)
+        counter, x, masked = (
+            builder.fresh(name, kind)
+            for name, kind in (("once", INDEX_SCALAR), (op.a.name, op.a.type), (op.result.name, op.result.type))
+        )
+        select = replace(op, condition=condition, a=x, results=(masked,))
+        deciding = tuple(_deciding(condition, made))
+        copied = renamed(Block((), (*deciding, select)), lambda v: builder.fresh(v.name, v.type))
+        last = copied.ops[-1].result
+        body = Block((counter, x), (*copied.ops, Yield((last,), loc=op.loc)))
+        return [*builder.ops, Loop(trips, (op.a,), body, results=op.results, loc=op.loc)]
+
+
+def _deciding(v: Value, made: Mapping[Value, Op]) -> list[Op]:
+    """Return the ops of this block that compute a condition, as far as they compute vectors."""
+    op = made.get(v)
+    if op is None or not op.is_pure or op.blocks or not isinstance(v.type, Vector):
+        return []
+    found: list[Op] = []
+    for operand in op.operands:
+        found += [before for before in _deciding(operand, made) if before not in found]
+    return [*found, op]

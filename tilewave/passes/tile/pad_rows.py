@@ -1,0 +1,150 @@
+"""Pad rows that are reduced whole to a length that lanes can share evenly; the padding never counts.
+
+%x = read(%a, [%m, %c0]) : tile<1x1000xf32>       →  %x = read(%a, [%m, %c0]) : tile<1x1024xf32>
+%s = reduce(%x) {axes = [1], how = sum}              %inside = less(%places, %c1000) …
+                                                     %s = reduce(select(%inside, %x, %zero)) {axes = [1], how = sum}
+
+The length is a power of two, or for longer rows a whole number of parts, one per wave and each a power of two. A row is
+whole where every access along it begins at 0 and the memory ends where the row ends, so that the padded row reads zeros
+there and writes nothing; gathered and scattered elements get positions outside the memory. Other tiles keep their
+lengths, because the elements past their end belong to other tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tilewave.analysis.axes import Axes, Label, own_leaves
+from tilewave.analysis.positions import BlockScalars
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
+from tilewave.ir.ops.reduction import identity
+from tilewave.ir.rewrite import map_blocks, names, rename, walk
+from tilewave.ir.types import Tile, Type
+
+PART_BYTES, MOST_PARTS = 2048, 16
+"""Bytes of a row for a wave of 32 lanes, in four chunks of 16 bytes a lane, and the most waves that share a row."""
+
+
+def pad_rows(kernel: Kernel) -> Kernel:
+    odd = [op for op in walk(kernel.body) if isinstance(op, Reduce) and any(map(_is_unaligned, _extents(op)))]
+    if not odd:
+        return kernel
+    widening = _Widening(own_leaves(kernel))
+    return widening.kernel() if widening.lengths else kernel
+
+
+def _extents(op: Reduce) -> list[int]:
+    return [op.x.type.shape[axis] for axis in op.axes]
+
+
+def _is_unaligned(extent: int) -> bool:
+    return extent & (extent - 1) != 0
+
+
+class _Widening:
+    def __init__(self, kernel: Kernel) -> None:
+        self.old, self.axes = kernel, Axes(kernel.body.ops)
+        self.positions, self.builder = BlockScalars(kernel.body), Builder(names(kernel))
+        self.lengths: dict[Label, int] = {}
+        """The rows to pad, and the length of each in memory."""
+        for op in walk(kernel.body):
+            if isinstance(op, Reduce):
+                for axis in op.axes:
+                    label, extent = self.axes.of(op.x)[axis], op.x.type.shape[axis]
+                    if _is_unaligned(extent) and self.longer(label, extent) != extent and self.is_whole(label, extent):
+                        self.lengths[label] = extent
+        self.wider = {v: Value(v.name, self.widened(v)) for v in _tiles(kernel) if self.widened(v) != v.type}
+
+    def is_whole(self, label: Label, extent: int) -> bool:
+        """Whether every access along `label` is to a whole row in memory."""
+        for op in walk(self.old.body):
+            match op:
+                case Read(memory, at, axes) | Write(_, memory, at, axes):
+                    tile = op.result if isinstance(op, Read) else op.tile
+                    for axis, mine in zip(axes, self.axes.of(tile), strict=True):
+                        begins = self.positions.constant(at[axis]) == 0
+                        if mine == label and (memory.type.extents[axis] != extent or not begins):
+                            return False
+                case Mma() if self.goes_along(op, label):
+                    return False
+                case _:
+                    pass  # accesses no memory along the row
+        return True
+
+    def goes_along(self, op: Op, label: Label) -> bool:
+        tiles = (v for v in (*op.results, *op.operands) if isinstance(v.type, Tile))
+        return any(label in self.axes.of(v) for v in tiles)
+
+    def widened(self, v: Value) -> Type:
+        shape = zip(self.axes.of(v), v.type.shape, strict=True)
+        return Tile(tuple(self.longer(label, n) if label in self.lengths else n for label, n in shape), v.type.dtype)
+
+    def longer(self, label: Label, length: int) -> int:
+        """Return the padded length of a row."""
+        part = PART_BYTES // self.element_bytes(label)
+        while -(-length // part) > MOST_PARTS:
+            part *= 2
+        return _power_above(length) if length <= part else -(-length // part) * part
+
+    def element_bytes(self, label: Label) -> int:
+        """Return the bytes of the narrowest element that is read along a row."""
+        reads = (op for op in walk(self.old.body) if isinstance(op, Read) and label in self.axes.of(op.result))
+        return min((op.result.type.dtype.bytes for op in reads), default=4)
+
+    # -- the kernel
+
+    def kernel(self) -> Kernel:
+        return replace(self.old, body=self.block(self.old.body))
+
+    def block(self, block: Block) -> Block:
+        with self.builder.region():
+            for op in block.ops:
+                self.builder.locate = lambda op=op: op.loc  # type: ignore[misc]
+                self.op(map_blocks(op, self.block))
+            return Block(tuple(self.wider.get(v, v) for v in block.args), tuple(self.builder.ops))
+
+    def op(self, op: Op) -> None:
+        wider = rename(op, self.wider)
+        if isinstance(op, Reduce):
+            assert isinstance(wider, Reduce)
+            for axis in op.axes:
+                if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
+                    wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
+        if isinstance(wider, (Gather, Scatter)):
+            tile = op.tile if isinstance(op, Scatter) else op.results[0]
+            wider = replace(wider, where=self.nowhere_behind(wider.where, self.axes.of(tile)))
+        self.builder.ops.append(wider)
+
+    def nowhere_behind(self, where: Block, along: Sequence[Label]) -> Block:
+        """Return a formula of positions that is outside the memory for elements past the ends of rows."""
+        ends = [(v, self.lengths[label]) for v, label in zip(where.args, along, strict=True) if label in self.lengths]
+        *ops, end = where.ops
+        if not ends or not end.operands:
+            return where
+        first, *others = end.operands
+        with self.builder.region():
+            self.builder.ops += ops
+            for v, length in ends:
+                inside = Number(self.builder, v) < length
+                first = inside.choose(Number(self.builder, first), -1).value
+            return self.builder.block(where.args, (first, *others))
+
+
+def _nothing(op: Reduce) -> int | float | bool:
+    """Return the identity of a reduction, which changes no row, the sign of its zeros included."""
+    found, dtype = identity(op.how, op.x.type.dtype), op.x.type.dtype
+    return -0.0 if op.how == "sum" and dtype.is_float else found
+
+
+def _power_above(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _tiles(kernel: Kernel) -> Iterator[Value]:
+    for op in walk(kernel.body):
+        for v in (*op.results, *(arg for block in op.blocks for arg in block.args)):
+            if isinstance(v.type, Tile):
+                yield v

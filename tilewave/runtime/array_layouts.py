@@ -1,0 +1,119 @@
+"""Where the arrays of a call are, and how they lie: formulas that do not care whether numbers are known or recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tilewave.ir.host_program import LINE as LINE
+from tilewave.ir.host_program import Number, chosen, grain, rank
+from tilewave.runtime.arrays import ArrayView, Parameter, Shape
+
+ArrayLayout = tuple[int, ...]
+"""What is the same of all arrays that lie alike, wherever they are and however long."""
+
+
+ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
+"""Addresses, shapes, and strides in elements of a call's arrays."""
+
+
+def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
+    strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
+    return [v.pointer for v in views], [v.shape for v in views], strides
+
+
+def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
+    """Arrays of the same dtypes and devices as others, elsewhere."""
+    return [
+        replace(v, pointer=p, shape=tuple(shape), strides=tuple([step * v.dtype.bytes for step in steps]))
+        for v, p, shape, steps in zip(like, *places, strict=True)
+    ]
+
+
+def words_at(places: ArrayPlaces) -> list[int]:
+    """The same in one list: of each array its address, its lengths, and its steps."""
+    found: list[int] = []
+    for pointer, shape, strides in zip(*places, strict=True):
+        found += (pointer, *shape, *strides)
+    return found
+
+
+class PlacedArray(NamedTuple):
+    """An array's address, lengths, and steps in elements: numbers, or recorded ones."""
+
+    pointer: Number
+    lengths: Sequence[Number]
+    steps: Sequence[Number]
+
+
+def placed_arrays(words: Sequence[Number], ranks: Sequence[int]) -> list[PlacedArray]:
+    """What `words_at` has in one list."""
+    found, at = [], 0
+    for axes in ranks:
+        lengths, steps = words[at + 1 : at + 1 + axes], words[at + 1 + axes : at + 1 + 2 * axes]
+        found.append(PlacedArray(words[at], lengths, steps))
+        at += 1 + 2 * axes
+    return found
+
+
+def placed(places: ArrayPlaces) -> list[PlacedArray]:
+    return [PlacedArray(*each) for each in zip(*places, strict=True)]
+
+
+def layout_of(arrays: Sequence[PlacedArray]) -> list[Number]:
+    """How arrays lie.
+
+    Of addresses, steps and the lengths of rows, the power of two that divides them is left; of all lengths and steps,
+    what is 0, 1, negative or very far.
+    """
+    found: list[Number] = []
+    for pointer, lengths, steps in arrays:
+        found += [grain(pointer), pointer == 0, *map(rank, (*lengths, *steps))]
+        found += map(grain, (*lengths[-1:], *steps))
+    return found
+
+
+ArrayKinds = tuple[tuple[int, bool], ...]
+"""Of each array how many bytes an element has, and whether it is written."""
+
+
+def kinds_of(parameters: Sequence[Parameter]) -> ArrayKinds:
+    return tuple((p.item_bytes, p.written) for p in parameters)
+
+
+def apart(arrays: Sequence[PlacedArray], kinds: ArrayKinds) -> Iterator[Number]:
+    """What must hold for no element of an array that is written to be where another may be; where it does not, they
+    must be looked at closely."""
+    ends = [_end(array, item) for array, (item, _) in zip(arrays, kinds, strict=True)]
+    for i, (array, (_, is_written)) in enumerate(zip(arrays, kinds, strict=True)):
+        if is_written:
+            yield from _nested(array)
+            others = [j for j in range(len(arrays)) if j != i]
+            yield from [(arrays[j].pointer >= ends[i]) | (array.pointer >= ends[j]) for j in others]
+
+
+def _end(array: PlacedArray, item_bytes: int) -> Number:
+    """Behind its last element, if it has any, and steps go forward."""
+    last: Number = 1
+    for length, step in zip(array.lengths, array.steps, strict=True):
+        last = last + (length - 1) * step
+    return array.pointer + last * item_bytes
+
+
+def _nested(array: PlacedArray) -> Iterator[Number]:
+    """What holds where the rows of an array surely lie one behind the other."""
+    axes = [*zip(array.lengths, array.steps, strict=True)]
+    for i, (length, step) in enumerate(axes):
+        yield (length <= 1) | (step >= 1)
+        for inner, inner_step in axes[i + 1 :]:
+            yield (length <= 1) | (inner <= 1) | (step >= inner * inner_step)
+
+
+def there_at_least(arrays: Sequence[PlacedArray]) -> list[Number]:
+    """Addresses for lanes: those that must not touch an element look at their array's first one, and an empty array
+    has none, so it gets another's."""
+    there: Number = 0
+    for array in reversed(arrays):
+        there = chosen(array.pointer == 0, there, array.pointer)
+    return [chosen(array.pointer == 0, there, array.pointer) for array in arrays]
