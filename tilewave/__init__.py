@@ -1,7 +1,7 @@
-"""A language and compiler for GPU tile kernels, in which the order of tiles is an object of its own.
+"""A language and compiler for GPU tile kernels, in which the order of tiles is an object.
 
-The names stand in `tilewave.api`, which is imported when the first of them is asked for: whoever wants the version, or
-the neighbours that know nothing of kernels, does not wait for the compiler.
+The names are defined in `tilewave.api`, which is imported at the first use of one of them: importing `tilewave` for its
+version, or for modules that need no compiler, stays fast.
 """
 
 from importlib import import_module
@@ -123,23 +123,23 @@ __all__ = [  # noqa: F405
 ]
 
 PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
-"""Names of Python's that are ours as attributes of the module only: a star import leaves Python's alone."""
+"""Names of Python that are tilewave's only as attributes of the module: a star import leaves Python's alone."""
 
 MODULES = ("kernels", "ops", "torch")
-"""What is imported when it is asked for, beside the names."""
+"""Submodules that are imported at their first use."""
 
-if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
+if not TYPE_CHECKING:  # type checkers take the names from the imports above, and report unknown ones
 
     def __getattr__(name: str) -> Any:
         if name in MODULES:
             with IMPORTING:
                 return import_module(f"tilewave.{name}")
-        if not name.startswith("__"):  # which Python asks every module for
+        if not name.startswith("__"):  # Python looks these up in every module
             with IMPORTING:
                 api = import_module("tilewave.api")
             if name in (*__all__, *PYTHONS_OWN) and hasattr(api, name):
                 globals()[name] = getattr(api, name)
-            if name in globals():  # or a module that came with it, such as tilewave.errors
+            if name in globals():  # or a module that the import added, such as tilewave.errors
                 return globals()[name]
             with IMPORTING:
                 words = import_module("tilewave.lang.wave_words")

@@ -1,4 +1,4 @@
-"""The public names of tilewave, each with its home; `import tilewave` brings them in when the first is asked for."""
+"""The public names of tilewave, each with its module; `import tilewave` imports this at the first use of a name."""
 
 from tilewave import mapping as mapping
 from tilewave.compile import Compiled as Compiled
@@ -125,7 +125,7 @@ index = INDEX
 ceil = ceiling
 DataType, IndexExpr, IndexSymbol = DType, Expression, Symbol
 reduction = iterate
-"""As Wave called `iterate` before."""
+"""Wave's earlier name of `iterate`."""
 bool, abs, round = BOOL, abs_, round_
 sum, max, min, any, all = sum_, max_, min_, any_, all_
-"""As tilewave.bool, tilewave.sum, …; a star import leaves Python's own alone."""
+"""tilewave.bool, tilewave.sum, …; a star import leaves Python's alone."""

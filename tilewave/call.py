@@ -1,4 +1,4 @@
-"""`kernel(*arrays)`: sizes from the arrays' shapes, the target from where they are; compiled at most once, then run."""
+"""`kernel(*arrays)`: sizes from the arrays' shapes, the target from their device; compiled at most once, then run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tilewave.runtime.signature import Signature
 from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
-"""Compiled kernels that a kernel remembers; the oldest is forgotten first."""
+"""The most compiled kernels stored for one kernel; the oldest is dropped first."""
 
 Places = tuple[tuple[str, Shape], ...]
-"""Where each array is, and its shape."""
+"""The device and shape of each array."""
 
 
 def prepared(kernel: WaveKernel) -> KernelCalls:
-    """What answers the calls of a kernel, from the first one on."""
+    """Return the object that serves the calls of a kernel, made at the first one."""
     found: KernelCalls | None = kernel.kept.get("call")
     return kernel.kept.setdefault("call", KernelCalls(kernel)) if found is None else found
 
@@ -42,7 +42,7 @@ def prepared(kernel: WaveKernel) -> KernelCalls:
 def compile_kernel(
     kernel: WaveKernel, target: str | None, subs: Mapping[Symbol, Any], options: Mapping[str, Any]
 ) -> Compiled:
-    """What `kernel.compile(…)` gives."""
+    """Return the result of `kernel.compile(…)`."""
     return wave_compile(WaveCompileOptions(subs=subs, target=target, **{**kernel.options, **options}), kernel)
 
 
@@ -53,7 +53,7 @@ def compiled_for(
     max_sizes: Mapping[Symbol, int],
     sizes: Mapping[Symbol, int],
 ) -> Compiled:
-    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are.
+    """Return the kernel for a target; sizes without a value in `subs` stay dynamic, up to a bound for whole dims.
 
     `sizes` are those of the call that it is compiled for.
     """
@@ -62,12 +62,12 @@ def compiled_for(
 
 
 LEAST_WHOLE, LONG = 16, 2048
-"""Rows that are shorter are not worth a kernel of their own, and longer ones are worth more than one for each power."""
+"""The smallest size bucket, and the length above which each power of two has several buckets."""
 
 
 def room_for(length: int) -> int:
-    """How long a kernel takes a dimension at most that is so long at a call, so that few kernels serve all: a power of
-    two, or beyond `LONG` what is a quarter of a power longer, two quarters, three."""
+    """Return the size bucket of a whole dimension, so that few kernels serve all lengths: the next power of two, or
+    above `LONG` the next multiple of an eighth of that power, which is at least `LONG // 2`."""
     power = max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
     step = max(LONG // 2, power // 8)
     return power if power <= LONG else -(-length // step) * step
@@ -75,7 +75,7 @@ def room_for(length: int) -> int:
 
 @dataclass(frozen=True)
 class WholeSize:
-    """A size under no constraint, and the array and axis that tell it."""
+    """A size that no constraint divides, and the array and axis that give it."""
 
     symbol: Symbol
     array: int
@@ -83,7 +83,7 @@ class WholeSize:
 
 
 class KernelCalls:
-    """The calls of one kernel: what it takes, and what was compiled for those before."""
+    """The calls of one kernel: its signature, and the code compiled for earlier calls."""
 
     def __init__(self, kernel: WaveKernel) -> None:
         self.kernel, self.is_built_in = kernel, kernel.loc.file.startswith(PACKAGE)
@@ -93,17 +93,17 @@ class KernelCalls:
         self.signature = Signature(kernel.name, tuple(word(name) for name, _ in parameters), numbers)
         dims = [d for _, kind in self.memories for d in kind.dims if isinstance(d, Symbol)]
         self.passed = {d.name for d in dims if d not in kernel.subs}
-        """The sizes that arrays tell."""
+        """The sizes that array shapes give."""
         self.symbols = {s.name: s for s in (*_symbols_of_body(kernel), *kernel.subs, *kernel.symbols())}
         for name in self.signature.names:
             if name in self.symbols:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self.whole = _whole_sizes(kernel, self.memories)
-        """Those that every workgroup may take whole: there is a kernel for each `room_for` them."""
+        """The sizes that every workgroup may take whole: there is a kernel for each size bucket."""
         self._kernels: dict[Any, Compiled] = {}
         self._without_symbols: dict[tuple[Any, ...] | None, Compiled] = {}
-        """For calls that give arrays and numbers and nothing else, by the device of each array, and by whole sizes."""
+        """Kernels of calls without symbols, by the device of each array and the buckets of whole sizes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         if not self.is_built_in:
@@ -135,7 +135,7 @@ class KernelCalls:
         compiled.launch(call.arrays, {**call.scalars, **passed} if passed else call.scalars)
 
     def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
-        """A call of arrays and numbers that has been made, for other arrays that lie as these: as `Compiled.again`."""
+        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
         arrays, scalars, others = self.signature.bind(given, named)
         where = None if others else self._where(arrays)
         known = self._without_symbols.get(where)
@@ -145,23 +145,23 @@ class KernelCalls:
         return None if known is None else known.replay(arrays, scalars, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
-        """The numbers of a call in the author's order, as a launch passes them; an error where one is none."""
+        """Return scalar arguments, in the author's order, as launch words; an error where one is invalid."""
         return self.signature.words(numbers)
 
-    # -- what a call is about
+    # -- the key of a call
 
     def _where(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What decides which kernel runs: the arrays' devices, and room for the sizes that it takes whole."""
+        """Return what decides which kernel runs: the arrays' devices, and the buckets of whole sizes."""
         where = quick_place(arrays)
         if where is None or not self.whole:
             return where
         try:
             return where + tuple([room_for(arrays[size.array].shape[size.axis]) for size in self.whole])
-        except (AttributeError, IndexError, TypeError):  # it has no shape that can be told so quickly
+        except (AttributeError, IndexError, TypeError):  # an array without a `shape`, or with too few axes
             return None
 
     def _max_sizes(self, places: Places, symbols: Mapping[Symbol, Any]) -> dict[Symbol, int]:
-        """Room for the sizes that the kernel takes whole; those that the call computes have none."""
+        """Return the buckets of sizes that the kernel takes whole; sizes that the call computes have none."""
         found = {}
         for size in self.whole:
             value, (_, shape) = symbols.get(size.symbol), places[size.array]
@@ -184,7 +184,7 @@ class KernelCalls:
         return tuple(found)
 
     def _given(self, symbols: Mapping[str, Any]) -> dict[Symbol, Any]:
-        """Those of a call by its keywords, `subs` among them."""
+        """Return the symbols of a call from its keywords, including `subs`."""
         found = given_subs(symbols.get("subs") or {})
         for name, value in symbols.items():
             if name == "subs":
@@ -204,7 +204,7 @@ class KernelCalls:
     # -- compiling
 
     def _compiled(self, device: str, symbols: Mapping[Symbol, Any], places: Places) -> Compiled:
-        """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
+        """Return the kernel for a device; sizes that array shapes give stay dynamic, even if the call names them."""
         max_sizes = self._max_sizes(places, symbols)
         subs = {s: value for s, value in symbols.items() if not self._is_given(s, value)}
         target = target_on(self.kernel.name, device).name
@@ -220,7 +220,7 @@ class KernelCalls:
         return found
 
     def _sizes(self, places: Places) -> dict[Symbol, int]:
-        """Those that the arrays of this call tell."""
+        """Return the sizes that the arrays of this call give."""
         found: dict[Symbol, int] = {}
         for (_, kind), (_, shape) in zip(self.memories, places, strict=True):
             pairs = zip(kind.dims, shape, strict=False)
@@ -228,18 +228,18 @@ class KernelCalls:
         return found
 
     def _taken(self, compiled: Compiled, max_sizes: Mapping[Symbol, int]) -> Mapping[Symbol, int]:
-        """Those of the sizes that the kernel does take whole; others decide nothing from now on."""
+        """Return the sizes that the kernel really takes whole; the others no longer need buckets."""
         taken = {name for name, _, _ in compiled.kernel.limits} if max_sizes else set()
         unused = {s for s in max_sizes if word(s.name) not in taken}
         self.whole = tuple(size for size in self.whole if size.symbol not in unused)
         return {s: most for s, most in max_sizes.items() if s not in unused}
 
     def _is_given(self, symbol: Symbol, value: Any) -> bool:
-        """Whether it is a size that arrays tell too, and a number for them to agree with."""
+        """Return whether a symbol is a size that arrays give too, with a number that must agree with them."""
         return symbol.name in self.passed and isinstance(value, Expression) and not any(True for _ in value.symbols())
 
     def _device(self, arrays: Sequence[Any], places: Places) -> str:
-        """The one that all arrays are on."""
+        """Return the device that all arrays are on."""
         names = [name for name, _ in self.memories]
         first = next((i for i, (device, _) in enumerate(places) if device != HOST), 0)
         device, _ = places[first] if places else (HOST, ())
@@ -248,12 +248,12 @@ class KernelCalls:
                 remedy = f"pass {moved(Parameter(name, shape, kind.dtype, False), array, device)}"
                 what = f"{self.kernel.name}: {name} is on {other}, but {names[first]} is on {device}"
                 raise CallError(what, loc=here(), remedy=remedy)
-            device = max(device, other, key=len)  # the one that tells its number
+            device = max(device, other, key=len)  # `cuda:1` rather than `cuda`
         return device
 
 
 def _whole_sizes(kernel: WaveKernel, memories: Sequence[tuple[str, MemoryType]]) -> tuple[WholeSize, ...]:
-    """The sizes that arrays alone tell and no constraint cuts, where each is told first."""
+    """Return the sizes that only arrays give and no constraint divides, each with its first array axis."""
     cut = {c.dim for c in kernel.constraints if isinstance(c, (WorkgroupConstraint, TilingConstraint))}
     found: dict[Symbol, WholeSize] = {}
     for at, (_, kind) in enumerate(memories):
@@ -268,14 +268,14 @@ def _passed_as(kind: DType) -> DType:
 
 
 def _is_other(one: str, other: str) -> bool:
-    """Whether they are certainly two devices: `cuda` is a CUDA device that nobody numbered."""
+    """Return whether two names certainly mean two devices: `cuda` is a CUDA device of unknown number."""
     numbered = ":" in one and ":" in other
     return one != other if numbered else one.partition(":")[0] != other.partition(":")[0]
 
 
 @contextmanager
 def _missing_given(kernel: str) -> Iterator[None]:
-    """A symbol that nobody gave a value is told in the words of a call."""
+    """Raise the error of a symbol without a value with a remedy for calls."""
     try:
         yield
     except SymbolError as error:
@@ -294,7 +294,7 @@ def _missing_given(kernel: str) -> Iterator[None]:
 
 
 def _symbols_of_body(kernel: WaveKernel) -> Iterator[Symbol]:
-    """Those that the function reaches by a name: symbols, and expressions and index mappings made of them."""
+    """Yield the symbols that the function names: directly, or in expressions and index mappings."""
     function = kernel.function
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     reached = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}

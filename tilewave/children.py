@@ -1,4 +1,4 @@
-"""Programs that tilewave starts: each ends within a limit, and one that cannot be started says so."""
+"""Child processes: each ends within a time limit, and one that cannot be started raises `ChildFailed`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tilewave.forks import STARTING
 
 LIMIT = "TILEWAVE_COMPILE_SECONDS"
 DEFAULT_SECONDS = 600
-"""Far beyond what compiles: kernels take seconds, so what takes longer has stopped, or is far too large."""
+"""A limit far beyond what compiles: kernels take seconds, so what takes longer is stuck, or far too large."""
 
 
 class ChildFailed(Exception):
-    """It could not be started or did not end in time; the text is what happened, `remedy` what can be done."""
+    """A program could not be started or did not end in time; the text says what happened, `remedy` what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -24,7 +24,7 @@ class ChildFailed(Exception):
 
 
 def run_child(command: Sequence[str], request: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """What a program printed, given its stdin; one that does not end within the limit is killed."""
+    """Run a program with this stdin and return its output; one that does not end within the limit is killed."""
     seconds = limit_seconds()
     with _started(command) as child:
         try:
@@ -35,7 +35,7 @@ def run_child(command: Sequence[str], request: bytes = b"") -> subprocess.Comple
                 f"it was not done within {seconds} s",
                 f"smaller tiles make less code to compile; {LIMIT} sets another limit",
             ) from None
-        except BaseException:  # a keyboard interrupt, say
+        except BaseException:  # such as a keyboard interrupt
             child.kill()
             raise
     return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
@@ -50,7 +50,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def limit_seconds() -> int:
-    """TILEWAVE_COMPILE_SECONDS, or ten minutes."""
+    """Return TILEWAVE_COMPILE_SECONDS, or ten minutes."""
     wanted = os.environ.get(LIMIT)
     if wanted is None:
         return DEFAULT_SECONDS

@@ -1,4 +1,4 @@
-"""Kernel and options → `Compiled`: the one place where the stages meet."""
+"""From a kernel and options to `Compiled`: the one place that calls trace, tile passes, analyses and the target."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
-"""What is made of a kernel on whole tiles."""
+"""Compiles a kernel on whole tiles for a target."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
-"""The levels at which a kernel can be interpreted, and in which orders."""
+"""The levels at which a kernel can be interpreted, and the orders of each."""
 
 
 class SchedulingType(Enum):
-    """How loads and products of a loop overlap; all but the first two are taken as one of those."""
+    """How loads and products of a loop overlap; all but the first two are compiled as one of these."""
 
     NONE = "none"
     PREFETCH = "prefetch"
@@ -85,14 +85,14 @@ class SchedulingType(Enum):
 
     @property
     def taken(self) -> SchedulingType:
-        """What it is compiled as."""
+        """The schedule that this one is compiled as."""
         if self in (SchedulingType.NONE, SchedulingType.MANUAL):
             return SchedulingType.NONE
         return SchedulingType.PREFETCH
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
-        """What `why` says of it."""
+        """The remarks of `why` on the schedule."""
         return () if self is self.taken else (NO_SCHEDULE.at(NOWHERE, asked=self.name, taken=self.taken.name),)
 
 
@@ -105,30 +105,30 @@ NO_SCHEDULE = RemarkKind(
 @accepting_hints
 @dataclass(frozen=True)
 class WaveCompileOptions:
-    """What a kernel is compiled with: sizes, target, and what stays open until the call."""
+    """The options of a compilation: sizes, target, and what stays dynamic until the call."""
 
     subs: Mapping[Symbol, Any] = field(default_factory=dict)
     target: str | None = None
     schedule: SchedulingType = SchedulingType.NONE
     dynamic_symbols: Iterable[Symbol] = ()
     instruction_set: str | None = None
-    """For the CPU: avx512, avx2, …; the best of this machine where it is not said."""
+    """For the CPU: avx512, avx2, …; by default the best of this machine."""
     num_stages: int | None = None
-    """How many steps of a loop shared memory holds at once; one for PREFETCH and four for Hopper's copy engine, or as
-    many of these as fit, where it is not said."""
+    """The stages of a loop's software pipeline in shared memory; by default one for PREFETCH and four with TMA, or as
+    many of these as fit."""
     max_sizes: Mapping[Symbol, int] = field(default_factory=dict)
-    """How long sizes are at most which stay open, and which every workgroup takes whole."""
+    """The largest values of dynamic sizes that every workgroup takes whole."""
     tune: Tune | None = None
-    """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
+    """The tile sizes and orders to choose among, where none are given; by default the kernel's."""
     in_place: bool = False
-    """For the CPU: whether operands of products are read where they lie, and not packed before each launch."""
+    """For the CPU: whether operands of products are read in place, and not packed before each launch."""
     batch_invariant: bool = False
-    """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
+    """Whether the order of every sum depends on its depth, the tile and the dtype alone."""
     without_effect: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The names of Wave's options that were given and change nothing."""
+    """The names of Wave's options that were given and have no effect."""
 
     def __new__(cls, *given: Any, **named: Any) -> WaveCompileOptions:
-        """Options that do not exist are told what is near them, before the fields are filled."""
+        """Refuse unknown options with the nearest known one, before the fields are set."""
         known = [f.name for f in fields(cls) if f.repr]
         for name in named:
             if name not in cls.__dataclass_fields__ and name not in HINTS:
@@ -152,40 +152,40 @@ def _no_option(name: str, known: list[str]) -> TilewaveError:
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
-    """The options with what is unset filled in: the GPU that is here, else the CPU.
+    """Return the options with a default target: this machine's GPU, else the CPU.
 
-    A kernel compiled without a target runs there too, or where the arrays of its call are.
+    A kernel compiled without a target runs there too, or on the device of its call's arrays.
     """
     return replace(options, target=target_here()) if options.target is None else options
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A kernel whose tiles are fixed; its sizes are, too, or each call tells them. Every step can be looked at."""
+    """A kernel with fixed tile sizes; its array sizes are static, or given by each call. Every step can be printed."""
 
     kernel: Kernel
-    """The kernel on whole tiles: what its schedule and the interpreter read."""
+    """The kernel on whole tiles, which the schedule and the interpreter read."""
     traced: Kernel
     tile_steps: tuple[Step, ...]
     target: str
     dynamic_symbols: tuple[str, ...]
     build: Build
     verdicts: Verdicts = field(repr=False)
-    """What was found of the sizes that it was called with."""
+    """What was proved or checked of the sizes that it was called with."""
     file: str = ""
-    """It was loaded from, without its steps; nothing where it was compiled."""
+    """The file that it was loaded from, without its steps; empty where it was compiled."""
     assumed: tuple[Assumed, ...] = ()
-    """What its author takes for granted of the numbers of a call."""
+    """The author's assumptions on the scalar arguments and sizes of a call."""
     not_taken: tuple[Remark, ...] = ()
-    """Of its options, what was taken as something else."""
+    """Remarks on options that were replaced or have no effect."""
     proved: tuple[Remark, ...] = ()
-    """Of a batch invariant kernel, in which order each of its sums is added."""
+    """For a batch-invariant kernel, the order of each of its sums."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
-    """The same for the device of arrays that are not where this one runs, if its author named no target."""
+    """Compiles the kernel for another device, that of a call's arrays, if its author named no target."""
     choice: TileChoice | None = None
-    """The tile that was taken, where the author gave none, and why."""
+    """The tile sizes that were chosen, where the author gave none, and why."""
     by_size: BySize[Compiled] | None = field(default=None, repr=False)
-    """Where tiles are chosen by the sizes of each call: who serves which."""
+    """Where tile sizes are chosen by the sizes of each call: the kernel of each size bucket."""
 
     @property
     def name(self) -> str:
@@ -193,12 +193,12 @@ class Compiled:
 
     @property
     def chosen_for(self) -> str:
-        """The target that its tiles were chosen for; nothing where its author gives them."""
+        """The target that the tile sizes were chosen for; empty where the author gave them."""
         return self.target if self.choice else ""
 
     @property
     def config(self) -> str:
-        """The chosen tiles and order, and the target that they were chosen for: `BLOCK_M=128, chosen for cpu`."""
+        """The chosen tile sizes and order, and their target: `BLOCK_M=128, chosen for cpu`."""
         return f"{self.choice.text}, chosen for {self.target}" if self.choice else ""
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class Compiled:
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        """What rich prints, and a notebook shows as a table."""
+        """Yield what rich prints, and a notebook shows as a table."""
         yield "name", self.name
         yield "target", self.target
         if self.open_sizes:
@@ -238,14 +238,14 @@ class Compiled:
         raise no_grid(self.name, self.signature.names)
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
-        """Run it on the device it was compiled for; arrays and numbers in the author's order, or by their names."""
+        """Run the kernel on the device it was compiled for; arrays and scalars in the author's order, or by name."""
         values: Mapping[str, Any] = {}
         if named or self._takes_numbers:
             arrays, values = self._bound(arrays, named)
         self.launch(arrays, values)
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
-        """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
         try:
             if self.by_size is not None:
                 self.by_size.of(_shapes(arrays)).launch(arrays, values)
@@ -257,9 +257,9 @@ class Compiled:
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
     def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
-        """The same call, which has been made, for arrays that lie as these; `fresh` are those that nobody else has.
+        """Return a replayed call for arrays with the same layout as these; `fresh` are those that no one else holds.
 
-        It takes any arrays of the same library that begin where such do. None where each must be looked at closely.
+        It takes arrays of the same library with the same layout at any addresses. None where calls need the full check.
         """
         if self.by_size is not None:
             return self.by_size.of(_shapes(arrays)).replay(arrays, values, fresh)
@@ -270,7 +270,7 @@ class Compiled:
         return _JudgedSizes(self)
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
-        """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
+        """Run the kernel's IR in numpy, on whole tiles or lane by lane, and report races and uninitialized reads.
 
         level="tile": order="launch", or "shuffled": the workgroups in a random order.
         level="lane": order="in turn", "backwards" or "random": how the waves of a workgroup take turns.
@@ -305,10 +305,11 @@ class Compiled:
             interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
 
     def check_passes(self, /, *arrays: Any, **named: Any) -> PassCheck:
-        """Whether every pass kept what the kernel computes of these arrays, which are not changed.
+        """Check that every pass preserves what the kernel computes from these arrays, which are not changed.
 
-        The kernel is interpreted after each pass, with floats as elements of a finite ring: no order of sums shows, and
-        everything else does, bit for bit. What is found is false where a pass is wrong, and prints as a table.
+        The kernel is interpreted after each pass, with floats as elements of a finite ring: orders of sums compare
+        equal, and everything else is compared bit for bit. The result is false where a pass is wrong, and prints as a
+        table.
         """
         with IMPORTING:
             from tilewave.interp.exact_check import check_passes  # noqa: PLC0415  few ask for it, and it is large
@@ -323,12 +324,11 @@ class Compiled:
         return check_passes(self.traced, [(step.name, step.after) for step in self.steps], held, sized.values)
 
     def prepack(self, array: Any, name: str = "") -> Any:
-        """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
+        """Return an operand in the layout that launches read fastest, for weights that many calls use.
 
-        `name` says which operand, where they are not all treated alike.
-        Where each launch would copy it first, or lanes load it, a copy is made here, once, and calls take it in the
-        array's place; it does not follow what is written to the array later. An array that lies well is given back as
-        it is.
+        `name` says which operand, where they need different layouts.
+        Where each launch would copy the operand first, or lanes would load it, it is copied here once, and calls take
+        the copy instead; later writes to the array do not reach it. An array with a good layout is returned unchanged.
         """
         try:
             return self.build.prepacked(array, name)
@@ -349,8 +349,8 @@ class Compiled:
         """Run the emitted machine code on this CPU, and check its waits, barriers, races and bounds.
 
         order="barrier": each wave runs to its next barrier; "random": waves take turns at random. check="warn"
-        reports what is found instead of raising at the first. A wave that takes more than `limit` instructions counts
-        as endless; without it the limit follows from the arrays' sizes.
+        reports problems instead of raising at the first. A wave that takes more than `limit` instructions counts as
+        endless; by default the limit follows from the arrays' sizes.
         """
         emulated = self._emulated()
         arrays, values = self._bound(arrays, named)
@@ -378,7 +378,7 @@ class Compiled:
         interpret(kernel, [v.numpy() for v in views], sized.values, workgroups)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
+        """Write the kernel to a file that `tilewave.load` runs on machines where nothing is compiled."""
         with IMPORTING:
             from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  zipfile is heavy; few save
 
@@ -397,12 +397,12 @@ class Compiled:
 
     @property
     def open_sizes(self) -> tuple[str, ...]:
-        """The sizes that it takes from the arrays of each call."""
+        """The sizes that the arrays of each call give."""
         return self.sizes.passed
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The arrays that it was compiled for, where their sizes are known."""
+        """The arrays that the kernel was compiled for; an error where sizes are dynamic."""
         if self.open_sizes:
             raise CallError(
                 f"{self.name}: how large its arrays are depends on {', '.join(self.open_sizes)}",
@@ -413,29 +413,29 @@ class Compiled:
 
     @cached_property
     def numbers(self) -> tuple[Value, ...]:
-        """Those of a call, in the kernel's order: parameters such as `alpha: f32`, sizes and dynamic symbols."""
+        """The scalar arguments in the kernel's order: parameters such as `alpha: f32`, sizes and dynamic symbols."""
         return arguments(self.kernel)[1]
 
     @cached_property
     def _takes_numbers(self) -> bool:
-        """Whether a call must give one; sizes come with its arrays."""
+        """Whether a call must pass a scalar argument; sizes come with its arrays."""
         return len(self.numbers) > len(self.open_sizes)
 
     @cached_property
     def signature(self) -> Signature:
-        """What its author listed: arrays and numbers, in order."""
+        """The author's parameters: arrays and scalars, in order."""
         own = [v for v in self.kernel.body.args if v.name not in (*self.dynamic_symbols, *self.open_sizes)]
         dtypes = {v.name: v.type.dtype for v in own if v in self.numbers}
         return Signature(self.name, tuple(v.name for v in own), dtypes)
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arrays of a call, and its numbers by name."""
+        """Return the arrays of a call, and its scalar arguments by name."""
         names = self.signature.names
         if named.keys() == self._symbol_names and len(given) == len(names) and not self.signature.dtypes:
             for value in named.values():
                 if type(value) is not int or value < 1:
                     break
-            else:  # most calls need not be looked at more closely
+            else:  # the fast path: symbols are positive ints, and there are no scalar parameters
                 return tuple(given), dict(named)
         call = self.signature.bind(given, named)
         if call.symbols or self.dynamic_symbols:
@@ -447,7 +447,7 @@ class Compiled:
         return frozenset(self.dynamic_symbols)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
-        """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
+        """Return the symbols of a call as ints; an error for a missing or unknown one. Array sizes may be missing."""
         unknown = [name for name in given if name not in (*self.dynamic_symbols, *self.open_sizes)]
         missing = [name for name in (self.dynamic_symbols if wanted is None else wanted) if name not in given]
         if unknown:
@@ -464,11 +464,11 @@ class Compiled:
                 raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least {least}", loc=here())
         return {name: int(value) for name, value in given.items()}
 
-    # -- looking at it
+    # -- inspection
 
     @property
     def schedule(self) -> Schedule:
-        """Which workgroup computes which tiles, in order."""
+        """The tiles of each workgroup, in order."""
         if deciding := list(self.open_sizes) or order_depends_on(self.kernel):
             given = ", ".join(f"{name}=…" for name in dict.fromkeys((*self.dynamic_symbols, *deciding)))
             raise CallError(
@@ -480,13 +480,13 @@ class Compiled:
 
     @property
     def proof(self) -> EverySize:
-        """That it is right for every size, or why each new set of sizes is looked at; it prints as a sentence."""
+        """The proof that the kernel is correct for every size, or why new sizes are checked; prints as a sentence."""
         return self.verdicts.proof
 
     def schedule_for(self, /, **symbols: Any) -> Schedule:
-        """The schedule for given dynamic symbols, and those parameters that decide it.
+        """Return the schedule for given dynamic symbols, and for parameters that decide it.
 
-        An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
+        Raises if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile out of bounds.
         """
         own = self.signature.dtypes
         wanted = {v.name for v in self._deciding} & own.keys()
@@ -496,12 +496,12 @@ class Compiled:
 
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
-        """The numbers of a call that decide who computes what, and what is read."""
+        """The scalar arguments that decide which workgroup computes which tiles, and what is read."""
         return deciding(self.kernel) if self.numbers else ()
 
     @cached_property
     def sizes_decide(self) -> bool:
-        """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
+        """Whether only sizes and symbols decide the schedule, and no parameter such as `n: i32`."""
         return all(v.type == INDEX_SCALAR for v in self._deciding)
 
     def want_assumed(self, values: Mapping[str, Any]) -> None:
@@ -509,30 +509,30 @@ class Compiled:
             condition.want(self.name, values)
 
     def _judged(self, sized: SizedCall) -> Schedule:
-        """The schedule for these numbers; all that look alike to the kernel are judged once."""
+        """Return the schedule for these numbers; it is checked once for each class of sizes."""
         self.want_assumed(sized.values)
         return self.verdicts.schedule(sized.numbers, sized.values)
 
     def bound(self, /, **symbols: int) -> Kernel:
-        """The kernel on whole tiles of a call with these sizes and symbols."""
+        """Return the kernel on whole tiles with these values of sizes and symbols."""
         passed = self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes))
         return bind(self.kernel, self._of_names(passed).values)
 
     def _of_names(self, known: Mapping[str, Any]) -> SizedCall:
-        """The call with these numbers, without its arrays; those that are not said decide nothing."""
+        """Return the call with these numbers, without its arrays; missing scalars decide nothing, and are 0."""
         return self.sizes.of_values({**dict.fromkeys(self.signature.dtypes, 0), **known})
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What every pass did, the target's own included."""
+        """The kernel before and after every pass, those of the target included."""
         if self.file:
             self._has_no("steps")
         return numbered(self.tile_steps + self.build.steps)
 
     def why(self, *arrays: Any) -> Why:
-        """Where passes could have helped and did not, and why; it prints as a table.
+        """Return the remarks of passes that did nothing, with their reasons; prints as a table.
 
-        With arrays, also what these keep the machine code of a GPU from.
+        With arrays, it includes what their layouts keep a GPU's machine code from.
         """
         found = Why.of(self.steps).of_options(self.not_taken)
         found = found.of_sums(self.proved)
@@ -544,11 +544,11 @@ class Compiled:
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """Which arrays it has machine code for by now: each class gets its own when its first arrays come."""
+        """The array layouts that machine code was compiled for so far: each class is compiled at its first call."""
         return self.build.binaries
 
     def ir(self, pass_name: str = "") -> Kernel:
-        """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""
+        """Return the kernel after a pass: "trace" for the traced function, by default the last pass, or a file's IR."""
         if self.file:
             if pass_name:
                 self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
@@ -564,12 +564,12 @@ class Compiled:
 
     @property
     def llvm_ir(self) -> str:
-        """What was given to LLVM."""
+        """The LLVM IR of the kernel."""
         return self._found(self.build.llvm_ir, "LLVM IR")
 
     @property
     def asm(self) -> str:
-        """The machine's instructions, as text."""
+        """The kernel's assembly."""
         has_code = self.file and self.build.code is not None
         return self._found(self.build.asm, "assembly", "code_object is the machine code; " if has_code else "")
 
@@ -579,7 +579,7 @@ class Compiled:
 
     @property
     def resources(self) -> Resources:
-        """Waves, the matrix instruction taken, shared bytes, and what each lane loads."""
+        """Waves, the matrix instruction, shared bytes, and the loads of each lane."""
         found = self.build.resources
         if found is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
@@ -587,7 +587,7 @@ class Compiled:
 
     @property
     def loop_statistics(self) -> CountedLoop:
-        """What stands in the K loop of the target's code, counted."""
+        """The counts of instructions in the K loop of the target's code."""
         found = self.build.loop
         if found is None:
             able = quoted(target for target in TARGETS.values() if target.counts_loops)
@@ -610,14 +610,14 @@ class Compiled:
 
 
 def _in_words(value: object) -> str:
-    """A value in a cell of a table."""
+    """Return a value as text for a cell of a table."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {size}" for name, size in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 class _JudgedSizes:
-    """The sizes of a kernel's calls; it is found right for them before anything runs."""
+    """The sizes of a kernel's calls; the kernel is checked for them before anything runs."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
@@ -657,7 +657,7 @@ class _JudgedSizes:
 
     @cached_property
     def _given(self) -> list[tuple[int, bool]]:
-        """Where the numbers stand that a call gives, and whether each decides more than what is computed."""
+        """The position of each scalar argument of a call, and whether it decides more than the values computed."""
         compiled, limits = self.compiled, self.sizes.limits
         numbers = [(i, v) for i, v in enumerate(compiled.numbers) if v.name not in limits]
         free = () if compiled.assumed else [v for _, v in numbers if v.type != INDEX_SCALAR]
@@ -669,7 +669,7 @@ class _JudgedSizes:
 
 
 def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Of the arrays of a call; of those that do not say it as numpy's do, as DLPack has them."""
+    """Return the shapes of a call's arrays; by DLPack for arrays without a `shape`."""
     try:
         return [array.shape for array in arrays]
     except AttributeError:
@@ -677,7 +677,7 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:
-    """With the targets that would take the array where it lies."""
+    """Return the error with the targets that run on the array's device."""
     fitting = targets_on(error.device)
     return error.but(f"compile with target={quoted(fitting)}") if fitting else error
 
@@ -694,15 +694,15 @@ EXAMPLES = {
 
 
 def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
-    """Compile a kernel; it is left as it was, and may be compiled again with other options.
+    """Compile a kernel; it is not changed, and may be compiled again with other options.
 
-    Where symbols that stand for tiles have no value, they are chosen: for the sizes in `subs`, or those of each call.
+    Tile sizes without a value are chosen: for the sizes in `subs`, or for those of each call.
     """
     return compile_near(options, kernel, {})
 
 
 def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
-    """The same, where a call with these sizes is expected first; it serves all that the options leave open."""
+    """Compile a kernel, first for a call with these sizes; it serves all sizes that the options leave dynamic."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
     _check_tune(options.tune or kernel.tune)
@@ -721,7 +721,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
 def _compiled(
     options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: tuple[tuple[str, int], ...] = ()
 ) -> Compiled:
-    """`sizes`: how large open ones come at most."""
+    """Compile a kernel with given tile sizes; `sizes` are the largest values of dynamic ones."""
     wanted = replace(_checked_options(options, target), sizes=sizes)
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
@@ -729,7 +729,7 @@ def _compiled(
 def _choosing(
     options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
 ) -> Compiled:
-    """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
+    """Compile with tile sizes of the cost model; where sizes are dynamic, for each size bucket at its first call."""
     with IMPORTING:
         from tilewave.tune.default import BySize, TunableKernel, largest_sizes  # noqa: PLC0415  most give their tiles
     with IMPORTING:
@@ -760,14 +760,14 @@ def _choosing(
 
 
 def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
-    """With what was chosen, as far as it is not the kernel that says it."""
+    """Return the options with what was chosen, apart from what the kernel sets."""
     subs = {**options.subs, **choice.tiles}
     in_place = choice.is_in_place or options.in_place
     return replace(options, subs=subs, num_stages=choice.num_stages or options.num_stages, in_place=in_place, tune=None)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
-    """The same with a build of the caller's own, of which the options' target is told."""
+    """Compile a kernel with a build function of the caller's, for the options' target."""
     target = target_named(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
     room = TileLimits(target.name, target.most_bytes)
@@ -799,7 +799,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
-    """The target's part of them; what would be taken and change nothing is refused."""
+    """Return the target's part of the options; one that would have no effect is refused."""
     _check_schedule(options.schedule)
     num_stages: object = options.num_stages
     if num_stages is not None and (isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1):
@@ -821,7 +821,7 @@ def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptio
 
 
 def _check_in_place(target: Backend) -> None:
-    """Only where there are instruction sets to choose from are there panels to pack."""
+    """Refuse `in_place` on targets that pack no operands: those without instruction sets to choose from."""
     if not target.takes_instruction_sets:
         able = [one for one in TARGETS.values() if one.takes_instruction_sets]
         what = f"in_place is said, but on {target.name} nothing is packed before a launch"
@@ -860,7 +860,7 @@ def _check_kinds(options: object, kernel: object) -> None:
 
 
 def _open_symbols(given: object) -> tuple[Symbol, ...]:
-    """The symbols that stay open, each once."""
+    """Return the dynamic symbols, each once."""
     if isinstance(given, (str, Expression)) or not isinstance(given, Iterable):
         raise SymbolError(
             f"dynamic_symbols is a list of symbols, not {given!r}",
@@ -879,19 +879,19 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
 
 
 def deciding(kernel: Kernel) -> tuple[Value, ...]:
-    """The numbers of a call on which it depends who computes what, and what is read."""
+    """Return the scalar arguments that decide which workgroup computes which tiles, and what is read."""
     names = {*open_sizes(kernel), *order_depends_on(kernel), *reads_depend_on(kernel)}
     return tuple(v for v in arguments(kernel)[1] if v.name in names)
 
 
 def order_depends_on(kernel: Kernel) -> list[str]:
-    """The numbers of a call that decide who computes which tiles, and when."""
+    """Return the scalar arguments that decide which workgroup computes which tiles, and when."""
     deciding = needed_values(kernel.body, stores)
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
-    """The tiles along each axis of the first memory that it writes."""
+    """Return the tiles along each axis of the first memory that the kernel writes."""
     return next(Cut.by(op).grid for op in walk(kernel.body) if stores(op))
 
 

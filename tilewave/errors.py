@@ -1,4 +1,4 @@
-"""What an author is told when something is wrong: what, where (file, line, caret), and what to write instead."""
+"""Error messages for authors: what is wrong, where (file, line, caret), and what to write instead."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from typing import TypeVar
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 BETWEEN = ("tilewave", "functools", "contextlib", "torch")
-"""Modules that stand between an author's line and ours: functools calls a cached property, torch an operator."""
+"""Modules between an author's line and tilewave's: functools calls a cached property, torch an operator."""
 COMMANDS = ("typer", "click")
-"""Modules that call our commands: behind them stands no author."""
+"""Modules that call tilewave's commands: no author's code is above them."""
 NOTEBOOK = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
-"""What Jupyter calls the code of a cell."""
+"""Jupyter's file name for the code of a cell."""
 
 E = TypeVar("E", bound="TilewaveError")
 
 
 @dataclass(frozen=True)
 class Loc:
-    """Where somebody wrote something; columns count from 0 and are -1 where Python does not tell them."""
+    """A place in source code; columns count from 0 and are -1 where Python does not give them."""
 
     file: str = "?"
     line: int = 0
@@ -41,7 +41,7 @@ class Loc:
         return f"{short_path(self.file)}:{self.line}"
 
     def excerpt(self) -> list[str]:
-        """The line and a caret under the part that is meant; nothing where the source cannot be read."""
+        """Return the line and a caret under the expression; nothing where the source cannot be read."""
         text = linecache.getline(self.file, self.line).rstrip()
         if not text:
             return []
@@ -53,7 +53,7 @@ class Loc:
         return [body, " " * (start - indent) + "^" * max(1, stop - start)]
 
     def text(self) -> str:
-        """The part of the line that is meant; nothing where Python does not tell which."""
+        """Return the text of the expression; empty where Python does not give its columns."""
         line = linecache.getline(self.file, self.line).rstrip()
         if not line or self.column < 0:
             return ""
@@ -61,7 +61,7 @@ class Loc:
         return line[start:stop]
 
     def _characters(self, line: str) -> tuple[int, int]:
-        """co_positions counts bytes of UTF-8; a caret counts characters."""
+        """Return the columns in characters, as carets count; co_positions counts bytes of UTF-8."""
         start = len(line.encode()[: self.column].decode(errors="replace"))
         stop = len(line.encode()[: self.end_column].decode(errors="replace")) if self.end_column > 0 else len(line)
         return start, stop
@@ -71,7 +71,7 @@ NOWHERE = Loc()
 
 
 class TilewaveError(Exception):
-    """Something the author can mend; `str` is the whole message."""
+    """An error that the author can fix; `str` is the whole message."""
 
     def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "") -> None:
         super().__init__(what, loc, remedy)
@@ -85,18 +85,18 @@ class TilewaveError(Exception):
         return "\n".join(lines)
 
     def at(self: E, loc: Loc) -> E:
-        """The same error, told of another place."""
+        """Return this error for another source line."""
         other = type(self).__new__(type(self), *self.args)
         other.__dict__.update(self.__dict__, loc=loc)
         return other
 
     def _render_traceback_(self) -> list[str]:
-        """IPython and Jupyter print this in place of a traceback."""
+        """Return what IPython and Jupyter print instead of a traceback."""
         return [f"error: {self}"]
 
 
 class SymbolError(TilewaveError):
-    """A symbol has no value, or one that cannot be used; `missing` is the name of the one that has none."""
+    """A symbol has no value, or one that cannot be used; `missing` is the name of a symbol without one."""
 
     def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "") -> None:
         super().__init__(what, loc=loc, remedy=remedy)
@@ -112,7 +112,7 @@ class CoverageError(TilewaveError):
 
 
 class AccessError(TilewaveError):
-    """A workgroup reads what another writes, or a tile that lies outside its memory altogether."""
+    """A workgroup reads what another writes, or a tile that is entirely out of bounds."""
 
 
 class DimensionError(TilewaveError):
@@ -124,7 +124,7 @@ class ShapeError(TilewaveError):
 
 
 class DTypeError(TilewaveError):
-    """Dtypes do not go together."""
+    """Dtypes do not match."""
 
 
 class TraceError(TilewaveError):
@@ -132,7 +132,7 @@ class TraceError(TilewaveError):
 
 
 class NoAttribute(TraceError, AttributeError):
-    """A traced value is asked for what only an array has; `hasattr` answers no."""
+    """A traced value has no such attribute, which arrays have; `hasattr` returns False."""
 
 
 class EndlessLoop(TilewaveError):
@@ -140,41 +140,41 @@ class EndlessLoop(TilewaveError):
 
 
 class TargetError(TilewaveError):
-    """A target that does not exist, or whose device is not here."""
+    """A target that does not exist, or whose device this machine does not have."""
 
 
 class CallError(TilewaveError):
-    """The arrays or symbols of a call do not fit the kernel; nothing was touched."""
+    """The arrays or symbols of a call do not fit the kernel; no array was changed."""
 
 
 class WrongDevice(CallError):
-    """An array lies elsewhere than the kernel runs; `device` is the kind of where it lies."""
+    """An array is not on the kernel's device; `device` is the kind of device that it is on."""
 
     def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", device: str = "") -> None:
         super().__init__(what, loc=loc, remedy=remedy)
         self.device = device
 
     def but(self, instead: str) -> WrongDevice:
-        """The same error, with another way out of it."""
+        """Return this error with another remedy."""
         return WrongDevice(self.what, loc=self.loc, remedy=f"{self.remedy}, or {instead}", device=self.device)
 
 
 class SavedKernelError(TilewaveError):
-    """A kernel cannot be saved, or a file holds none that could be loaded."""
+    """A kernel cannot be saved, or a file has none that can be loaded."""
 
 
 class InterpreterError(TilewaveError):
-    """The interpreter found the kernel doing what a GPU would hide; no array was changed."""
+    """The interpreter found an error that a GPU would hide; no array was changed."""
 
 
 def text_error(what: str, text: str, start: int, stop: int, remedy: str = "") -> str:
-    """A message about a piece of one line of text, with a caret under `text[start:stop]`."""
+    """Return a message about a part of one line of text, with a caret under `text[start:stop]`."""
     caret = " " * start + "^" * max(1, stop - start)
     return "\n".join([what, f"      {text}", f"      {caret}", *(f"  {line}" for line in remedy.splitlines())])
 
 
 def short_path(file: str) -> str:
-    """Relative to the current directory where that is shorter; cells of Jupyter's have no name that authors know."""
+    """Return a path relative to the current directory where that is shorter; Jupyter's cells get a readable name."""
     if file.startswith("<"):
         return file
     if NOTEBOOK.search(file):
@@ -187,14 +187,14 @@ def short_path(file: str) -> str:
 
 
 def author_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not tilewave's own; by module, since generated methods have no file."""
+    """Return the innermost frame that is not tilewave's; by module, since generated methods have no file."""
     while frame is not None and _package(frame) in BETWEEN:
         frame = frame.f_back
     return None if frame is None or _package(frame) in COMMANDS else frame
 
 
 def levels_to_author() -> int:
-    """How far the author's line stands above whoever asks, as `warnings.warn(…, stacklevel=…)` counts."""
+    """Return how many frames the author's line is above the caller, as `warnings.warn(…, stacklevel=…)` counts."""
     author, level = author_frame(sys._getframe(1)), 1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not author:
@@ -208,7 +208,7 @@ def _package(frame: FrameType) -> str:
 
 
 def here() -> Loc:
-    """The place in the author's code that led to this call."""
+    """Return the place in the author's code that led to this call."""
     frame = author_frame(sys._getframe(1))
     if frame is None:
         return NOWHERE
@@ -217,7 +217,7 @@ def here() -> Loc:
 
 
 def raised_at(error: BaseException) -> Loc:
-    """The place in the author's code where Python itself raised an error."""
+    """Return the place in the author's code where Python itself raised an error."""
     found, step = NOWHERE, error.__traceback__
     while step is not None:
         if _package(step.tb_frame) not in (*BETWEEN, *COMMANDS):
@@ -229,7 +229,7 @@ def raised_at(error: BaseException) -> Loc:
 
 @lru_cache(maxsize=4096)
 def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
-    """The columns of the running expression; (-1, -1) on Python 3.10 and for calls over several lines."""
+    """Return the columns of the running expression; (-1, -1) on Python 3.10 and for calls over several lines."""
     positions = getattr(code, "co_positions", None)
     if positions is None:
         return -1, -1
@@ -240,7 +240,7 @@ def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
 
 
 def authors_traceback(error: BaseException) -> str:
-    """What Python would print of an error that is not ours, had the author's file been run without us."""
+    """Return the traceback of a foreign error without tilewave's frames."""
     given = traceback.TracebackException.from_exception(error)
     _leave_out_our_frames(given)
     return "".join(given.format() if given.stack else given.format_exception_only())
@@ -258,7 +258,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_between(frame: traceback.FrameSummary) -> bool:
-    """Whether a frame of Python's own stands between the author and us: a context manager's, a dataclass's."""
+    """Return whether a frame of the standard library is between the author and tilewave, such as contextlib's."""
     library = os.path.dirname(os.__file__)
     modules = ("contextlib.py", "functools.py", "dataclasses.py")
     made = frame.filename == "<string>" and frame.name == "__init__"
@@ -266,7 +266,7 @@ def _is_between(frame: traceback.FrameSummary) -> bool:
 
 
 def _print_for_the_author(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print our errors without our own frames; everything else as before."""
+    """Print tilewave's errors without its frames; everything else as before."""
     if not isinstance(error, TilewaveError) or os.environ.get("TILEWAVE_TRACEBACK"):
         _previous_hook(kind, error, trace)
         return
@@ -285,7 +285,7 @@ sys.excepthook = _print_for_the_author
 
 
 class SlowCodeWarning(UserWarning):
-    """Machine code that is right, and slower than it could be."""
+    """Machine code that is correct, and slower than it could be."""
 
 
 class SpillWarning(SlowCodeWarning):
@@ -297,7 +297,7 @@ _IN_BUILT_IN = ContextVar("in_built_in", default=False)
 
 @contextmanager
 def in_built_in() -> Iterator[None]:
-    """While a built-in kernel is called: its caller chose none of its tiles, and is not warned of its machine code."""
+    """Suppress warnings of machine code while a built-in kernel is called: its caller chose none of its tile sizes."""
     token = _IN_BUILT_IN.set(True)
     try:
         yield
@@ -306,6 +306,6 @@ def in_built_in() -> Iterator[None]:
 
 
 def warn_of_code(what: str, kind: type[SlowCodeWarning]) -> None:
-    """Warn of a kernel's machine code at the author's line."""
+    """Warn about a kernel's machine code at the author's line."""
     if not _IN_BUILT_IN.get():
         warnings.warn(what, kind, stacklevel=levels_to_author())

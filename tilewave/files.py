@@ -1,8 +1,8 @@
-"""Reading files that others may have written or are writing now, and replacing files whole: the one home of both.
+"""Reading files that others may have written or are writing now, and replacing files atomically.
 
 Every reader has a limit of bytes, never waits for a pipe or a device, and raises an `OSError` or a `ValueError` that
-says what is wrong with the file; whoever asked for the file adds its name and what to do. Nothing is memory-mapped:
-a mapped file that gets shorter ends the process with SIGBUS.
+says what is wrong with the file; the caller adds its name and what to do. Nothing is memory-mapped: a mapped file that
+gets shorter ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Path = str | os.PathLike[str]
 Stamp = tuple[int, ...]
 MOST_AT_ONCE = 1 << 20
 STEADY_READS = 3
-"""How often a file is read that changes meanwhile, before what was read last is taken."""
+"""How often a file that changes meanwhile is read, before the last content is used."""
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """A descriptor of a plain file; an OSError for a pipe, a device, a directory, and what cannot be opened."""
-    file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)  # a pipe does not keep us waiting
+    """Return a descriptor of a plain file; an OSError for a pipe, a device, a directory, and what cannot be opened."""
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)  # opening a pipe must not block
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise NotPlain(errno.EINVAL, "it is not a plain file", os.fspath(path))
@@ -35,7 +35,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
 
 
 def read_plain(path: Path, most_bytes: int, flags: int = os.O_RDONLY) -> bytes:
-    """All of a plain file; an OSError where it holds more than `most_bytes`."""
+    """Return all of a plain file; an OSError where it has more than `most_bytes`."""
     file = open_plain(path, flags)
     try:
         return read_all(file, most_bytes, path)
@@ -44,7 +44,7 @@ def read_plain(path: Path, most_bytes: int, flags: int = os.O_RDONLY) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """The text of a plain file in UTF-8; an OSError where it is too long, or no such text."""
+    """Return the text of a plain file in UTF-8; an OSError where it is too long, or no such text."""
     try:
         return read_plain(path, most_bytes).decode()
     except UnicodeDecodeError as error:
@@ -52,9 +52,9 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 
 def read_all(file: int, most_bytes: int, path: Path = "") -> bytes:
-    """What an open file holds, from where it stands; an OSError where that is more than `most_bytes`.
+    """Return the rest of an open file from its position; an OSError where that is more than `most_bytes`.
 
-    The size that a file says is only looked at to refuse early: it may grow or shrink while it is read.
+    The size in the file's metadata is used only to refuse early: it may grow or shrink while it is read.
     """
     if (size := os.fstat(file).st_size) > most_bytes:
         raise TooLong(size, most_bytes, path)
@@ -69,7 +69,7 @@ def read_all(file: int, most_bytes: int, path: Path = "") -> bytes:
 
 
 def read_steady(file: int, most_bytes: int, path: Path) -> tuple[bytes, Stamp]:
-    """All of an open file as it was at one moment, and its stamp; a file that never rests is given as it was last."""
+    """Return all of an open file as it was at one moment, and its stamp; a file that keeps changing as it was last."""
     for _ in range(STEADY_READS):
         stamp = stamp_of(os.fstat(file))
         os.lseek(file, 0, os.SEEK_SET)
@@ -80,7 +80,7 @@ def read_steady(file: int, most_bytes: int, path: Path) -> tuple[bytes, Stamp]:
 
 
 def stamp_of(state: os.stat_result) -> Stamp:
-    """Differs where a file is another one, has other contents, or other rights; the third number is its size."""
+    """Return a stamp that differs for another file, other contents or permissions; its third number is the size."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
@@ -88,16 +88,16 @@ def stamp_of(state: os.stat_result) -> Stamp:
 
 
 def is_ours(state: os.stat_result) -> bool:
-    """Whether a file or directory belongs to the user or to root."""
+    """Return whether a file or directory belongs to the user or to root."""
     return state.st_uid in (0, os.geteuid())
 
 
 def distrust(state: os.stat_result) -> str:
-    """Why what a file or directory holds is not believed; nothing where only its user and root can have written it.
+    """Return why a file or directory is not trusted; empty where only its user and root can have written it.
 
-    Its owner is the user or root. Nobody else can write it: its mode gives others no right to write, and its group only
-    where that is the owner's private one (of the same name, without other members), which many systems give every new
-    file to. In a directory such as /tmp, where only owners replace files, others may write.
+    Its owner must be the user or root, and no one else may write it: its mode gives others no write permission, and its
+    group only where that is the owner's private one (of the same name, without other members), which many systems give
+    every new file to. In a directory such as /tmp, where only owners replace files, others may write.
     """
     if not is_ours(state):
         return f"belongs to another user (uid {state.st_uid})"
@@ -115,7 +115,7 @@ def distrust(state: os.stat_result) -> str:
 def _is_private_group(user: int, group: int) -> bool:
     try:
         owner, found = pwd.getpwuid(user), grp.getgrgid(group)
-    except KeyError:  # a number without a name
+    except KeyError:  # a uid or gid without a name
         return False
     return owner.pw_gid == group and found.gr_name == owner.pw_name and {*found.gr_mem} <= {owner.pw_name}
 
@@ -124,10 +124,10 @@ def _is_private_group(user: int, group: int) -> bool:
 
 
 def parse_json(data: str | bytes) -> Any:
-    """The value of a JSON text, read strictly; a ValueError that says why for everything that is none.
+    """Return the value of a JSON text, read strictly; a ValueError that says why for everything else.
 
-    Nesting that is too deep, a key that stands twice in one object, NaN, infinities and numbers beyond what a float or
-    Python's longest int can be are refused as well.
+    Nesting that is too deep, a repeated key in one object, NaN, infinities and numbers beyond what a float or Python's
+    longest int can be are refused as well.
     """
     try:
         text = (data if isinstance(data, str) else data.decode()).strip(" \t\r\n")
@@ -166,9 +166,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once_each, parse_constant=_no_num
 
 
 def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
-    """The whole file under its name, on the disk, in one step; or an error and what stood there before.
+    """Replace a file as a whole, synced to disk, in one step; on an error the previous file stays.
 
-    `mode` is what the file gets whatever the umask says; without it, what any new file gets.
+    `mode` is the file's mode whatever the umask says; without it, the file gets the mode of any new file.
     """
     name = os.fspath(path)
     unfinished = f"{name}.{os.urandom(8).hex()}.unfinished"
@@ -189,7 +189,7 @@ def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """All of the data into an open file, in as few writes as the system takes."""
+    """Write all of the data to an open file, in as few writes as the system takes."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
@@ -199,11 +199,11 @@ def write_all(file: int, data: bytes) -> None:
 
 
 class NotPlain(OSError):
-    """A pipe, a device, a directory."""
+    """The path is a pipe, a device or a directory."""
 
 
 class TooLong(OSError):
-    """More bytes than anything of its kind has."""
+    """A file has more bytes than anything of its kind."""
 
     def __init__(self, size: int, most: int, path: Path) -> None:
         super().__init__(errno.EFBIG, f"it has {size:,} bytes, and {most:,} are the most", os.fspath(path))
@@ -211,14 +211,14 @@ class TooLong(OSError):
 
 
 class NotText(OSError):
-    """Bytes that are no UTF-8."""
+    """A file is not UTF-8."""
 
     def __init__(self, at: int, path: Path) -> None:
         super().__init__(errno.EILSEQ, f"it is no text in UTF-8 (byte {at})", os.fspath(path))
 
 
 class Distrusted(OSError):
-    """A file that somebody else can have written."""
+    """A file that another user can have written."""
 
     def __init__(self, why: str, path: Path) -> None:
         super().__init__(errno.EPERM, f"it {why}", os.fspath(path))

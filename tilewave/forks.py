@@ -1,7 +1,7 @@
-"""What a child of fork() must not inherit: an import half done, or a lock held by a thread that it has not.
+"""Fork safety: a child of fork() must not inherit a half-done import, or a lock held by a thread that it does not have.
 
-A fork waits for both, and takes the locks itself meanwhile. They are taken in the order of the list, which is the order
-in which one thread may want several: an import may call LLVM, and starting a process may collect garbage of LLVM's.
+A fork waits for both, by taking the locks itself. They are taken in the order of the list, which is the order in which
+one thread may want several: an import may call LLVM, and starting a process may collect garbage of LLVM's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ T = TypeVar("T")
 Self = TypeVar("Self", bound="cached_property[Any]")
 
 IMPORTING = threading.RLock()
-"""Held around imports that are not at the top of a file, and so are made by any thread at any time."""
+"""Held around imports inside functions, which any thread may make at any time."""
 STARTING = threading.RLock()
-"""Held while a process is started: forked then, another child would hold the ends of its pipes, and keep them open."""
+"""Held while a process is started: a child forked meanwhile would inherit the ends of its pipes, and keep them open."""
 
 LOCKS: list[AbstractContextManager[Any]] = [IMPORTING, STARTING]
-"""All that a fork takes; each may be taken twice by one thread."""
+"""All locks that a fork takes; each is reentrant."""
 
 _taken = threading.local()
 
@@ -40,9 +40,9 @@ os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_afte
 
 
 class cached_property(Generic[T]):
-    """As of functools, without the lock that Python before 3.12 holds meanwhile, one for all objects of a class.
+    """functools.cached_property without the lock that Python before 3.12 holds, one for all objects of a class.
 
-    A process forked while another thread works one out inherits that lock held, and would wait for it without end.
+    A process forked while another thread computes a value inherits that lock held, and would wait for it forever.
     """
 
     def __init__(self, work_out: Callable[[Any], T]) -> None:

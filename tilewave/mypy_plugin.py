@@ -1,7 +1,6 @@
 """For mypy: `Memory[M, K, SPACE, f16]`, `Register[M, N, f32]` and `alpha: f32` are annotations of kernels.
 
-Their parts are values of the author's (symbols, an address space, a dtype), which mypy takes for types and refuses.
-With
+Their parts are values (symbols, an address space, a dtype), which mypy takes for types and refuses. With
 
     [tool.mypy]
     plugins = ["tilewave.mypy_plugin"]
@@ -25,7 +24,7 @@ GETS = {
 """What a kernel's function, or a loop's, gets for an argument of each annotation."""
 
 NUMBERS = {f"tilewave.api.{name}" for name in DTYPES}
-"""`alpha: f32` is a number of the call, of which it gets a tile without dimensions."""
+"""The dtypes of annotations such as `alpha: f32`: a scalar argument, for which the body gets a tile without dims."""
 
 
 class KernelPlugin(Plugin):
@@ -40,5 +39,5 @@ class KernelPlugin(Plugin):
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy asks for."""
+    """Return the plugin class; mypy calls this."""
     return KernelPlugin

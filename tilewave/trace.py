@@ -1,7 +1,7 @@
-"""The state of one tracing: the ops so far, what every symbol is worth, and which part of each dimension is at hand.
+"""The state of tracing: the ops so far, the value of every symbol, and the current window of each dimension.
 
-`lang` runs the author's function once, with its sizes known; every op it calls lands here with its source line. This
-module knows dimensions and symbols only as keys.
+`lang` runs the author's function once, with known tile sizes; every op it calls is recorded here with its source line.
+This module knows dimensions and symbols only as keys.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]*)?=\s*$")
 
 @dataclass(frozen=True)
 class DimensionWindow:
-    """The part of a dimension that a tile spans here: its first index and how many."""
+    """The part of a dimension that a tile spans: its first index and its length."""
 
     start: Index
     extent: int
     number: Index | None = None
-    """Which tile it is where tiles lie side by side, so that start = number · extent; None where they do not."""
+    """The number of the tile where tiles are adjacent, so that start = number · extent; None where they are not."""
 
     @staticmethod
     def tile(number: Index, extent: int) -> DimensionWindow:
-        """The number-th of tiles that lie side by side."""
+        """Return the window of the tile of that number among adjacent tiles."""
         return DimensionWindow(number * extent, extent, number)
 
     def times(self, factor: int) -> DimensionWindow:
-        """The part of a dimension that has `factor` elements for each of this one's."""
+        """Return the window of a dimension that has `factor` elements for each of this one's."""
         if self.number is not None:
             return DimensionWindow.tile(self.number, self.extent * factor)
         return DimensionWindow(self.start * factor, self.extent * factor)
 
     def per(self, block: int) -> DimensionWindow | None:
-        """The part of a dimension that has one element for each `block` of this one's.
+        """Return the window of a dimension that has one element for each `block` of this one's.
 
         A block that is longer than a tile is one element, which several tiles have; None where a block would begin
         inside a tile and end inside another.
@@ -63,25 +63,25 @@ class DimensionWindow:
 
 @dataclass(frozen=True)
 class WalkedDimension:
-    """A dimension that `iterate` walks: its whole length, and the length of one step."""
+    """A dimension that `iterate` loops over: its whole length, and the length of one step."""
 
     length: Index
     step: int
     iters: Any = None
-    """The author's expression for how many steps there are at most; None: as many as it takes."""
+    """The author's expression for the most steps; None: the whole length."""
     parts: int = 1
-    """Into how many its steps are cut, for workgroups that add up one tile together."""
+    """The split-K parts of its steps, for workgroups that add up one tile together."""
     start: Any = None
-    """The author's expression for where the first step begins; None: at 0."""
+    """The author's expression for the start of the first step; None: 0."""
 
     @property
     def ends_with_a_step(self) -> bool:
-        """Whether its last step is a whole one, for certain."""
+        """Return whether its last step is certainly a whole one."""
         return isinstance(self.length, int) and self.length % self.step == 0
 
 
 def steps_along(length: Index, step: int, name: str) -> Index:
-    """How many steps cover a length; `name` is what it is called where it is known only at the launch."""
+    """Return how many steps cover a length; `name` names the number where it is known only at the launch."""
     if isinstance(length, int):
         return -(-length // step)
     out, whole = length.builder, (length + (step - 1)).value
@@ -90,7 +90,7 @@ def steps_along(length: Index, step: int, name: str) -> Index:
 
 @dataclass(frozen=True)
 class TileLimits:
-    """What a workgroup can hold of one tile on its target; None is no limit."""
+    """The most bytes of a tile that a workgroup holds on its target; None is no limit."""
 
     target: str = ""
     most_bytes: int | None = None
@@ -101,7 +101,7 @@ ANYWHERE = TileLimits()
 
 @dataclass(frozen=True)
 class TileTransfer:
-    """A tile that is read or written, by its dims, within the loops that walk `walked`."""
+    """A tile that is read or written, by its dims, and the dims of the enclosing loops."""
 
     memory: str
     dims: tuple[Any, ...]
@@ -112,7 +112,7 @@ class TileTransfer:
 
 @dataclass(frozen=True)
 class TileProduct:
-    """A matrix product of tiles, by their dims, within the loops that walk `walked`."""
+    """A matrix product of tiles, by their dims, and the dims of the enclosing loops."""
 
     rows: Any
     cols: Any
@@ -125,7 +125,7 @@ class TileProduct:
 
 @dataclass(frozen=True)
 class TileWork:
-    """What one tile of a kernel takes, in dims: how long these are, and how they are cut, is said elsewhere."""
+    """The reads, writes and products of one tile of a kernel, in dims; sizes and tile sizes are given elsewhere."""
 
     transfers: tuple[TileTransfer, ...] = ()
     products: tuple[TileProduct, ...] = ()
@@ -136,37 +136,37 @@ NO_WORK = TileWork()
 
 @dataclass
 class Trace(Builder):
-    """A kernel being traced; it is a builder whose ops know the author's line and variable."""
+    """A kernel being traced; a builder whose ops know the author's line and variable."""
 
     locate: Callable[[], Loc] = here
     symbols: dict[Any, Index] = field(default_factory=dict)
     windows: dict[Any, DimensionWindow] = field(default_factory=dict)
     walks: Mapping[Any, WalkedDimension] = field(default_factory=dict)
     tile_at: dict[Any, Index] = field(default_factory=dict)
-    """WORKGROUP_0, … as the coordinates of the workgroup's tile, in whatever order tiles are dealt."""
+    """WORKGROUP_0, … as the coordinates of the workgroup's tile, in any order of tiles."""
     lengths: dict[Any, Index] = field(default_factory=dict)
-    """How long each dim of the kernel's arrays is."""
+    """The length of each dim of the kernel's arrays."""
     goes_with: Mapping[Any, Any] = field(default_factory=dict)
-    """Dims whose tiles are those of another dim."""
+    """Dims that have the tiles of another dim."""
     bindings: Mapping[Any, Any] = field(default_factory=dict)
-    """The dims of tiles that the author's own iterators run over."""
+    """The dims of tiles, by the author's iterator symbols."""
     driven: frozenset[Any] = frozenset()
-    """Dimensions whose loops go on as long as a condition holds; the kernel sets them itself."""
+    """Dimensions of while loops; the kernel sets them itself."""
     settable: dict[Any, Number] = field(default_factory=dict)
-    """The symbols that the kernel has set, with their values here."""
+    """The symbols that the kernel has set, with their current values."""
     made_at: dict[Value, Loc] = field(default_factory=dict)
     zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
-    """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
+    """Tiles that are 0 out of bounds along these dims, as every tile just read is."""
     max_sizes: Mapping[Any, int] = field(default_factory=dict)
-    """How long a dimension is at most that a workgroup takes whole, where its length is known only at the launch."""
+    """The largest lengths of dynamic dimensions that a workgroup takes whole."""
     allocations: list[Op] = field(default_factory=list)
-    """The memories of a workgroup's own, which stand in front of all else."""
+    """The allocations of shared memory, which precede all other ops."""
     mask: Any = None
-    """The truth value of each element under which writes store; nothing where they store all."""
+    """The condition for each element under which writes store; None where they store all."""
     limits: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    """The least and the most that those of them may be which the kernel took."""
+    """The least and the largest length of those dynamic dimensions that the kernel does take whole."""
     unplaced: frozenset[Any] = frozenset()
-    """Dimensions cut over the grid whose tiles the kernel's own loop places: where they begin, nobody else knows."""
+    """Dimensions over the grid whose tiles are placed by the kernel's own loop: only it knows where they begin."""
     room: TileLimits = ANYWHERE
     transfers: list[TileTransfer] = field(default_factory=list)
     products: list[TileProduct] = field(default_factory=list)
@@ -175,19 +175,19 @@ class Trace(Builder):
         loc = self.locate()
         result = super().emit(cls, *parts, type=type, name=name or assigned_name(loc))
         self.made_at[result] = loc
-        if cls is Mul and all(part in self.zero_outside for part in parts):  # 0 · 0, while 0 · inf is no number
+        if cls is Mul and all(part in self.zero_outside for part in parts):  # 0 · 0 is 0, while 0 · inf is NaN
             self.zero_outside[result] = frozenset.intersection(*(self.zero_outside[part] for part in parts))
         return result
 
     def const_named(self, value: int | float | bool, type: Type) -> Value:
-        """A constant that the author wrote as such; it has the name of the variable it is given to."""
+        """Return a constant that the author wrote, named after the variable it is assigned to."""
         return self.const(value, type, name=assigned_name(self.locate()))
 
     def number(self, value: Value) -> Number:
         return Number(self, value)
 
     def index(self, x: Index) -> Value:
-        """A position as a value: numbers known now become constants."""
+        """Return a position as a value: known numbers become constants."""
         return self.cast(x.value, INDEX_SCALAR.dtype) if isinstance(x, Number) else self.const(int(x))
 
     def set_symbol(self, symbol: Hashable, number: Number) -> None:
@@ -195,12 +195,12 @@ class Trace(Builder):
 
     @property
     def walked(self) -> tuple[Any, ...]:
-        """The dimensions that the loops around this walk."""
+        """The dimensions of the enclosing loops."""
         return tuple(dim for dim in self.walks if dim in self.windows)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is set or walked inside is forgotten afterwards."""
+        """Restore symbols and windows at the end of the `with` block."""
         symbols, windows, settable = dict(self.symbols), dict(self.windows), dict(self.settable)
         try:
             yield
@@ -209,7 +209,7 @@ class Trace(Builder):
 
 
 def assigned_name(loc: Loc) -> str:
-    """The variable that the author gives the expression at `loc` to, where it is the whole right-hand side."""
+    """Return the variable that the expression at `loc` is assigned to, where it is the whole right-hand side."""
     if loc.column < 0:
         return ""
     line = linecache.getline(loc.file, loc.line).rstrip("\n").encode()
@@ -221,7 +221,7 @@ _TRACE: ContextVar[Trace | None] = ContextVar("tilewave_trace", default=None)
 
 
 def current(op: str) -> Trace:
-    """The kernel being traced; an error that names `op` where there is none."""
+    """Return the kernel being traced; an error that names `op` where there is none."""
     trace = _TRACE.get()
     if trace is None:
         of_a_number = f";\nof a Python number, write math.{op}(…)" if hasattr(math, op) else ""
@@ -234,13 +234,13 @@ def current(op: str) -> Trace:
 
 
 def is_tracing() -> bool:
-    """Whether a kernel's function is running."""
+    """Return whether a kernel's function is running."""
     return _TRACE.get() is not None
 
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
-    """Make `trace` the current one."""
+    """Make `trace` the current one within the `with` block."""
     token = _TRACE.set(trace)
     try:
         yield trace

@@ -1,7 +1,7 @@
-"""Kernels that come with tilewave, written in its own language.
+"""Built-in kernels, written in tilewave's language.
 
-They are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the dtypes, the
-device and the row length of a call, by the function beside it: `softmax_kernel`.
+They are called like functions and write their last arrays: `softmax(x, y)`. For the dtypes, the device and the row
+length of a call, a function such as `softmax_kernel` makes the kernel.
 """
 
 from tilewave.kernels.activations import ACTIVATIONS as ACTIVATIONS

@@ -1,4 +1,4 @@
-"""Functions that layers end with, and their slopes, on tiles of floats."""
+"""Activation functions and their derivatives, on tiles of floats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewave.lang.functions import reciprocal
 from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, tanh
 
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""Of gelu's approximation by a hyperbolic tangent."""
+"""Constants of gelu's tanh approximation."""
 
 UPPER_TAIL = (
     -0.9999998798210212,
@@ -27,7 +27,7 @@ UPPER_TAIL = (
     -1.1909672264115693e-06,
 )
 """log2(1 - Φ(x)) for x from 0 to 4.6, by a polynomial: off by at most 1.2e-7 / (1 - Φ(x)) up to there, and 1e-5. Beyond
-it falls on, and what it gives times x is below 1e-6, as it should be."""
+4.6 it keeps falling, and 2 to its power times x is below 1e-6, as it should be."""
 UPPER_TAIL_OF_HALVES = (
     -1.0001231062194824,
     -1.1491653297924669,
@@ -36,25 +36,25 @@ UPPER_TAIL_OF_HALVES = (
     0.005825651425567612,
     -0.0003203738712875115,
 )
-"""The same, off by at most 2 ** -13.5 of 1 - Φ(x), or by 2 ** -27 in what it gives times x: for results of 16 bits."""
+"""The polynomial for 16-bit results: off by at most 2 ** -13.5 of 1 - Φ(x), or 2 ** -27 after multiplication by x."""
 FARTHEST = 64.0
-"""There the power is 0, and infinity times 0 would be no number."""
+"""Larger |x| are clamped to it: the power is 0 there, and infinity times 0 would be NaN."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of a tile, element by element, and its derivative."""
+    """An elementwise function of a tile, and its derivative."""
 
     name: str
     value: Callable[[Any, DType], Any]
-    """Of a tile, for a result that is rounded to this dtype: digits that would be lost need not be computed."""
+    """Computes the function of a tile, with no more precision than the dtype that the result is rounded to."""
     slope: Callable[[Any], Any]
 
 
 def gelu(x: Any, rounded_to: DType = F32) -> Any:
-    """x · Φ(x): max(x, 0) less |x| times what is left of Φ beyond |x|.
+    """x · Φ(x), in f32 computed as max(x, 0) - |x| · (1 - Φ(|x|)).
 
-    That is less than half of what the error function takes, and exact where the result is small: 1 + erf is not.
+    The tail takes less than half of the error function's work, and is exact where the result is small: 1 + erf is not.
     """
     if x.dtype != F32:
         return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
@@ -102,7 +102,7 @@ ACTIVATIONS = {
 
 
 def activation_named(caller: str, name: str) -> Activation:
-    """The one of that name, or an error with those that there are."""
+    """Return the activation of that name; an error lists the known ones."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         what = f"{caller}: no activation is called {name!r}"
         raise CallError(what, loc=here(), remedy=f"write one of {', '.join(map(repr, ACTIVATIONS))}, or None")

@@ -1,7 +1,7 @@
-"""Attention: softmax(q · kᵀ) · v, the keys walked block by block; what was found so far is carried along.
+"""Attention: softmax(q · kᵀ) · v by online softmax, block of keys by block of keys.
 
-Scores are powers of 2 here, which GPUs have an instruction for. The largest so far begins with the least number that
-there is, and a key that a query does not see has -inf: its weight is 0, whatever the largest is.
+Scores are exponents of 2 here, as GPUs have an exp2 instruction. The running maximum begins with the lowest finite
+number, and a key that a query does not see scores -inf: its weight is 0, whatever the maximum is.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def attention_for(
     bias: Any = None,
     lse: Any = None,
 ) -> WaveKernel:
-    """The kernel of such a call."""
+    """Return the kernel of an attention call."""
     views = looked_at_all("attention", {"q": q, "k": k, "v": v, "y": y}, bias=bias, lse=lse)
     heads = Heads.of("attention", views)
     target = target_on("attention", views["q"].device).name
@@ -96,7 +96,7 @@ def attention_for(
 
 @dataclass(frozen=True)
 class Heads:
-    """How many elements a query and a key have, and a value, and how many heads of queries share one of keys."""
+    """The elements of a query or key, the elements of a value, and how many query heads share a head of keys."""
 
     size: int
     size_v: int
@@ -120,7 +120,7 @@ class Heads:
 
 
 class AttentionAsked(NamedTuple):
-    """The arguments of attention that are no arrays, as a caller gave them and `of` checked them."""
+    """The options of attention, as a caller gave them and `of` checked them."""
 
     causal: bool = False
     window: int | None = None
@@ -129,7 +129,7 @@ class AttentionAsked(NamedTuple):
 
     @staticmethod
     def of(caller: str, causal: Any, window: Any, scale: Any, soft_cap: Any) -> AttentionAsked:
-        """An error where one of them is no such number."""
+        """Return the options; an error where one of them is invalid."""
         return AttentionAsked(
             checked_causal(caller, causal),
             checked_window(caller, window),
@@ -140,7 +140,7 @@ class AttentionAsked(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """What is made of the product of a query and a key, and which keys a query sees."""
+    """How scores follow from products of queries and keys, and which keys a query sees."""
 
     scale: float
     causal: bool = False
@@ -156,7 +156,7 @@ class Scores:
         return Scores(unit, asked.causal, asked.window, asked.soft_cap)
 
     def want_held(self, kernel: str, of: DType) -> Scores:
-        """These scores; an error where the dtype that they are computed in does not have their factors."""
+        """Return these scores; an error where their factors overflow the dtype that they are computed in."""
         capped = () if self.soft_cap is None else (self.scale / self.soft_cap, self.soft_cap * LOG2_E)
         if any(abs(factor) > -lowest(of) for factor in capped or (self.scale * LOG2_E,)):
             beside = "" if self.soft_cap is None else f" and a soft cap of {self.soft_cap}"
@@ -165,37 +165,37 @@ class Scores:
         return self
 
     def of_queries(self, queries: int) -> Scores:
-        """The same for so many queries of each head: one stands at the last key, and no key comes after it."""
+        """Return the scores for `queries` per head: a single query is at the last key, so causal masks nothing."""
         return replace(self, causal=False) if queries == 1 and self.causal else self
 
     @property
     def masked(self) -> bool:
-        """Whether some query does not see some key."""
+        """Return whether some query does not see some key."""
         return self.causal or self.window is not None
 
     def late_unit(self, of: DType, bias: Any = None) -> float:
-        """What differences of products are multiplied by to be powers of 2, together with their subtraction; 1 where
-        that is done before. It is below 1, so that the least number does not become infinite."""
+        """Return the factor that turns differences of products into exponents of 2, fused with their subtraction; 1
+        where products are scaled before. It is below 1, so that the lowest number does not become infinite."""
         unit = self.scale * LOG2_E
         return unit if 0 < unit < 1 and self.soft_cap is None and bias is None and of == F32 else 1.0
 
     def powers(self, products: Any) -> Any:
-        """As powers of 2."""
+        """Return products as scaled, capped exponents of 2."""
         if self.soft_cap is None:
             return products * (self.scale * LOG2_E)
         return tanh(products * (self.scale / self.soft_cap)) * (self.soft_cap * LOG2_E)
 
     def seen_only(self, powers: Any, query: Any, places: DType = I32) -> Any:
-        """-inf where the query at its place does not see the key."""
+        """Return scores with -inf where the query at its position does not see the key."""
         seen = self.seen(query, self_index(K2, places))
         return powers if seen is None else select(seen, powers, -inf)
 
     def seen(self, query: Any, key: Any) -> Any:
-        """Whether the query sees the key; None where each sees all."""
+        """Return whether the query sees the key; None where each sees all."""
         conditions = []
         if self.causal:
             conditions.append(key <= query)
-            if self.window is not None:  # so written, a row has one bound, and not a difference for each of its keys
+            if self.window is not None:  # in this form a row has one bound, not a difference for each of its keys
                 conditions.append(query - self.window < key)
         elif self.window is not None:
             conditions += [key - query < self.window, query - key < self.window]
@@ -204,7 +204,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """So many queries to a workgroup, shared by its waves, and so many keys a step."""
+    """A tile of attention: queries of a workgroup, divided among its waves, and keys of a step."""
 
     queries: int
     keys: int
@@ -212,7 +212,7 @@ class AttentionTile:
 
     @property
     def places(self) -> DType:
-        """What holds the place of a query among the keys, also of one behind the last tile's end."""
+        """The dtype of a query's position among the keys, wide enough for the end of the last, partial tile."""
         return INDEX if MOST_OPEN % self.queries else I32
 
     def constraints(self, rows: Symbol) -> list[Constraint]:
@@ -222,14 +222,15 @@ class AttentionTile:
 
 MOST_KEYS = 64
 MOST_KEYS_COPIED = 128
+"""The most keys of a step, and of a step that TMA loads for a tile of queries."""
 SMALL_HEAD = 64
-"""Whose products take less time than their weights: three groups of waves multiply in turn, as one alone would wait."""
+"""The head size up to which products take less time than softmax: three consumer warpgroups hide it, two would wait."""
 GAIN_OF_THREE = 1.16
-"""Of three groups of waves over two, for each query of a full tile: 1.10 and 0.95 of cuDNN on an H200."""
+"""The speedup of three warpgroups over two for each query of a full tile: 1.10 and 0.95 of cuDNN on an H200."""
 HELD_REGISTERS = 176
-"""Of a lane of Hopper's groups of waves, for scores, weights and results: with more, some are spilled."""
+"""Registers of a lane for scores, weights and results on Hopper: with more, some are spilled."""
 BOUND_REGISTERS = 16
-"""Of them, for the first and the last key that each row sees."""
+"""How many of them hold the first and the last key that each row sees."""
 
 
 def attention_tile_for(
@@ -241,8 +242,8 @@ def attention_tile_for(
     queries: int = MOST_OPEN,
     keys: int = MOST_OPEN,
 ) -> AttentionTile:
-    """On a GPU as many keys as three quarters of its shared memory hold, with their values; on a CPU no more than there
-    are, as it computes all of a tile."""
+    """Return the tile of a call: on a GPU as many keys as fit, with their values, in three quarters of shared memory;
+    on a CPU no more than there are, as it computes all of a tile."""
     if target not in CHIPS:
         return AttentionTile(power_between(16, queries, 128), power_between(32, keys, MOST_KEYS))
     chip = CHIPS[target]
@@ -257,12 +258,12 @@ def attention_tile_for(
 
 
 def power_between(least: int, wanted: int, most: int) -> int:
-    """The first power of two that is no less than wanted, within bounds that are some."""
+    """Return the smallest power of two that is at least `wanted`, within two bounds that are powers of two."""
     return max(least, min(1 << max(wanted - 1, 0).bit_length(), most))
 
 
 def keys_held(heads: Heads, scores: Scores, bias: DType | None) -> int:
-    """How many keys' scores a lane holds beside its results, in f32, their weights, in 16 bits, and a bias, if any.
+    """Return for how many keys a lane has registers besides its results: scores (f32), weights (16 bits) and a bias.
 
     Each lane of four waves has half a register for each key and each element of the result: 64 rows by 128 lanes.
     """
@@ -273,7 +274,7 @@ def keys_held(heads: Heads, scores: Scores, bias: DType | None) -> int:
 
 
 def looked_at_all(kernel: str, needed: Mapping[str, Any], **others: Any) -> dict[str, ArrayView]:
-    """The memory of the arrays that a kernel needs, and of others that a call gives: None stands for none."""
+    """Return views of the arrays that a kernel needs, and of optional ones that are not None."""
     every = {**needed, **{name: array for name, array in others.items() if array is not None}}
     return {name: looked_at(kernel, name, array) for name, array in every.items()}
 
@@ -293,7 +294,7 @@ def attention_kernel(
     bias_dtype: DType | None = None,
     lse_dtype: DType | None = None,
 ) -> WaveKernel:
-    """y[B, H, M, N] of q[B, H, M, K1], k[B, H_KV, K2, K1] and v[B, H_KV, K2, N].
+    """Return the kernel from q[B, H, M, K1], k[B, H_KV, K2, K1] and v[B, H_KV, K2, N] to y[B, H, M, N].
 
     Where they have dtypes, bias[B, H, M, K2] is added to the scores, and lse[B, H, M] is written.
     """
@@ -301,7 +302,7 @@ def attention_kernel(
     of = arithmetic_of("attention", **dtypes)
 
     def attend(q: Any, k: Any, v: Any, bias: Any, y: Any, lse: Any) -> None:
-        place = self_index(M, tile.places) + scalar(K2 - M, tile.places)  # the last query stands at the last key
+        place = self_index(M, tile.places) + scalar(K2 - M, tile.places)  # the last query is aligned with the last key
 
         unit = scores.late_unit(of, bias)
 
@@ -328,18 +329,18 @@ def attention_kernel(
 
 @dataclass(frozen=True)
 class Weighted:
-    """Of each row the largest score, the sum of the powers relative to it, and the sum of values times powers."""
+    """The state of online softmax: each row's maximum, its sum of powers, and its sum of values times powers."""
 
     largest: Any
     total: Any
     values: Any
     unit: float = 1.0
-    """What scores are multiplied by to be powers of 2."""
+    """The factor that turns scores into exponents of 2."""
 
     @property
     def mean(self) -> Any:
-        """Of the values, by their weights; 0 where none has any."""
-        return select(self.total == 0.0, 0.0, self.values * (1.0 / self.total))  # one division for a row
+        """The weighted mean of the values; 0 for a row that sees no key."""
+        return select(self.total == 0.0, 0.0, self.values * (1.0 / self.total))  # one division per row
 
     @property
     def log2_sum(self) -> Any:
@@ -355,7 +356,7 @@ def walked(
     unit: float,
     **part: Any,
 ) -> Weighted:
-    """What is found along the keys, or a part of them; `score` and `values` give those of a step."""
+    """Return the softmax state after all keys, or a split of them; `score` and `values` give those of a step."""
     none = RegisterType(rows, of)
 
     @iterate(K2, init_args=[none(lowest(of)), none(0.0), RegisterType((*rows, N), of)(0.0)], **part)
@@ -371,7 +372,7 @@ def walked(
 
 
 def power(x: Any) -> Any:
-    """2 to the power of a difference; what is less than 2⁻¹²⁶ of the largest is nothing."""
+    """Return 2 to the power of a difference; in f32 results below 2⁻¹²⁶ are flushed to 0."""
     return exp2(x, flush=x.dtype == F32)
 
 
@@ -380,7 +381,7 @@ def lowest(of: DType) -> float:
 
 
 def shared_heads(heads: Heads, rows: Symbol, columns: Symbol) -> IndexMapping:
-    """From k or v, the head that the workgroup's head of queries shares with others."""
+    """Return the mapping of k or v from the workgroup's query head to the head of keys that it shares."""
     b, h, row, column = (IndexMapping.iterator(n) for n in range(4))
     places: dict[Expression, Expression] = {B: b, H_KV: h, rows: row, columns: column}
     return IndexMapping(4, inputs={**places, H_KV: h // heads.sharing}, outputs=places)
@@ -392,7 +393,7 @@ def taking(
     shapes: Shapes,
     dtypes: Mapping[str, DType | None],
 ) -> Callable[..., None]:
-    """The function of that name as it takes what has a dtype alone: arrays, and numbers, which have no shape."""
+    """Return a function whose parameters are those with a dtype: arrays, and scalars, which have no shape."""
     arrays = {of: _kind(shapes.get(of), dtype) for of, dtype in dtypes.items() if dtype}
 
     def given(*those: Any) -> None:

@@ -1,8 +1,8 @@
-"""Attention of a few queries: keys are split among workgroups, and a second kernel joins what they found, if need be:
-where there are fewer heads than keep memory busy.
+"""Attention of a few queries: split-KV where there are too few heads to saturate memory, with a second kernel that
+combines the splits.
 
-Heads of queries that share keys are rows of one tile, so that each key is read once. A part of the keys leaves the mean
-of its values, and the logarithm of the sum of its powers, -inf where it has none; parts are joined in their order.
+Query heads that share keys are rows of one tile, so that each key is read once. A split of the keys writes the weighted
+mean of its values and the log-sum-exp of its scores, -inf where it has none; splits are combined in a fixed order.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from tilewave.lang.types import RegisterType
 from tilewave.runtime.arrays import ArrayView
 
 R, U = sym.R, sym.U
-"""Rows, which are the queries of all heads that share keys, and parts of the keys."""
+"""Rows, which are the queries of all heads that share keys, and splits of the keys."""
 PARTS_A_STEP = 8
-"""Joined at once: all of them are on their way together."""
+"""Splits that are combined in one step, with all their loads in flight together."""
 
 
 @in_built_in()
@@ -69,7 +69,7 @@ def attention_decode(
     bias: Any = None,
     lse: Any = None,
 ) -> None:
-    """What `attention` gives, for at most 16 queries of each head: the keys are split among workgroups."""
+    """Compute `attention` for at most 16 queries of each head, with the keys split among workgroups."""
     arrays = {"q": q, "k": k, "v": v, "y": y}
     arrays |= {name: array for name, array in (("bias", bias), ("lse", lse)) if array is not None}
     views = looked_at_all("attention_decode", {"q": q, "k": k, "v": v, "y": y}, bias=bias, lse=lse)
@@ -77,7 +77,7 @@ def attention_decode(
     if queries > MOST_QUERIES:
         what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
         raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
-    if 0 in views["q"].shape[:3]:  # no rows, of which a tile could be made
+    if 0 in views["q"].shape[:3]:  # a tile needs at least one row
         attention(q, k, v, y, causal, window, scale, soft_cap, bias, lse)
         return
     of = arithmetic_of("attention_decode", **{name: view.dtype for name, view in views.items()})
@@ -91,11 +91,11 @@ def attention_decode(
 
 
 Make = Callable[[str, DType, tuple[int, ...]], Any]
-"""A new array by its name, dtype and shape, for what one kernel leaves to the next."""
+"""Allocates an array by name, dtype and shape, which one kernel writes and the next reads."""
 
 
 class KernelCall(NamedTuple):
-    """A kernel and what it is given, arrays by name and in its order."""
+    """A kernel and its arguments: arrays by name in the kernel's order, then numbers."""
 
     kernel: WaveKernel
     arrays: Mapping[str, Any]
@@ -110,7 +110,7 @@ def attention_calls(
     scale: float | None,
     soft_cap: float | None,
 ) -> list[KernelCall]:
-    """The kernels that compute attention soonest, in order; `arrays` are q, k, v and y, and bias and lse, if any."""
+    """Return the fastest kernels for attention, in order; `arrays` are q, k, v and y, and optionally bias and lse."""
     q, k, v, y = (arrays[x] for x in ("q", "k", "v", "y"))
     bias, lse = arrays.get("bias"), arrays.get("lse")
     views = looked_at_all("attention", {"q": q, "k": k, "v": v, "y": y}, bias=bias, lse=lse)
@@ -119,7 +119,7 @@ def attention_calls(
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap).want_held("attention", of)
     scores = scores.of_queries(views["q"].shape[2])
     sizes = AttentionSizes.of(target_on("attention", views["q"].device).name, heads, scores, views)
-    is_copied = "bias" in views and not is_row_major(views["bias"], views["q"], heads)  # which is as long as all scores
+    is_copied = "bias" in views and not is_row_major(views["bias"], views["q"], heads)  # as large as all scores
     split = None if is_copied else split_for(sizes)
     if split is not None:
         return row_calls(sizes, split, arrays, views, make)
@@ -134,14 +134,14 @@ def row_calls(
     views: dict[str, ArrayView],
     make: Make,
 ) -> list[KernelCall]:
-    """The kernels of a call whose queries are rows, in order; `arrays` and `views` are those of `attention_calls`."""
+    """Return the kernels of a call whose queries are rows, in order; arguments are those of `attention_calls`."""
     heads, scores = sizes.heads, sizes.scores
     dtypes = {name: found.dtype for name, found in views.items()}
     of = arithmetic_of("attention", **dtypes)
     rows = sizes.batch, sizes.heads_kv, sizes.rows
     results = {x: arrays[x] for x in ("y", "lse") if x in arrays}
     inputs, calls = _row_inputs(sizes, arrays, views, make)
-    fits = all(views[x].shape[3:] in ((), (heads.size_v,)) for x in results)  # others are refused by who joins parts
+    fits = all(views[x].shape[3:] in ((), (heads.size_v,)) for x in results)  # the combining kernel refuses others
     if not fits or not all(is_row_major(views[x], views["q"], heads) for x in results):
         split = split.to_be_joined(sizes)
     facts = split.way.tile, heads, scores, sizes.places, of
@@ -163,7 +163,7 @@ def row_calls(
 def _row_inputs(
     sizes: AttentionSizes, arrays: Mapping[str, Any], views: dict[str, ArrayView], make: Make
 ) -> tuple[dict[str, Any], list[KernelCall]]:
-    """What kernels on rows read, by name, and the call that copies queries where heads do not follow each other."""
+    """Return the inputs of row kernels by name, and the call that copies queries where a view as rows is impossible."""
     heads, (q, k, v) = sizes.heads, (arrays[x] for x in ("q", "k", "v"))
     rows, name, calls = (sizes.batch, sizes.heads_kv, sizes.rows), "q", []
     if not is_row_major(views["q"], views["q"], heads):
@@ -177,7 +177,7 @@ def _row_inputs(
 
 
 def scratch(like: Any, of: DType, shape: tuple[int, ...]) -> Any:
-    """An array for what is found on the way, of the library and on the device of another."""
+    """Return a new array for intermediate results, of the library and device of `like`."""
     if isinstance(like, np.ndarray):
         return np.empty(shape, of.numpy)
     if hasattr(like, "new_empty"):
@@ -192,7 +192,7 @@ def scratch(like: Any, of: DType, shape: tuple[int, ...]) -> Any:
 
 @cache
 def copy_queries_kernel(size: int, dtype: DType) -> WaveKernel:
-    """rows[B, H, M, K1] of q[B, H, M, K1], which has other strides."""
+    """Return the kernel that copies q[B, H, M, K1], of any strides, to rows[B, H, M, K1]."""
 
     def copy(q: Any, rows: Any) -> None:
         write(read(q), rows)
@@ -214,9 +214,10 @@ def attention_splits_kernel(
     v_dtype: DType,
     bias_dtype: DType | None = None,
 ) -> WaveKernel:
-    """means[U, B, H_KV, R, N] and sums[U, B, H_KV, R] of q[B, H_KV, R, K1], k, v and how many keys a part has.
+    """Return the kernel from q[B, H_KV, R, K1], k, v and the keys of a split to means[U, B, H_KV, R, N] and
+    sums[U, B, H_KV, R].
 
-    `places` is after how many rows the places of queries repeat, None where they do not. Where it has a dtype,
+    `places` is the period, in rows, of the queries' positions; None where they do not repeat. Where it has a dtype,
     bias[B, H_KV, R, K2] is added to the scores.
     """
 
@@ -238,7 +239,7 @@ def attention_splits_kernel(
 def walked_rows(
     q: Any, k: Any, v: Any, bias: Any, scores: Scores, places: int | None, of: DType, v_dtype: DType, **part: Any
 ) -> Weighted:
-    """What each row finds along the keys, or a part of them."""
+    """Return the softmax state of each row after all keys, or a split of them."""
     row = self_index(R, I32)
     place = row + scalar(K2 - R, I32) if places is None else row % places + scalar(K2 - places, I32)
     unit = scores.late_unit(of, bias)
@@ -266,7 +267,8 @@ def attention_rows_kernel(
     bias_dtype: DType | None = None,
     lse_dtype: DType | None = None,
 ) -> WaveKernel:
-    """y[B, H_KV, R, N], and lse[B, H_KV, R] where it has a dtype, of q[B, H_KV, R, K1], k and v: all keys at once.
+    """Return the kernel from q[B, H_KV, R, K1], k and v to y[B, H_KV, R, N], and to lse[B, H_KV, R] where it has a
+    dtype; a workgroup reads all keys of a head.
 
     `places` and the bias are those of `attention_splits_kernel`.
     """
@@ -287,7 +289,7 @@ def attention_rows_kernel(
 
 @cache
 def join_splits_kernel(size_v: int, of: DType, y_dtype: DType, lse_dtype: DType | None = None) -> WaveKernel:
-    """y[B, H, M, N], and lse[B, H, M] where it has a dtype, of means[U, B, H, M, N] and sums[U, B, H, M]."""
+    """Return the kernel from means[U, B, H, M, N] and sums[U, B, H, M] to y[B, H, M, N], and maybe to lse[B, H, M]."""
 
     def join(means: Any, sums: Any, y: Any, lse: Any) -> None:
         none = RegisterType((B, H, M), of)

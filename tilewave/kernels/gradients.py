@@ -1,7 +1,7 @@
-"""Backward passes: of an activation, of softmax, layer_norm and rms_norm, and sums of columns.
+"""Backward passes of an activation, of softmax, layer_norm and rms_norm, and sums of columns.
 
-Rows are taken as their forward passes take them, whole or step by step. What a norm's weights get is a sum of columns,
-for which its row kernel leaves the mean and the scale of each row.
+Rows are tiled as in the forward passes, whole or step by step. The gradient of a norm's weights is a sum of columns,
+for which its row kernel writes the mean and the scale of each row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewave.lang.ops import cast, read, rsqrt, scalar, write
 from tilewave.lang.types import MemoryType, RegisterType
 
 COLUMNS, ROWS = 64, 64
-"""Of a tile of a sum of columns, and of one that is taken element by element."""
+"""The tile of a sum of columns, and of an elementwise kernel."""
 
 
 @cache
@@ -40,7 +40,7 @@ def activation_backward_kernel(activation: str, x_dtype: DType, grad_dtype: DTyp
 
 @cache
 def softmax_backward_kernel(rows: Rows, y_dtype: DType, grad_dtype: DType, grad_x_dtype: DType) -> WaveKernel:
-    """grad_x = y · (grad - the sum of y · grad), of what softmax gave."""
+    """grad_x = y · (grad - the sum of y · grad), where y is softmax's output."""
     of = arithmetic_of("softmax_backward", y=y_dtype, grad=grad_dtype, grad_x=grad_x_dtype)
 
     def backward(to: Any) -> None:
@@ -122,7 +122,7 @@ def column_sums_kernel(x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 @cache
 def rms_norm_weights_kernel(x_dtype: DType, grad_dtype: DType, of: DType, weight_dtype: DType) -> WaveKernel:
-    """grad_weight[N] = the sums of grad · x · scale, which is of the dtype that is computed in."""
+    """grad_weight[N] = the sums of grad · x · scale; scale is of the dtype `of`, in which all is computed."""
 
     def terms(to: Any) -> tuple[Any, ...]:
         return (cast(read(to.grad), of) * (cast(read(to.x), of) * read(to.scale)),)
@@ -154,7 +154,7 @@ def _columns(
     results: dict[str, DType],
     terms: Callable[[Any], tuple[Any, ...]],
 ) -> WaveKernel:
-    """For each of the results, the sums of a term along M."""
+    """Return the kernel that writes, for each result, the sums of a term along M."""
 
     def add(to: Any) -> None:
         @iterate(M, init_args=[RegisterType((N,), of)(0) for _ in results])

@@ -1,4 +1,4 @@
-"""C = activation(A · B + bias) + residual: a kernel for each layout, dtype and what stands beside it."""
+"""C = activation(A · B + bias) + residual: a kernel for each layout, dtype and epilogue."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 
 BATCH = (sym.B, sym.B2, sym.B3)
-"""The axes in front of a matrix: as many as a grid has beside its rows and columns."""
+"""The batch axes of a matrix: as many as a grid has besides rows and columns."""
 
 
 @dataclass(frozen=True)
 class ProductForm:
-    """What is multiplied, how it lies, and what happens to the sums before they are written."""
+    """The dtypes and layouts of a product's operands, and its epilogue."""
 
     dtype: DType
     out: DType
@@ -40,21 +40,21 @@ class ProductForm:
     activation: str = ""
     residual: DType | None = None
     sums: DType | None = None
-    """Of the array that what the activation gets is written to as well, if there is one."""
+    """The dtype of the array that receives the activation's input, if there is one."""
 
     @property
     def name(self) -> str:
-        """What a profiler shows."""
+        """The kernel's name in profilers."""
         beside = ("bias" if self.bias else "", self.activation, "residual" if self.residual else "")
         return "_".join(["linear", *filter(None, beside)]) if any(beside) else "matmul"
 
 
 @cache
 def product_kernel(product: ProductForm, asked: MMAType | None = None) -> WaveKernel:
-    """c = activation(a · b + bias) + residual; all that is not a, b or c as far as the product has it.
+    """Return the kernel of c = activation(a · b + bias) + residual, with the parts that the product has.
 
-    Its tiles are left open: they are chosen by the sizes of each call. `asked` is the matrix instruction, where it
-    decides what is computed.
+    Tile sizes are autotuned: the sizes of each call choose them. `asked` is the matrix instruction, where it decides
+    the precision.
     """
     acc, batch = accumulator(product.dtype), product.batch
 

@@ -1,7 +1,7 @@
-"""Rows divided by their spread: layer_norm and rms_norm, each with what may stand beside it.
+"""layer_norm and rms_norm along rows, with optional weight, bias and residual.
 
-The mean comes first, then the squares of what is left of it: rows far from 0 keep their digits. Long rows are read once
-for each of these, and once more for the result.
+The mean comes first, then the squares of the differences from it: rows far from 0 keep their precision. Long rows are
+read once for each of these, and once more for the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def layer_norm(x: Any, y: Any, weight: Any = None, bias: Any = None, eps: float 
 
 
 def layer_norm_for(x: Any, y: Any, weight: Any = None, bias: Any = None) -> WaveKernel:
-    """The kernel of such a call."""
+    """Return the kernel of a layer_norm call."""
     if bias is not None and weight is None:
         what = "layer_norm: there is a bias, but no weight"
         raise CallError(what, loc=here(), remedy="pass ones as weight")
@@ -52,7 +52,7 @@ def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: An
 def layer_norm_kernel(
     rows: Rows, x_dtype: DType, y_dtype: DType, weight_dtype: DType | None = None, bias_dtype: DType | None = None
 ) -> WaveKernel:
-    """y[M, N] of x[M, N], weight[N] and bias[N] as far as they have dtypes, and eps."""
+    """Return the kernel from x[M, N], eps, and weight[N] and bias[N] where they have dtypes, to y[M, N]."""
     of = arithmetic_of("layer_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, bias=bias_dtype)
 
     def norm(x: Any, weight: Any, bias: Any, y: Any, eps: Any) -> None:
@@ -89,7 +89,7 @@ def rms_norm_kernel(
     residual_dtype: DType | None = None,
     total_dtype: DType | None = None,
 ) -> WaveKernel:
-    """y[M, N] of x[M, N], weight[N] and eps; with a residual[M, N], total[M, N] as well."""
+    """Return the kernel from x[M, N], weight[N] and eps to y[M, N]; with a residual[M, N], total[M, N] as well."""
     of = arithmetic_of(
         "rms_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, residual=residual_dtype, total=total_dtype
     )
@@ -138,6 +138,6 @@ def _columns(**dtypes: DType | None) -> dict[str, MemoryType]:
 
 
 def _named(name: str, function: Callable[..., None]) -> Callable[..., None]:
-    """Whatever is given beside the rows, the kernel has one name."""
+    """Return the function with a name that does not depend on its optional arrays."""
     function.__name__ = name
     return function

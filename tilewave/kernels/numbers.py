@@ -1,7 +1,7 @@
-"""Checks of the numbers that calls of built-in kernels and operations take beside their arrays.
+"""Checks of the scalar options of built-in kernels and operations.
 
-Each function returns the value as kernels use it, or raises a CallError that says what to pass instead. Values that
-need no look (a float, an int) are returned at once: every call of an operation comes by here.
+Each function returns the value as kernels use it, or raises a CallError that says what to pass instead. A plain float
+or int is returned on a fast path, as every call of an operation is checked here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewave.runtime.remedies import brief
 
 
 def checked_eps(caller: str, eps: Any) -> float:
-    """What a norm adds to the mean of squares: a finite number, 0 or above."""
+    """Return the number that a norm adds to the mean of squares: finite, 0 or above."""
     if type(eps) is float and 0.0 <= eps < inf:
         return eps
     found = _finite(caller, "eps", eps, "pass eps=1e-5")
@@ -29,7 +29,7 @@ def checked_eps(caller: str, eps: Any) -> float:
 
 
 def checked_axis(caller: str, dim: Any, axes: int) -> int:
-    """An axis of an array, which may be counted from the end."""
+    """Return an axis of an array, which may be counted from the end."""
     if type(dim) is not int:
         dim = _whole(caller, "dim", dim, "pass dim=-1 for the last axis")
     if not -axes <= dim < axes:
@@ -40,7 +40,7 @@ def checked_axis(caller: str, dim: Any, axes: int) -> int:
 
 
 def checked_causal(caller: str, causal: Any) -> bool:
-    """Whether a query sees no later key."""
+    """Return whether a query sees no later key."""
     if causal is True or causal is False:
         return causal
     if isinstance(causal, int | np.bool_) and causal in (0, 1):
@@ -49,25 +49,25 @@ def checked_causal(caller: str, causal: Any) -> bool:
 
 
 def checked_window(caller: str, window: Any) -> int | None:
-    """How many places from its own a query sees keys at; None for all."""
+    """Return how many positions away a query sees keys; None for all."""
     if window is None:
         return None
     remedy = "pass window=1 for the query's own place alone, or None for all keys"
     found = _whole(caller, "window", window, remedy)
     if found < 1:
         raise CallError(f"{caller}: a window of {found} has no keys", loc=here(), remedy=remedy)
-    return min(found, MOST_OPEN)  # no two places lie farther apart
+    return min(found, MOST_OPEN)  # no two positions are farther apart
 
 
 def checked_scale(caller: str, scale: Any) -> float | None:
-    """What products of queries and keys are multiplied by; None for the usual 1 / √(elements of a key)."""
+    """Return the factor of products of queries and keys; None for the usual 1 / √(elements of a key)."""
     if scale is None:
         return None
     return _finite(caller, "scale", scale, "pass a number, or None for 1 / sqrt(q.shape[-1])")
 
 
 def checked_soft_cap(caller: str, soft_cap: Any) -> float | None:
-    """The bound that scores are kept within by a tanh; None for none."""
+    """Return the bound that a tanh keeps scores within; None for none."""
     if soft_cap is None:
         return None
     remedy = "pass a number above 0, or None"
@@ -79,7 +79,7 @@ def checked_soft_cap(caller: str, soft_cap: Any) -> float | None:
 
 
 def _whole(caller: str, name: str, value: Any, remedy: str) -> int:
-    """An integer of Python's or numpy's; True is none."""
+    """Return a Python or numpy integer; a bool is refused."""
     value = _of_array(value)
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise CallError(f"{caller}: {name} is {brief(value)}, not an integer", loc=here(), remedy=remedy)
@@ -87,7 +87,7 @@ def _whole(caller: str, name: str, value: Any, remedy: str) -> int:
 
 
 def _finite(caller: str, name: str, value: Any, remedy: str) -> float:
-    """A number of Python's or numpy's that is neither infinite nor NaN; True is none."""
+    """Return a Python or numpy number that is neither infinite nor NaN; a bool is refused."""
     value = _of_array(value)
     if not isinstance(value, Real) or isinstance(value, bool):
         raise CallError(f"{caller}: {name} is {brief(value)}, not a number", loc=here(), remedy=remedy)
@@ -101,5 +101,5 @@ def _finite(caller: str, name: str, value: Any, remedy: str) -> float:
 
 
 def _of_array(value: Any) -> Any:
-    """The number in an array of numpy's that has no axes; anything else as it is."""
+    """Return the number in a numpy array without axes; anything else unchanged."""
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value

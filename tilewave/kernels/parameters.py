@@ -1,4 +1,4 @@
-"""Kernels that are made for what a call gives: a function of as many arrays and numbers as there are."""
+"""Kernels with optional parameters: made for exactly the arrays and scalars that a call passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kernel_of(
     do: Callable[[Any], None],
     subs: Mapping[Symbol, Any] | None = None,
 ) -> WaveKernel:
-    """The kernel of that name; `do` gets its parameters as attributes of one object."""
+    """Return the kernel of that name; `do` gets its parameters as attributes of one object."""
 
     def function(*given: Any) -> None:
         do(SimpleNamespace(**dict(zip(parameters, given, strict=True))))
@@ -39,5 +39,5 @@ def kernel_of(
 
 
 def given(**parameters: MemoryType | DType | None) -> dict[str, MemoryType | DType]:
-    """Those that there are."""
+    """Return the parameters that are not None."""
     return {name: kind for name, kind in parameters.items() if kind is not None}

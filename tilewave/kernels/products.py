@@ -36,13 +36,13 @@ LAYOUTS = {
     "tt": ((K, M), (N, K)),
     "tn": ((K, M), (K, N)),
 }
-"""How A and B lie in memory; the last dimension's elements are neighbours."""
+"""The layouts of A and B in memory; the last dimension is contiguous."""
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """C[M, N] = A · B, both as the kernel's layout says: a kernel and the sizes to compile it with."""
+    """C[M, N] = A · B, both in the kernel's layout: a kernel and the sizes to compile it with."""
 
     m: int
     n: int
@@ -66,7 +66,7 @@ def gemm(
     mma_type: MMAType | None = None,
     layout: str = "nt",
 ) -> GemmKernel:
-    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent.
+    """Return a GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent.
 
     `layout`: "n" or "t" for A, which is [M, K] or [K, M], and for B, [K, N] or [N, K].
     """
@@ -98,7 +98,7 @@ def gemm_bias_gelu(
     tile: tuple[int, int, int] = (128, 256, 64),
     mapping: str = "linear()",
 ) -> GemmKernel:
-    """C = gelu(A · Bᵀ + bias) of floats; bias[N] is of C's dtype, sums and epilogue are f32, and only C is written."""
+    """Return C = gelu(A · Bᵀ + bias) of floats; bias[N] has C's dtype, sums and epilogue are f32, only C is written."""
 
     def gemm_bias_gelu(a: Any, b: Any, bias: Any, c: Any) -> None:
         zero = RegisterType((M, N), F32)(0)
@@ -132,19 +132,19 @@ def _constraints(mapping: str, workgroups: int | None = None, mma_type: MMAType 
 
 
 def accumulator(dtype: DType) -> DType:
-    """What products of this dtype are added up in."""
+    """Return the dtype that products of this dtype are accumulated in."""
     return I32 if dtype == I8 else F64 if dtype == F64 else F32
 
 
 def error_bound(
     want: Floats, magnitude: Floats, k: int, dtype: DType, out: DType, mma_type: MMAType | None = None
 ) -> Floats:
-    """How far a right gemm may lie from `want`, which is a · bᵀ in float64; `magnitude` is |a| · |b|ᵀ.
+    """Return how far a correct gemm may be from `want`, which is a · bᵀ in float64; `magnitude` is |a| · |b|ᵀ.
 
-    Whatever their order, k products and sums err by at most gamma · |a| · |b|ᵀ, gamma = nu / (1 - nu) with n = k + 1
-    roundings of half a unit each (u): ours in the accumulator's dtype, those of `want` in float64. What is then written
-    in a narrower dtype is off by half a unit of its last place more. Integers err only by that. Where the instruction
-    asked for ignores bits of both operands, each product is off by those besides.
+    In any order, k products and sums err by at most gamma · |a| · |b|ᵀ, gamma = nu / (1 - nu) with n = k + 1 roundings
+    of half a unit each (u): the kernel's in the accumulator's dtype, those of `want` in float64. Storing in a narrower
+    dtype adds half a unit of its last place. Integers err only by that. Where `mma_type` ignores bits of both
+    operands, each product is off by those besides.
     """
     acc = accumulator(dtype)
     total = sum(_gamma(k + 1, x) for x in (acc, F64)) * magnitude if acc.is_float else np.zeros_like(magnitude)

@@ -1,4 +1,4 @@
-"""Kernels on the rows of a matrix: how many rows a workgroup takes, and whether it holds them whole or walks them."""
+"""Kernels on the rows of a matrix: how many rows a workgroup takes, and whether in registers or in a loop of steps."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tilewave.runtime.arrays import ArrayView, quick_device, view
 M, N = sym.M, sym.N
 
 TILE_BYTES, MOST_ROWS = 8192, 64
-"""Of short rows a CPU takes so much at a time, and so many at most."""
+"""The bytes of a CPU's tile of short rows, and the most rows in it."""
 SHORT_BYTES, SHORT_ROWS, FILLED_BYTES = 1024, 4, 2048
-"""Of a row that one wave of a GPU reads in two loads of 16 bytes for each of 32 lanes: a workgroup takes a row for each
-of four waves, or, of still shorter ones, as many as fill those with one load. Measured on an H200."""
+"""A row up to `SHORT_BYTES` takes one wave two loads of 16 bytes for each of 32 lanes: a workgroup then has a row for
+each of four waves; of still shorter rows as many as fill these with one load. Measured on an H200."""
 HELD_BYTES = 131072
-"""Of the longest row that a GPU holds whole: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
+"""The longest row that a GPU keeps in registers: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
 STEP_BYTES = 16384
-"""Of a row that is walked, a step."""
+"""The bytes of a step, for rows that are read in a loop."""
 KEPT_KERNELS = 1024
-"""For so many kinds of calls it is remembered which kernel serves them."""
+"""The most kinds of calls whose kernel is stored."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How a kernel takes its rows: so many to a workgroup, and whole, or so many columns at a time."""
+    """The rows of a workgroup, and the columns of a step where rows are read in a loop; None: whole rows."""
 
     together: int
     step: int | None = None
@@ -46,13 +46,13 @@ class Rows:
         return [rows] if self.step is None else [rows, TilingConstraint(N, self.step)]
 
     def kernel(self, function: Callable[..., None], **parameters: MemoryType | DType) -> WaveKernel:
-        """The kernel of a function, whose parameters are these."""
+        """Return the kernel of a function with these parameters."""
         function.__annotations__ = parameters
         return wave(self.constraints)(function)
 
 
 def rows_for(target: str, columns: int, dtype: DType) -> Rows:
-    """How to take rows on a target: whole where they leave half of a GPU's registers to compute with, at least."""
+    """Return the tiling of rows on a target: whole rows where they leave at least half of a GPU's registers free."""
     held_bytes, most_bytes = room_for(columns) * max(2, dtype.bytes), target_named(target).most_bytes
     if most_bytes is None:
         return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
@@ -74,14 +74,14 @@ def a_number_a_column(dtype: DType) -> MemoryType:
 
 
 class RowNumbers:
-    """The numbers of a kernel's rows, as often as it needs them: held, or read again at every step of a walk."""
+    """The values of a kernel's rows, for several passes: kept in registers, or read again in a loop of steps."""
 
     def __init__(self, rows: Rows, dtype: DType, read_them: Callable[[], Any]) -> None:
         self.dtype, self.read_them = dtype, read_them
         self.held = None if rows.step else read_them()
 
     def sum(self, of_each: Callable[[Any], Any]) -> Any:
-        """For each row the sum of what is made of its numbers."""
+        """Return, for each row, the sum of a function of its values."""
         if self.held is not None:
             return of_each(self.held).sum(dim=N)
 
@@ -92,7 +92,7 @@ class RowNumbers:
         return total
 
     def each(self, do: Callable[[Any], None]) -> None:
-        """Do something with all of them, or with those of every step."""
+        """Call a function with all values of the rows, or with those of every step."""
         if self.held is not None:
             do(self.held)
             return
@@ -105,14 +105,14 @@ class RowNumbers:
 # which kernel serves a call -----------------------------------------------------------------------------------------
 
 Make = Callable[..., WaveKernel]
-"""Of rows and the dtype of each array, the kernel; no dtype for an array that is not given."""
+"""From `Rows` and the dtype of each array, None for a missing one, to the kernel."""
 Choose = Callable[[str, int, DType], Rows]
-"""Of a target, the number of columns and the dtype of x, how rows are taken."""
+"""From a target, the number of columns and the dtype of x to the tiling of rows."""
 _KERNELS: dict[tuple[Any, ...] | None, WaveKernel] = {}
 
 
 def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKernel:
-    """The kernel for a call with these arrays: the first is `x`, the rows, and those that are left out are None."""
+    """Return the kernel for a call with these arrays: the first is `x`, the rows; a missing one is None."""
     key = _quick_key(make, tuple(arrays.values()))
     if key in _KERNELS:
         return _KERNELS[key]
@@ -124,7 +124,7 @@ def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKern
 
 
 def _views(name: str, make: Make, arrays: dict[str, Any]) -> dict[str, ArrayView | None]:
-    """The memory of each array; None only for one that the kernel can do without: its dtype has a default."""
+    """Return a view of each array; None only for an optional one, whose dtype has a default."""
     _, *dtypes = signature(make).parameters.values()
     can_miss = [parameter.default is None for parameter in dtypes]
     return {
@@ -144,7 +144,7 @@ def _made(name: str, make: Make, choose: Choose, views: dict[str, ArrayView | No
 
 
 def _quick_key(make: Make, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What decides which kernel serves a call; None where that must be looked at closely."""
+    """Return a key that decides the kernel of a call; None where the full check must."""
     try:
         device, (_, columns) = quick_device(arrays[0]), arrays[0].shape
         return (make, device, room_for(columns), *[None if a is None else a.dtype for a in arrays]) if device else None
@@ -153,7 +153,7 @@ def _quick_key(make: Make, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def looked_at(kernel: str, name: str, array: Any) -> ArrayView:
-    """The memory of an array that a call gives a kernel."""
+    """Return a view of an array argument of a kernel."""
     try:
         return view(array, f"{kernel}: {name}")
     except CallError as error:
@@ -164,7 +164,7 @@ def looked_at(kernel: str, name: str, array: Any) -> ArrayView:
 
 
 def arithmetic_of(kernel: str, **dtypes: DType | None) -> DType:
-    """What a kernel on floats computes in: f32, or f64 where one of its arrays is that."""
+    """Return the dtype that a kernel on floats computes in: f32, or f64 where one of its arrays is f64."""
     for name, dtype in dtypes.items():
         if dtype is not None and not dtype.is_float:
             what = f"{kernel}: {name} is {dtype}, but it takes floats"

@@ -45,7 +45,7 @@ def cross_entropy(x: Any, target: Any, y: Any) -> None:
 
 @cache
 def softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M, N] of x[M, N]."""
+    """Return the kernel from x[M, N] to y[M, N]."""
     of = arithmetic_of("softmax", x=x_dtype, y=y_dtype)
 
     def softmax(x: Any, y: Any) -> None:
@@ -60,7 +60,7 @@ def softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 @cache
 def log_softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M, N] of x[M, N]."""
+    """Return the kernel from x[M, N] to y[M, N]."""
     of = arithmetic_of("log_softmax", x=x_dtype, y=y_dtype)
 
     def log_softmax(x: Any, y: Any) -> None:
@@ -74,7 +74,7 @@ def log_softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel
 
 @cache
 def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M] of x[M, N] and target[M]."""
+    """Return the kernel from x[M, N] and target[M] to y[M]."""
     of = arithmetic_of("cross_entropy", x=x_dtype, y=y_dtype)
     if not target_dtype.is_int:
         what = f"cross_entropy: target is {target_dtype}, but it names columns"
@@ -83,7 +83,7 @@ def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtyp
     def cross_entropy(x: Any, target: Any, y: Any) -> None:
         numbers, wanted = RowNumbers(rows, of, lambda: cast(read(x), of)), read(target)
         largest, total = _powers(numbers, _power(y_dtype))
-        column = cast(wanted, I32)  # what is cut off here is no column, and nothing is made of it
+        column = cast(wanted, I32)  # a target that does not fit is out of range, and its row is replaced below
         there = numbers.sum(lambda v: select(column == self_index(N, I32), v - largest, 0.0))
         is_column = cast(wanted, I64) < scalar(N, I64)
         write(cast(select(wanted < 0, 0.0, select(is_column, log(total) - there, nan)), y_dtype), y)
@@ -93,15 +93,15 @@ def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtyp
 
 
 def _power(result: DType) -> Callable[[Any], Any]:
-    """exp of a difference; for results of fewer digits by exp2, which GPUs have an instruction for, and where results
-    are 0 far above the smallest numbers of f32, without those."""
+    """Return exp for a difference; for results of less precision by exp2, which GPUs have an instruction for, and where
+    results are 0 far above the subnormals of f32, with these flushed."""
     if result in (F32, F64):
         return lambda difference: exp(difference)
     return lambda difference: exp2(difference * LOG2_E, flush=result != BF16)
 
 
 def _powers(numbers: RowNumbers, power: Callable[[Any], Any]) -> Any:
-    """Of each row the largest number, and the sum of exp(number - largest)."""
+    """Return each row's largest number, and its sum of exp(number - largest)."""
     if numbers.held is not None:
         largest = numbers.held.max(dim=N)
         return largest, power(numbers.held - largest).sum(dim=N)
@@ -111,7 +111,7 @@ def _powers(numbers: RowNumbers, power: Callable[[Any], Any]) -> Any:
     def found(largest: Any, total: Any) -> Any:
         here = numbers.read_them()
         larger = here.max(dim=N, acc=largest)
-        zero = select(larger == -inf, 0.0, larger)  # nothing but -inf so far: -inf - -inf would be no number
+        zero = select(larger == -inf, 0.0, larger)  # nothing but -inf so far: -inf - -inf would be NaN
         return larger, total * power(largest - zero) + power(here - zero).sum(dim=N)
 
     return found

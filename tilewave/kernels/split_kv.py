@@ -1,13 +1,13 @@
-"""How few queries are computed: keys split among workgroups, whole heads of keys, or tiles of queries.
+"""How attention of few queries is computed: by split-KV, by whole heads of keys, or by tiles of queries.
 
-Each way is given a cost, in bytes that a processor's share of memory would bring meanwhile, and the least is taken:
+A cost model chooses among these, in bytes that an SM's share of memory bandwidth loads meanwhile:
 
     tiles of queries    a workgroup for some queries of one head: heads that share keys read them once each, and a
-                        tile that is part-filled costs as much as a full one
+                        partly filled tile costs as much as a full one
     whole heads         a workgroup for the queries of all heads that share keys, which are rows of one tile
-    split keys          the same, and workgroups share the keys: a second kernel joins their results
+    split-KV            as whole heads, with the keys split among workgroups: a second kernel combines their results
 
-Sizes of the call decide, when it comes: none of the kernels is compiled for a number of keys.
+The sizes of each call decide: none of the kernels is compiled for a number of keys.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from tilewave.machine.chips import CHIPS
 from tilewave.runtime.arrays import ArrayView
 
 MOST_QUERIES = 16
-"""Of heads that share keys, where masks depend on a query's place: a kernel is made for each number of queries."""
+"""The most queries of heads that share keys, where a mask needs positions: each number of queries has its kernel."""
 WORKGROUPS = 16
-"""As many are wanted where a target does not say how many processors it has."""
+"""Workgroups that run at once, on a target without a known number of SMs or CUs."""
 WORKGROUPS_A_PROCESSOR = 4
-"""Where lanes load their tiles."""
+"""Workgroups that run at once on each SM or CU, on chips without TMA."""
 LEAST_STEPS = 4
-"""Of a part: one that is shorter costs more to join than it saves."""
+"""The fewest steps of a split: a shorter one costs more to combine than it saves."""
 STEPS_TO_BEGIN = 4
-"""So many would be taken meanwhile: until a workgroup has its first keys, and when it writes what it found."""
+"""The prologue and epilogue of a workgroup, in steps: until its first keys arrive, and while it writes results."""
 MOST_ROUNDS = 4
-"""More of them are no better filled."""
+"""The most waves of workgroups: more of them are no better filled."""
 MBARRIER_BYTES = 1 << 9
+"""Shared memory set aside for mbarriers."""
 RESULT_BYTES = 16 << 10
-"""Two chunks of 64 rows of 128 bytes, on their way out."""
+"""Shared memory of results on their way out: two chunks of 64 rows of 128 bytes."""
 QUERIES_HELD = 2
-"""Tiles of queries for which a ring has room."""
+"""Tiles of queries that a software pipeline has in shared memory."""
 MOST_SHARES = 1.85
-"""Of the machine's memory, one processor takes so much at most: 64 heads of 4096 keys, which 64 of 132 processors read,
-came at 0.90 of a copy's speed on an H200, 128 heads at 0.98."""
+"""The most that one SM gets of memory bandwidth, in equal shares: 64 heads of 4096 keys, which 64 of 132 SMs read,
+reached 0.90 of a copy's speed on an H200, 128 heads 0.98."""
 JOINING_BYTES = 128 << 10
-"""What a processor's share of memory would bring until parts are joined: some microseconds."""
+"""The cost of combining splits: what an SM's share of memory bandwidth loads in some microseconds."""
 FLOPS_A_BYTE = 160
-"""What a processor multiplies and adds while its share of memory brings a byte: 0.78 of 990 TFLOP/s, and 4.8 TB/s."""
+"""The FLOPs of an SM while its share of memory bandwidth loads a byte: 0.78 of 990 TFLOP/s, and 4.8 TB/s."""
 
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes and the target of a call of attention, as far as they decide how it is computed."""
+    """The target and the sizes of an attention call that decide how it is computed."""
 
     target: str
     heads: Heads
     scores: Scores
     dtype: DType
-    """Of keys."""
+    """The dtype of keys."""
     batch: int
     heads_kv: int
     queries: int
@@ -70,29 +71,29 @@ class AttentionSizes:
 
     @property
     def rows(self) -> int:
-        """Queries of all heads that share keys."""
+        """The queries of all heads that share keys."""
         return self.heads.sharing * self.queries
 
     @property
     def places(self) -> int | None:
-        """After how many rows the places of queries repeat; None where no two rows have the same."""
+        """The period, in rows, of the queries' positions; None where no two rows have the same."""
         if not self.scores.masked:
-            return 1  # nobody asks for places: one kernel serves all
+            return 1  # without a mask no position is used: one kernel serves all
         return None if self.heads.sharing == 1 and self.queries > 1 else self.queries
 
 
 @dataclass(frozen=True)
 class DecodeWay:
-    """How many rows and keys a workgroup takes, how many steps it brings ahead, and how many run at once.
+    """The rows and keys of a workgroup, its pipeline stages, and how many workgroups run at once.
 
-    Of those that take a part of a head, two are to fit on a processor: one brings keys while the other begins or ends.
-    One that takes a whole head has all of its shared memory.
+    Two workgroups with splits of a head fit on an SM: one loads keys while the other is in its prologue or epilogue.
+    A workgroup with a whole head has all of the SM's shared memory.
     """
 
     tile: AttentionTile
     at_once: int
     steps_ahead: int | None = None
-    """None: as the compiler likes."""
+    """The pipeline's stages; None: the compiler chooses."""
 
     @staticmethod
     @cache
@@ -113,7 +114,7 @@ class DecodeWay:
     @staticmethod
     @cache
     def alone(target: str, heads: Heads, scores: Scores, dtype: DType, rows: int) -> DecodeWay:
-        """Of whole heads, one to a processor; as parts where nobody copies."""
+        """Return the way for whole heads, one workgroup to an SM; on chips without TMA the way for splits."""
         tile, chip = rows_tile_for(target, heads, dtype, rows), CHIPS.get(target)
         if chip is None or chip.tma is None:
             return DecodeWay.of(target, heads, dtype, rows)
@@ -125,7 +126,7 @@ class DecodeWay:
         return DecodeWay(tile, chip.processors)
 
     def prepared(self, kernel: WaveKernel) -> WaveKernel:
-        """The kernel as it is called."""
+        """Return the kernel with the number of stages set."""
         return kernel if self.steps_ahead is None else _with_num_stages(kernel, self.steps_ahead)
 
 
@@ -135,14 +136,14 @@ def _with_num_stages(kernel: WaveKernel, steps_ahead: int) -> WaveKernel:
 
 
 def _steps_in(shared_bytes: int, heads: Heads, dtype: DType, tile: AttentionTile, queries_held: int) -> int:
-    """How many steps of keys and values lie beside the queries in what a workgroup has of shared memory."""
+    """Return how many stages of keys and values fit into a workgroup's shared memory besides queries and results."""
     room = shared_bytes - MBARRIER_BYTES - RESULT_BYTES
     room -= queries_held * tile.queries * heads.size * dtype.bytes
     return room // (tile.keys * (heads.size + heads.size_v) * dtype.bytes)
 
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
-    """As few rows as a product has at least, or some times as many; a copy engine brings no less than these."""
+    """Return a tile of as few rows as hold `rows`, at most 64: multiples of 64 on chips with TMA, else of 16."""
     tile = attention_tile_for(target, heads, Scores(1.0), dtype)
     least = 64 if target in CHIPS and CHIPS[target].tma else 16
     few = min(64, -(-rows // least) * least)
@@ -150,8 +151,8 @@ def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> Attenti
 
 
 def is_row_major(v: ArrayView, q: ArrayView, heads: Heads) -> bool:
-    """Whether what an array has for each query can be looked at as rows of heads that share keys, without a copy."""
-    if v.shape[:3] != q.shape[:3]:  # which whoever takes them as they are will refuse
+    """Return whether an array, which has one entry per query, can be viewed as rows of heads that share keys."""
+    if v.shape[:3] != q.shape[:3]:  # the kernel that takes the arrays unchanged will refuse them
         return False
     (_, head, query, *_), queries = v.strides, v.shape[2]
     return heads.sharing == 1 or queries == 1 or head == queries * query
@@ -162,20 +163,20 @@ def is_row_major(v: ArrayView, q: ArrayView, heads: Heads) -> bool:
 
 @dataclass(frozen=True)
 class KeySplit:
-    """How rows of queries are computed: how a workgroup takes them, and how many keys each part has."""
+    """How rows of queries are computed: the tile of a workgroup, and the keys of each split."""
 
     way: DecodeWay
     length: int
     parts: int
     is_whole: bool
-    """Whether a workgroup writes results itself; otherwise a second kernel joins the parts, or the only one."""
+    """Whether a workgroup writes the results; otherwise a second kernel combines the splits, even a single one."""
     cost: float
-    """In bytes that a processor's share of memory brings meanwhile."""
+    """The cost, in bytes that an SM's share of memory bandwidth loads meanwhile."""
 
     @staticmethod
     @lru_cache
     def of(sizes: AttentionSizes) -> KeySplit:
-        """The quicker of whole heads and parts of them."""
+        """Return the faster of whole heads and split-KV, by cost."""
         heads, dtype, rows = sizes.heads, sizes.dtype, sizes.rows
         way = DecodeWay.of(sizes.target, heads, dtype, rows)
         alone = DecodeWay.alone(sizes.target, heads, sizes.scores, dtype, rows)
@@ -189,16 +190,16 @@ class KeySplit:
         return whole if parts == 1 else min(whole, in_parts, key=lambda split: split.cost)
 
     def to_be_joined(self, sizes: AttentionSizes) -> KeySplit:
-        """The same for results that cannot be looked at as rows: who joins parts writes them."""
+        """Return this split for results that cannot be viewed as rows: the combining kernel writes them."""
         way = DecodeWay.of(sizes.target, sizes.heads, sizes.dtype, sizes.rows)
         return replace(self, way=way, is_whole=False) if self.is_whole else self
 
 
 @lru_cache
 def split_for(sizes: AttentionSizes) -> KeySplit | None:
-    """How a call computes rows of queries that share keys; None where it takes tiles of queries, which are no slower.
+    """Return how a call computes rows of queries that share keys; None where tiles of queries are no slower.
 
-    More queries than a tile has share the keys among them as it is.
+    Calls with more queries than a tile always use tiles of queries.
     """
     tile = tiles_for(sizes)
     if sizes.queries > tile.queries or (sizes.places or 0) > MOST_QUERIES or not sizes.rows:
@@ -206,14 +207,14 @@ def split_for(sizes: AttentionSizes) -> KeySplit | None:
     split = KeySplit.of(sizes)
     workgroups = sizes.batch * sizes.heads_kv * sizes.heads.sharing
     cost = _cost(sizes, DecodeWay(tile, _processors(sizes.target)), workgroups, sizes.keys)
-    # Of two ways that are done at the same time, the one that computes less leaves more to others.
+    # Among equal costs the one that computes less wins, which leaves more of the GPU to other kernels.
     groups = sizes.batch * sizes.heads_kv * -(-sizes.rows // split.way.tile.queries)
     computed, in_tiles = groups * split.way.tile.queries, workgroups * tile.queries
     return split if (split.cost, computed) < (cost, in_tiles) else None
 
 
 def tiles_for(sizes: AttentionSizes) -> AttentionTile:
-    """The tile of queries of one head that a call takes where it has no rows."""
+    """Return the tile of queries of one head, for a call that is not computed by rows."""
     return attention_tile_for(
         sizes.target, sizes.heads, sizes.scores, sizes.dtype, sizes.bias, sizes.queries, sizes.keys
     )
@@ -221,7 +222,7 @@ def tiles_for(sizes: AttentionSizes) -> AttentionTile:
 
 @lru_cache
 def part_length(at_once: int, heads: int, steps: int) -> int:
-    """How many steps a part has, so that workgroups that run at once are done soonest: each has a part of a head."""
+    """Return the steps of a split with the least time, where `at_once` workgroups run, each on a split of a head."""
 
     def cost(parts: int) -> int:
         length = -(-steps // parts)
@@ -236,7 +237,7 @@ def _processors(target: str) -> int:
 
 
 def _cost(sizes: AttentionSizes, way: DecodeWay, workgroups: int, keys: int) -> float:
-    """The bytes that a processor's share of memory brings until all workgroups are done, each with so many keys."""
+    """Return the cost of workgroups with `keys` each: the larger of memory and compute time, in bytes of an SM."""
     processors, elements = _processors(sizes.target), sizes.heads.size + sizes.heads.size_v
     flops = -(-workgroups // processors) * way.tile.queries * keys * 2 * elements
     loaded = _meanwhile(processors, way.at_once, workgroups, keys * elements * sizes.dtype.bytes)
@@ -244,7 +245,7 @@ def _cost(sizes: AttentionSizes, way: DecodeWay, workgroups: int, keys: int) -> 
 
 
 def _meanwhile(processors: int, at_once: int, workgroups: int, each_bytes: float) -> float:
-    """The bytes that a processor's share of memory brings until all workgroups have theirs, round by round."""
+    """Return the bytes that an SM's share of bandwidth loads until all workgroups are done, wave by wave."""
     rounds, rest = divmod(workgroups, at_once)
     last = max(rest * each_bytes / processors, each_bytes / MOST_SHARES) if rest else 0.0
     return rounds * at_once * each_bytes / processors + last

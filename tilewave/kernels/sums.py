@@ -1,4 +1,4 @@
-"""Sums, running sums and the places of the largest numbers of rows."""
+"""Sums, cumulative sums and argmax of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lang.types import RegisterType
 
 RUNNING_SUMS = 256
-"""As many are made at once, by one wave: of twice as many, each number would be moved once more."""
+"""Numbers of a row that one wave scans at once: twice as many would need another pass over the lanes."""
 
 
 def sum_(x: Any, y: Any) -> None:
@@ -40,7 +40,7 @@ def argmax(x: Any, y: Any) -> None:
 
 @cache
 def sum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M] of x[M, N]."""
+    """Return the kernel from x[M, N] to y[M]."""
     of = summed_in("sum", x_dtype, y_dtype)
 
     def sum(x: Any, y: Any) -> None:
@@ -52,7 +52,7 @@ def sum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 @cache
 def cumsum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M, N] of x[M, N]; `running_rows` says how."""
+    """Return the kernel from x[M, N] to y[M, N]; `rows` are those of `running_rows`."""
     of = summed_in("cumsum", x_dtype, y_dtype)
 
     def cumsum(x: Any, y: Any) -> None:
@@ -66,14 +66,14 @@ def cumsum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 
 def running_rows(target: str, columns: int, dtype: DType) -> Rows:
-    """How `cumsum` takes rows: always walked, since a running sum moves every number once for each power of two."""
+    """Return the tiling of rows for `cumsum`: always in steps, as a scan moves every number log2(step) times."""
     step = min(RUNNING_SUMS, room_for(columns))
     return Rows(RUNNING_SUMS // step, step)
 
 
 @cache
 def argmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M] of x[M, N]."""
+    """Return the kernel from x[M, N] to y[M]."""
     if y_dtype not in (I32, I64):
         what = f"argmax: y is {y_dtype}, but it takes columns, i32 or i64"
         raise DTypeError(what, loc=here(), remedy="pass an array of i64 as y")
@@ -97,7 +97,7 @@ def argmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 
 def summed_in(kernel: str, x: DType, y: DType) -> DType:
-    """What numbers are added in: as the language adds them, or in the dtype of the result where that is wider."""
+    """Return the dtype that numbers are added in: the language's choice, or the result's dtype where that is wider."""
     wide = SUMMED_IN.get(x, x)
     if y.kind != wide.kind:
         what = f"{kernel}: y is {y}, but sums of {x} are {wide}"

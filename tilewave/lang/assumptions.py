@@ -1,4 +1,4 @@
-"""What an author takes for granted of sizes: checked as soon as they are known, when compiled or at the call."""
+"""Assumptions of a kernel's author about sizes: checked as soon as these are known, at compile time or at the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewave.lang.symbols import (
 
 @dataclass(frozen=True)
 class Assumed:
-    """A condition on numbers that a call tells."""
+    """A condition on scalar arguments and sizes of a call."""
 
     condition: Expression
     loc: Loc
@@ -32,11 +32,11 @@ class Assumed:
     """The quotient of a memory's dim that must be a whole number; nothing for an author's `Assumption`."""
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """For the numbers of a call."""
+        """Return whether the condition holds for the numbers of a call."""
         return bool(self.condition.evaluate({s: values[s.name] for s in self.condition.symbols()}))
 
     def want(self, kernel: str, values: Mapping[str, Any]) -> None:
-        """Refuse a call with numbers for which it does not hold."""
+        """Refuse a call with numbers for which the condition does not hold."""
         symbols = list(dict.fromkeys(self.condition.symbols()))
         if not self.holds(values):
             given = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
@@ -50,12 +50,12 @@ class Assumed:
 
     @property
     def record(self) -> list[Any]:
-        """For JSON."""
+        """Return the condition as JSON data."""
         return [_record(self.condition), self.loc.file, self.loc.line, *([self.dim] if self.dim else [])]
 
 
 def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> tuple[Assumed, ...]:
-    """What is left to check at a call; an error at an assumption that these values break."""
+    """Return the conditions to check at a call; an error for an assumption that these values break."""
     left = []
     for c in constraints:
         if isinstance(c, Assumption):
@@ -69,7 +69,7 @@ def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> 
 
 
 def wholly_divided(dim: Expression, loc: Loc, values: Mapping[Symbol, Any]) -> Iterator[Assumed]:
-    """That a dim such as K / 64 is a whole number, where only a call tells its sizes."""
+    """Yield the condition that a dim such as K / 64 is a whole number, where its sizes are known only at the call."""
     above, below = quotient(dim)
     if below == ONE or all(isinstance(values.get(s), int) for s in dim.symbols()):
         return
@@ -81,7 +81,7 @@ def wholly_divided(dim: Expression, loc: Loc, values: Mapping[Symbol, Any]) -> I
 
 
 def _is_given(s: Symbol, values: Mapping[Symbol, Any]) -> bool:
-    """Whether a call tells the symbol by its name."""
+    """Return whether a call gives the symbol's value under its name."""
     value = values.get(s)
     return isinstance(value, Number) and value.value.name == s.name
 
@@ -97,7 +97,7 @@ def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
 
 
 def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Expression:
-    """The same, where each symbol is one that a call tells by this name."""
+    """Return the expression; an error where a call does not give the value of each of its symbols."""
     for s in e.symbols():
         if not _is_given(s, values):
             raise ConstraintError(
@@ -109,7 +109,7 @@ def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Ex
 
 
 def _with(e: Expression, values: Mapping[Symbol, int]) -> Expression:
-    """With numbers for some symbols, and one number for what is made of numbers alone."""
+    """Return the expression with numbers for some symbols, and constant parts folded."""
     match e:
         case Symbol() if e in values:
             return Whole(values[e])
@@ -137,7 +137,7 @@ def _record(e: Expression) -> Any:
 
 
 def from_record(found: Any) -> Assumed:
-    """What `record` gave; a ValueError for anything else."""
+    """Return the condition that `record` wrote; a ValueError for anything else."""
     condition, file, line, *dim = found
     if type(file) is not str or type(line) is not int or len(dim) > 1 or any(type(d) is not str for d in dim):
         raise ValueError("no place of an assumption")

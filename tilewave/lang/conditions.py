@@ -1,4 +1,4 @@
-"""`conditional`: what happens only where a condition holds, for a whole workgroup or element by element."""
+"""`conditional`: code under a condition, for a whole workgroup or element by element."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewave.trace import Trace, current
 
 
 def conditional(condition: Any, else_return: Sequence[Traced] | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Run the decorated function where the condition holds; its name then stands for what it gave, or `else_return`.
+    """Run the decorated function where the condition holds; its name then has its results, or else `else_return`.
 
     The condition is one truth value for the whole workgroup, or a tile of them: then writes store those elements alone.
     """
@@ -34,7 +34,7 @@ def conditional(condition: Any, else_return: Sequence[Traced] | None = None) -> 
 
 
 def _truth(trace: Trace, condition: Any) -> Traced | bool:
-    """A condition as a truth value: one that is known now, a number, or a tile."""
+    """Return a condition as a truth value: a Python bool, a traced number, or a tile."""
     found = condition.evaluate(trace.symbols) if isinstance(condition, Expression) else condition
     if isinstance(found, Number) and not isinstance(found, Traced):
         found = Traced(trace, found.value)
@@ -47,7 +47,7 @@ def _truth(trace: Trace, condition: Any) -> Traced | bool:
 
 
 def _taking(body: Callable[..., Any], given: Sequence[Traced]) -> Callable[..., Any]:
-    """The author's function as one of `else_return`, which it need not ask for."""
+    """Return the author's function as one of `else_return`, which its parameters may leave out."""
     if not given or signature(body).parameters:
         return body
 
@@ -59,7 +59,7 @@ def _taking(body: Callable[..., Any], given: Sequence[Traced]) -> Callable[..., 
 
 
 class _Conditional(Carrying):
-    """What it carries is `else_return`, and what the function returns in its place."""
+    """A condition that carries `else_return` in, and what the function returns out."""
 
     def returned_wrong(self, found: list[Any]) -> TilewaveError:
         wanted, given = self.wanted_and_given(found)
@@ -71,7 +71,7 @@ class _Conditional(Carrying):
 
 
 class _Once(_Conditional):
-    """One truth value for the workgroup: a loop that goes round once, or not at all."""
+    """A condition for the workgroup: a loop with one iteration or none."""
 
     def run(self, holds: Traced) -> Any:
         trace = self.trace
@@ -80,7 +80,7 @@ class _Once(_Conditional):
 
 
 class _Known(_Conditional):
-    """The condition is known while the kernel is traced."""
+    """A condition that is known while the kernel is traced."""
 
     def run(self, holds: bool) -> Any:
         if not holds:
@@ -90,7 +90,7 @@ class _Known(_Conditional):
 
 
 class _Masked(_Conditional):
-    """A truth value for each element: all is computed, and what does not hold is left as it was."""
+    """A condition for each element: all elements are computed, and masked ones keep their old value."""
 
     def run(self, holds: Traced) -> Any:
         trace, outer = self.trace, self.trace.mask

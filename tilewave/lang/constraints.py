@@ -1,4 +1,4 @@
-"""How a kernel is cut into workgroups, waves and steps. Constraints are values; compiling never changes them."""
+"""How a kernel is divided into workgroups, waves and steps. Constraints are values; compiling never changes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping import MappingError, as_mapping
 
 WAVE_LANES = (32, 64)
-"""What chips have."""
+"""Lanes of a wave, on the known chips."""
 NAME_INSTRUCTION = "write mma_type=MMAType.F32_16x16x16_F16, or leave it out"
 
 
 class MMAType(Enum):
     """The matrix instructions that can be asked for: accumulator, rows x columns x depth, inputs.
 
-    Those of one wave's own, and the one of groups of waves that is never taken unasked.
+    They are those of a single wave, and the one of a warpgroup that is never chosen unasked.
     """
 
     F32_16x16x4_F32 = "f32_16x16x4_f32"
@@ -47,7 +47,7 @@ class MMAType(Enum):
     """f32 operands whose last 13 bits are ignored."""
 
     F32_16x16x32_K8_F16 = "f32_16x16x32_k8_f16"
-    """From here on: of other chips, or several behind each other. Each target takes its own, of as many rows."""
+    """From here on: instructions of other chips, or chains of several. Each target takes its own with as many rows."""
     F32_32x32x16_K8_F16 = "f32_32x32x16_k8_f16"
     F32_16x16x32_K4_F8 = "f32_16x16x32_k4_fp8"
     F32_32x32x16_K4_F8 = "f32_32x32x16_k4_fp8"
@@ -59,19 +59,19 @@ class MMAType(Enum):
 
 @dataclass(frozen=True)
 class Constraint:
-    """What all constraints are: how a kernel is cut, or a wish of its author's, with the line that it stands on."""
+    """The base of all constraints: how a kernel is divided, or a wish of its author, with its source line."""
 
     loc: Loc = field(default_factory=here, compare=False, repr=False, kw_only=True)
 
     def symbols(self) -> Iterator[Symbol]:
-        """Every symbol that stands in it."""
+        """Yield every symbol in the constraint."""
         for part in (getattr(self, f.name) for f in fields(self)):
             if isinstance(part, Expression):
                 yield from part.symbols()
 
 
 OF_WORKGROUPS = ("iters", "expr")
-"""What a constraint may say differently for each workgroup."""
+"""The fields of a constraint that may depend on the workgroup."""
 
 
 def _as_expression(constraint: Constraint, *names: str) -> None:
@@ -97,7 +97,7 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
 
 
 def _symbol_in_place_of(dim: object) -> str:
-    """What to write for the dim of a constraint that is no symbol."""
+    """Return what to write for the dim of a constraint that is no symbol."""
     symbol = next(dim.symbols(), None) if isinstance(dim, Expression) else None
     if symbol is None:
         return "write sym.M, with its size in subs"
@@ -106,10 +106,10 @@ def _symbol_in_place_of(dim: object) -> str:
 
 @dataclass(frozen=True)
 class WorkgroupConstraint(Constraint):
-    """`dim` is cut into tiles over that dimension of the grid; dimension 0 is the fastest.
+    """Divide `dim` into tiles over a dimension of the grid; dimension 0 is the fastest.
 
-    One that is not `primary` goes with the dim that is: its tiles are that one's tiles. `apply_fn` says where the n-th
-    tile begins, if not at n · tile, and `iters` how many there are.
+    A constraint that is not `primary` uses the grid index of the primary one. `apply_fn` says where the n-th tile
+    begins, if not at n · tile, and `iters` how many there are.
     """
 
     dim: Symbol
@@ -125,7 +125,7 @@ class WorkgroupConstraint(Constraint):
 
 @dataclass(frozen=True)
 class WaveConstraint(Constraint):
-    """A workgroup's tile of `dim` is cut among its waves."""
+    """Divide a workgroup's tile of `dim` among its waves."""
 
     dim: Symbol
     tile: Any
@@ -136,9 +136,9 @@ class WaveConstraint(Constraint):
 
 @dataclass(frozen=True)
 class TilingConstraint(Constraint):
-    """`dim` is walked by `iterate`, a tile a step; without a tile, as long as a condition holds.
+    """Let `iterate` loop over `dim`, a tile a step; without a tile, a while loop with a condition.
 
-    `iters`: how many steps a workgroup takes at most; WORKGROUP_0, … there are the coordinates of its tile.
+    `iters` is the most steps of a workgroup; WORKGROUP_0, … in it are the coordinates of the workgroup's tile.
     """
 
     dim: Symbol
@@ -160,7 +160,7 @@ class TilingConstraint(Constraint):
 
 @dataclass(frozen=True)
 class SplitConstraint(Constraint):
-    """The steps of `iterate` over `dim` are cut into `parts`, for workgroups that add up parts of one tile together."""
+    """Split-K: divide the steps of `iterate` over `dim` into `parts`, for workgroups that add up one tile together."""
 
     dim: Symbol
     parts: Any
@@ -192,7 +192,7 @@ class ReorderingConstraint(Constraint):
 
 @dataclass(frozen=True)
 class WorkgroupMapping(Constraint):
-    """Which workgroup computes which tile, by name: any mapping of `tilewave.mapping`."""
+    """Map workgroups to tiles by the name of any mapping of `tilewave.mapping`."""
 
     mapping: TileMapping | str | Callable[..., Any]
 
@@ -209,7 +209,7 @@ class WorkgroupMapping(Constraint):
 
 @dataclass(frozen=True)
 class SymbolicAlias(Constraint):
-    """`source` is what a function makes of `target`, which the grid cuts; its tiles are what that makes of tiles."""
+    """`source` is a function of `target`, which the grid divides; the tiles of `source` are that function of tiles."""
 
     source: Symbol
     target: Symbol
@@ -222,7 +222,7 @@ class SymbolicAlias(Constraint):
                 raise ConstraintError(what, loc=self.loc, remedy="write SymbolicAlias(U, K2, lambda x: …)")
 
     def of(self, x: Expression) -> Expression:
-        """What the function makes of the target's length, or of its tile."""
+        """Return the function of the target's length, or of its tile."""
         return expression(self.source_to_target(x))
 
 
@@ -242,13 +242,13 @@ class IteratorBindings(Constraint):
 
 @dataclass(frozen=True)
 class Assumption(Constraint):
-    """A condition on sizes that holds in every call: nothing is compiled otherwise for it, and a call that breaks it is
+    """A condition on sizes that holds in every call: it does not change the code, and a call that breaks it is
     refused."""
 
     expr: Any
 
     def __post_init__(self) -> None:
-        if hasattr(self.expr, "free_symbols"):  # sympy's Eq, Ne, <, … over our symbols
+        if hasattr(self.expr, "free_symbols"):  # sympy's Eq, Ne, <, … over tilewave's symbols
             object.__setattr__(self, "expr", expression(self.expr))
         if not isinstance(self.expr, Combined) or self.expr.how not in CONDITIONS:
             raise ConstraintError(
@@ -260,18 +260,18 @@ class Assumption(Constraint):
 
 @dataclass(frozen=True)
 class HardwareConstraint(Constraint):
-    """The author's wish; a target whose waves or matrix instructions differ takes its own."""
+    """The author's wish of a wave size and a matrix instruction; a target that lacks them uses others."""
 
     threads_per_wave: int = 64
     mma_type: MMAType | None = None
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
-    """Accepted, and of no effect: how lanes share a tile follows from the matrix instruction."""
+    """Accepted without effect: the layout of a tile over lanes follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None
     """Waves along the dimensions of the grid, where no WaveConstraint says it."""
     n_service_waves: int = field(default=0, repr=False)
-    """Accepted, and of no effect: passes decide whether waves load for others."""
+    """Accepted without effect: passes decide whether there are producer waves."""
     max_bits_per_load: int = field(default=128, repr=False)
-    """Accepted, and of no effect: loads are as wide as alignment allows."""
+    """Accepted without effect: loads are as wide as alignment allows."""
 
     def __post_init__(self) -> None:
         lanes: object = self.threads_per_wave
@@ -305,5 +305,5 @@ class HardwareConstraint(Constraint):
 
 
 def _counts(x: object) -> bool:
-    """Whether it is a number of things, at least one."""
+    """Return whether a value is a count of at least one."""
     return isinstance(x, int) and not isinstance(x, bool) and x >= 1

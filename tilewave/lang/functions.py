@@ -1,4 +1,4 @@
-"""Functions of elements whose words serve more than tiles, or are made of other ops."""
+"""Elementwise functions that also take expressions of symbols, or are composed of other ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def floor(x: Traced) -> Traced: ...
 @overload
 def floor(x: Expression) -> Expression: ...
 def floor(x: Any) -> Any:
-    """The greatest whole number that is not above x: of every element of a tile, or of an expression of symbols."""
+    """Return the greatest integer not above x: of every element of a tile, or of an expression of symbols."""
     return rounded(ir.Floor, x) if isinstance(x, Traced) else symbols.floor(x)
 
 
@@ -29,25 +29,25 @@ def ceiling(x: Traced) -> Traced: ...
 @overload
 def ceiling(x: Expression) -> Expression: ...
 def ceiling(x: Any) -> Any:
-    """The least whole number that is not below x: of every element of a tile, or of an expression of symbols."""
+    """Return the least integer not below x: of every element of a tile, or of an expression of symbols."""
     return rounded(ir.Ceil, x) if isinstance(x, Traced) else symbols.ceiling(x)
 
 
 @taggable
 def round_(x: Traced | float) -> Traced:
-    """The whole number nearest to every element; halves go away from 0."""
+    """Return the integer nearest to every element; halves are rounded away from 0."""
     return rounded(ir.RoundAway, _traced(x))
 
 
 @taggable
 def roundeven(x: Traced | float) -> Traced:
-    """The whole number nearest to every element; halves go to the even one, as Python's do."""
+    """Return the integer nearest to every element; halves are rounded to even, as in Python."""
     return rounded(ir.RoundEven, _traced(x))
 
 
 @taggable
 def reciprocal(x: Traced | float) -> Traced:
-    """1 / x of every element."""
+    """Return 1 / x for every element."""
     below = _traced(x)
     if not below.dtype.is_float:
         what = f"reciprocal needs floats, not {describe(below)}"
@@ -58,7 +58,7 @@ def reciprocal(x: Traced | float) -> Traced:
 
 @taggable
 def tanh_approx(x: Traced | float) -> Traced:
-    """tanh of every element, as exact as `tanh`: Wave has a shorter formula of this name, ours is one."""
+    """Return tanh of every element, as exact as `tanh`; Wave has a less exact formula under this name."""
     result: Traced = tanh(x)
     return result
 
@@ -67,7 +67,7 @@ def tanh_approx(x: Traced | float) -> Traced:
 def softsign(
     x: Traced | float, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None
 ) -> Traced:
-    """x / (1 + |x| / cap) of every element; `apply_scaling` divides the cap by the root of `head_dim`."""
+    """Return x / (1 + |x| / cap) for every element; `apply_scaling` divides the cap by the root of `head_dim`."""
     if apply_scaling and head_dim is None:
         what = "softsign: apply_scaling divides the cap by the root of head_dim, which is not given"
         raise TraceError(what, loc=here(), remedy="write head_dim=128, say, or leave apply_scaling out")

@@ -1,4 +1,4 @@
-"""Constraints and sizes, resolved: the grid of tiles, who walks it, and the part of each dimension a workgroup gets."""
+"""Constraints and sizes, resolved: the grid of tiles, its loop, and the part of each dimension of a workgroup."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
 
 BATCHES = 2
-"""The first of the grid's axes that are counted together: behind its rows and columns."""
+"""The first of the grid axes that are counted as batches: they follow rows and columns."""
 MOST_AXES = 5
+"""The dimensions of a grid: rows, columns, and three that are counted as batches."""
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
@@ -39,12 +40,12 @@ Subs = Mapping[Symbol, Any]
 
 @dataclass(frozen=True)
 class Reordering:
-    """The author's own formulas for a workgroup's coordinates, where they replace the hardware's."""
+    """The author's formulas for a workgroup's coordinates, which replace the hardware's."""
 
     formulas: tuple[tuple[int, Expression], ...]
     values: Mapping[Any, Any]
     loc: Loc
-    """Of the first of them."""
+    """The line of the first formula."""
 
     def bind(self, lookup: Callable[[Symbol], Any]) -> Reordering:
         used = dict.fromkeys(s for _, e in self.formulas for s in e.symbols())
@@ -62,7 +63,7 @@ class Reordering:
 
     @property
     def doubt(self) -> str:
-        """Why it may not be right on every grid."""
+        """Why the formulas may not be a permutation on every grid."""
         named = " and ".join(f"WORKGROUP_{dim}" for dim, _ in self.formulas)
         return f"the order of tiles is the author's own formula for {named}"
 
@@ -77,14 +78,14 @@ class Reordering:
 
 @dataclass(frozen=True)
 class Named:
-    """A mapping by name; what is wrong with it is told at the line where it is named."""
+    """A mapping by name; its errors are raised at the line where it is named."""
 
     mapping: TileMapping
     values: Mapping[Any, Any]
     loc: Loc
 
     def known(self) -> Named:
-        """With the parameters that `values` tell as numbers."""
+        """The mapping with the values of its parameters that are known."""
         return self._with(lambda e: e.evaluate(self.values) if all(s in self.values for s in e.symbols()) else e)
 
     def bind(self, lookup: Callable[[Symbol], Any]) -> Named:
@@ -103,7 +104,7 @@ class Named:
 
     @property
     def doubt(self) -> str:
-        """Why it may not be right on every grid; nothing where it is."""
+        """Why the mapping may not be a permutation on every grid; empty where it is one."""
         if not is_right_on_every_grid(self.mapping):
             return f"the order of tiles, {self}, is not made of named mappings alone"
         computed = next((e for e in self._parameters() if not isinstance(e, Symbol)), None)
@@ -115,7 +116,7 @@ class Named:
         return tuple(e.name for e in self._parameters() if isinstance(e, Symbol))
 
     def _parameters(self) -> list[Expression]:
-        """Those that are known only at the call."""
+        """The parameters that are known only at the call."""
         found: list[Expression] = []
         self._with(lambda e: found.append(e) or e)  # type: ignore[func-returns-value]
         return found
@@ -126,7 +127,7 @@ class Named:
 
 @contextmanager
 def given_at(loc: Loc) -> Iterator[None]:
-    """What a mapping or a symbol is found wrong with inside is told at `loc`."""
+    """Raise errors of a mapping or a symbol inside the `with` block at `loc`."""
     try:
         yield
     except (MappingError, SymbolError) as error:
@@ -138,28 +139,28 @@ Order = Named | Reordering
 
 @dataclass(frozen=True)
 class GridShare:
-    """A dimension cut over the grid: along which of its axes, and how long a tile is."""
+    """A dimension divided over the grid: along which grid axis, and how long a tile is."""
 
     axis: int
     tile: int
     loc: Loc
     count: Any = 1
-    """How many tiles there are."""
+    """The number of tiles."""
     before: Any = 1
-    """Of the axes that are counted together, as batches: how many tiles those in front of this one have."""
+    """For a batch axis: the product of the tile counts of the batch axes before it."""
 
     begins: Callable[[Any], Any] | None = None
-    """The author's own formula for where the n-th tile begins."""
+    """The author's formula for the start of the n-th tile."""
 
     def window(self, tile: tuple[Any, Any, Any], batches: Any) -> DimensionWindow:
-        """The part of the dimension that is in this row, column and batch of the grid."""
+        """Return the part of the dimension for a row, column and batch of the grid."""
         n = self.coordinate(tile, batches)
         if self.begins is None:
             return DimensionWindow.tile(n, self.tile)
         return DimensionWindow(self.begins(n), self.tile)
 
     def coordinate(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
-        """Which tile along this axis a tile of the grid is, which is in this row, column and batch."""
+        """Return the index along this axis of the tile in a row, column and batch of the grid."""
         if self.axis < BATCHES:
             return tile[self.axis]
         batch = tile[BATCHES]
@@ -170,7 +171,7 @@ class GridShare:
 
 @dataclass(frozen=True)
 class WaveShare:
-    """A workgroup's tile of a dimension, cut among its waves: how many there are, and how long each one's part is."""
+    """A workgroup's tile of a dimension, divided among waves: their number, and the length of each part."""
 
     count: int
     tile: int
@@ -190,18 +191,18 @@ class Geometry:
     waves: Mapping[Symbol, WaveShare]
     hardware: HardwareConstraint
     goes_with: Mapping[Symbol, Symbol] = field(default_factory=dict)
-    """Dims whose tiles are those of another dim."""
+    """Dims that have the tiles of another dim."""
     bindings: Mapping[Symbol, Symbol] = field(default_factory=dict)
-    """The dims of tiles that the author's own iterators run over."""
+    """The dims of tiles, by the author's iterator symbols."""
 
     @property
     def author_walks_grid(self) -> bool:
-        """Whether the kernel's own while loop decides which tiles a persistent workgroup computes."""
+        """Return whether the author's while loop decides which tiles a persistent workgroup computes."""
         return self.persistent and bool(self.driven)
 
 
 def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Geometry:
-    """The constraints with every size known; an error at the constraint that cannot hold."""
+    """Return the geometry of constraints with these sizes; an error at the constraint that cannot hold."""
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
@@ -249,7 +250,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
 def _followers(
     constraints: Sequence[Constraint], shares: dict[Symbol, GridShare], subs: Subs
 ) -> tuple[dict[Symbol, Symbol], dict[Symbol, GridShare]]:
-    """Dims that the grid of another one cuts: those whose tiles are that one's, and those with tiles of their own."""
+    """Return dims that follow another dim's grid axis: those with its tiles, and those with other tiles."""
     same: dict[Symbol, Symbol] = {}
     own: dict[Symbol, GridShare] = {}
     for c in _all(constraints, WorkgroupConstraint):
@@ -276,7 +277,7 @@ def _followers(
 def _alias(
     alias: SymbolicAlias, constraints: Sequence[Constraint], shares: dict[Symbol, GridShare], subs: Subs
 ) -> GridShare:
-    """The tiles of a dim that is a function of another one, which the grid cuts."""
+    """Return the tiles of a dim that is a function of another one, which the grid divides."""
     if alias.target not in shares or alias.source in shares:
         what = "is cut itself" if alias.source in shares else f"{alias.target} is not cut over the grid"
         raise ConstraintError(
@@ -297,7 +298,7 @@ def _alias(
 
 
 def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:
-    """An order of tiles is told sizes and numbers, not what `subs` makes of sizes that are open."""
+    """Refuse an order of tiles that depends on symbols which `subs` computes from dynamic sizes."""
     for c in (*_all(constraints, WorkgroupMapping), *_all(constraints, ReorderingConstraint)):
         for s in c.symbols():
             if s in derived:
@@ -309,7 +310,7 @@ def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> 
 
 
 def _parts(constraints: Sequence[Constraint], subs: Subs) -> dict[Symbol, int]:
-    """Into how many parts the steps along each dim are cut."""
+    """Return the split-K parts of each dim."""
     splits = _all(constraints, SplitConstraint)
     _refuse_twice(splits, "cut into parts")
     walked = [c.dim for c in _all(constraints, TilingConstraint) if c.tile is not None]
@@ -335,7 +336,7 @@ def _refuse_twice(
 
 
 def _refuse_order(constraints: Sequence[Constraint]) -> None:
-    """A kernel that walks the grid in a loop of its own decides the order itself."""
+    """Refuse an order of tiles for a kernel whose own loop over the grid decides it."""
     for c in (*_all(constraints, WorkgroupMapping), *_all(constraints, ReorderingConstraint)):
         raise ConstraintError(
             f"{type(c).__name__} has no effect: the kernel's own while loop decides which tiles it computes",
@@ -385,7 +386,7 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
 
 
 def _product(counts: Sequence[Any]) -> Any:
-    """Of numbers that may be known only at the launch; a single one as it is."""
+    """Return the product of numbers that may be known only at the launch; factors of 1 are left out."""
     return reduce(lambda a, b: a if _is_one(b) else b if _is_one(a) else a * b, counts, 1)
 
 
@@ -462,7 +463,7 @@ def _waves(
 def _waves_as_said(
     hardware: HardwareConstraint, waves: dict[Symbol, WaveShare], shares: Mapping[Symbol, GridShare]
 ) -> dict[Symbol, WaveShare]:
-    """With those of `waves_per_block`, along the dims that no WaveConstraint cuts."""
+    """Return the waves with those of `waves_per_block`, along the dims that no WaveConstraint divides."""
     if hardware.waves_per_block is None:
         return waves
     cut = {share.axis: dim for dim, share in shares.items()}
@@ -485,7 +486,7 @@ def _waves_as_said(
 
 
 def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Sequence[Symbol], kernel: Loc) -> Places:
-    """Where the constraints stand; `dims` are those of the result's rows and columns."""
+    """Return the source lines of constraints; `dims` are those of the result's rows and columns."""
 
     def first(kind: type[C]) -> Loc:
         return next((c.loc for c in _all(constraints, kind)), kernel)
@@ -504,7 +505,7 @@ def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Seque
 
 
 def size(e: Expression, subs: Subs, loc: Loc, what: str = "size", least: int = 0) -> Any:
-    """The value of a size, which may be known only at the launch; an error at `loc` where it makes no sense."""
+    """Return the value of a size, which may be known only at the launch; an error at `loc` where it is invalid."""
     with given_at(loc):
         value = e.evaluate(subs)
     if not isinstance(value, (int, Number)) or (isinstance(value, int) and value < least):
@@ -514,7 +515,7 @@ def size(e: Expression, subs: Subs, loc: Loc, what: str = "size", least: int = 0
 
 
 def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
-    """The same, at least 1, for what must be known when a kernel is compiled."""
+    """Return the value of a size that must be known at compile time; an error where it is not at least 1."""
     value = size(e, subs, loc, what, least=1)
     if isinstance(value, Number):
         left_open = next(s for s in e.symbols() if isinstance(subs[s], Number))

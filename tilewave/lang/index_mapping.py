@@ -1,4 +1,4 @@
-"""Where the elements of a tile sit in memory, when that is not simply where its dimensions say."""
+"""Index mappings: where the elements of a tile are in memory, when their dimensions alone do not say it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITERATORS = "write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 
 
 
 class HasDims(Protocol):
-    """A memory, as far as its dims go."""
+    """Anything with dims, such as a memory."""
 
     @property
     def dims(self) -> tuple[Expression, ...]: ...
@@ -21,7 +21,7 @@ class HasDims(Protocol):
 
 @dataclass(frozen=True)
 class Iterator(Symbol):
-    """Runs over one dimension of a tile; `IndexMapping.iterator(i)` makes it."""
+    """An index along one dimension of a tile; `IndexMapping.iterator(i)` makes it."""
 
     __hash__ = Symbol.__hash__
     __str__ = Symbol.__str__
@@ -32,7 +32,7 @@ class Iterator(Symbol):
 
 @dataclass(frozen=True)
 class IndexMapping:
-    """For a read, `inputs` says where in memory and `outputs` which tile dims; for a write, the other way round."""
+    """A mapping between tile and memory: for a read `inputs` index memory, `outputs` the tile; reversed for a write."""
 
     num_iterators: int
     inputs: Mapping[Expression, Expression]
@@ -62,11 +62,11 @@ class IndexMapping:
         raise TraceError(what, loc=self.loc, remedy=remedy)
 
     def keeps(self, dim: Expression) -> bool:
-        """Whether what has an index along this dim has the same one in memory."""
+        """Return whether an index along this dim is the same in the tile and in memory."""
         return dim in self.inputs and self.inputs[dim] == self.outputs.get(dim)
 
     def tile_dims(self, name: str) -> tuple[Expression, ...]:
-        """The dims of the tile that one side names, each by an iterator of its own."""
+        """Return the dims of the tile that one side names, each by a separate iterator."""
         side, other = (getattr(self, n) for n in ((name, "inputs") if name == "outputs" else (name, "outputs")))
         dim_of: dict[Expression, Expression] = {}
         for dim, e in side.items():
@@ -97,7 +97,7 @@ class IndexMapping:
 def mapping_between(
     op: str, memory: HasDims, bindings: Mapping[Symbol, Symbol], source: Sequence[Any], target: Sequence[Any]
 ) -> IndexMapping:
-    """What `source=` and `target=` of a read or write say, with the symbols of `IteratorBindings` as iterators."""
+    """Return the mapping of `source=` and `target=` of a read or write; symbols of `IteratorBindings` are iterators."""
     tile_side, memory_side = (target, source) if op == "read" else (source, target)
     names = [_iterator_name(op, e, bindings) for e in tile_side]
     by = {name: IndexMapping.iterator(at) for at, name in enumerate(names)}
@@ -124,7 +124,7 @@ def iterators_in(e: Expression) -> set[Iterator]:
 
 
 def unit_step(e: Expression) -> tuple[Iterator | None, Expression] | None:
-    """(i, rest) where e = i + rest with no iterator in rest; None where it is anything more than that."""
+    """Return (i, rest) where e = i + rest with no iterator in rest; None for any other expression."""
     if not iterators_in(e):
         return None, e
     match e:

@@ -1,4 +1,4 @@
-"""`@wave(constraints)`: an author's function and how it is cut; compiling traces the function once, tiles known."""
+"""`@wave(constraints)`: an author's function and its constraints; compiling traces it once, with known tile sizes."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ class WaveKernel:
     constraints: tuple[Constraint, ...]
     loc: Loc
     subs: Mapping[Symbol, Any] = field(default_factory=dict)
-    """What symbols are worth where neither the options nor a call say it."""
+    """Default values of symbols, where neither the options nor a call give one."""
     tune: Any = None
-    """Which tiles may be chosen, where none are given: a `Tune`, which the compiler reads."""
+    """The tile sizes to autotune over, where none are given: a `Tune`, which the compiler reads."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `buffers`."""
+    """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `num_stages`."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What calls left for later ones."""
+    """What calls store for later ones, such as compiled code."""
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
-        """Run it where its arrays are, with the sizes that they have; compiled at most once for each kind of call.
+        """Run the kernel on the device of its arrays, with their sizes; it is compiled once for each kind of call.
 
-        Arrays and numbers stand in the author's order or are given by name; symbols by name, or in `subs={…}`.
+        Arrays and scalars come in the author's order or by name; symbols by name, or in `subs={…}`.
         """
         call = self.kept.get("call") or _calling().prepared(self)
         call(arrays, named)
@@ -75,30 +75,30 @@ class WaveKernel:
         raise no_grid(self.name, [name for name, _ in parameters_of(self)])
 
     def replay(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
-        """A call that has been made, for other arrays that lie as these: as `Compiled.again`."""
+        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
         return _calling().prepared(self).replay(arrays, {}, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
-        """The numbers of a call as `again` gives them to a launch, and no arrays."""
+        """Return the scalar arguments of a call as the words that a replayed call passes."""
         found: tuple[int, ...] = _calling().prepared(self).words(numbers)
         return found
 
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
-        """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
+        """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return _calling().compile_kernel(self, target, subs or {}, options)
 
     def ordered(self, mapping: object) -> WaveKernel:
-        """The same kernel with another order of tiles than its own."""
+        """Return this kernel with another order of tiles."""
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
         order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
         return replace(self, constraints=(*others, order), kept={})
 
     def with_options(self, **options: Any) -> WaveKernel:
-        """The same kernel, whose calls are compiled with these fields of `WaveCompileOptions`."""
+        """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
         return replace(self, options={**self.options, **options}, kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
-        """The symbols of its constraints and annotations, in order."""
+        """Return the symbols of the constraints and annotations, in order."""
         annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
         found = [s for c in self.constraints for s in c.symbols()]
         found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
@@ -110,13 +110,13 @@ class WaveKernel:
 
 
 def no_grid(kernel: str, parameters: Sequence[str]) -> CallError:
-    """What `kernel[grid]` is told, a kernel or a compiled one."""
+    """Return the error for `kernel[grid]`, of a kernel or a compiled one."""
     what = f"{kernel}[…]: a launch takes no grid; the kernel's constraints say how many workgroups there are"
     return CallError(what, loc=here(), remedy=f"call it: {kernel}({', '.join(parameters)})")
 
 
 def _calling() -> ModuleType:
-    """Who calls a kernel needs the compiler; who defines one does not."""
+    """Import the compiler, which calling a kernel needs and defining one does not."""
     with IMPORTING:
         return import_module("tilewave.call")
 
@@ -124,9 +124,9 @@ def _calling() -> ModuleType:
 def wave(
     constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None, tune: Any = None
 ) -> Callable[[Callable[..., Any]], WaveKernel]:
-    """Make a kernel of a function; `subs` are values of symbols for all who do not give others.
+    """Make a kernel of a function; `subs` are default values of symbols.
 
-    `tune` is a `Tune`: among which values those are chosen that nobody gives.
+    `tune` is a `Tune`: the values to choose among for symbols that neither `subs`, the options nor a call give.
     """
     loc = here()
     own = given_subs({} if subs is None else subs)
@@ -148,15 +148,15 @@ def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """A kernel's IR, the order in which its workgroups take its tiles, and where its constraints stand."""
+    """A kernel's IR, the order in which its workgroups take its tiles, and the source lines of its constraints."""
 
     ir: Kernel
     order: Order
     places: Places
     assumed: tuple[Assumed, ...] = ()
-    """What is taken for granted of the numbers of a call."""
+    """The conditions that the scalar arguments and sizes of a call must fulfil."""
     work: TileWork = NO_WORK
-    """What one tile takes."""
+    """The work of one tile, for the cost model."""
 
 
 def trace_kernel(
@@ -166,9 +166,9 @@ def trace_kernel(
     max_sizes: Mapping[Symbol, int] | None = None,
     room: TileLimits = ANYWHERE,
 ) -> TracedKernel:
-    """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch.
+    """Run the author's function once; array sizes without a value in `subs` stay dynamic.
 
-    `longest` is how long those of them are at most that a workgroup takes whole.
+    A dynamic dim that a workgroup takes whole needs an upper bound of its size.
     """
     defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
     said = {**defaults, **given_subs(subs)}
@@ -179,7 +179,7 @@ def trace_kernel(
     )
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     parameters = parameters_of(kernel)
-    words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before names of what the launch computes
+    words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before the launch takes any of the names
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
@@ -201,30 +201,30 @@ def trace_kernel(
 
 
 def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:
-    """The dims of the first matrix product, or else those that are cut over the grid."""
+    """Return the dims of the first matrix product's rows and columns, or else those that the grid divides."""
     if trace.products:
         return trace.products[0].rows, trace.products[0].cols
     return sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
-    """The sizes of arrays that nobody has said: a call's arrays tell them."""
+    """Return the array sizes without a value, which a call's arrays give."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
 
 
 def missing_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[str]:
-    """The names of the sizes of arrays that nobody has said, each once."""
+    """Return the names of the array sizes without a value, each once."""
     return list(dict.fromkeys(s.name for s in unsaid_sizes(kernel, sizes)))
 
 
 def missing_text(names: Sequence[str]) -> str:
-    """`size K is missing`, `sizes K, N are missing`."""
+    """Return `size K is missing`, `sizes K, N are missing`."""
     return f"size {names[0]} is missing" if len(names) == 1 else f"sizes {', '.join(names)} are missing"
 
 
 def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
-    """How long sizes that stay open are at most; an error for whatever else it says."""
+    """Return the largest values of dynamic sizes; an error for anything else in the option."""
     if not isinstance(max_sizes, Mapping):
         raise SymbolError(f"longest is {max_sizes!r}", loc=here(), remedy="write longest={N: 4096, …}")
     for dim, most in max_sizes.items():
@@ -276,7 +276,7 @@ def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
 
 
 def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) -> None:
-    """Tell the kernel which tile is its own, then run it; a persistent one takes tile after tile."""
+    """Set the tile of the workgroup, then run the author's function; a persistent kernel loops over its tiles."""
     w = trace.number(trace.emit(ir.Workgroup, type=INDEX_SCALAR))
     grid = geometry.grid
     if geometry.author_walks_grid:
@@ -303,13 +303,13 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
 
 
 def _is_one_tile(trace: Trace, dim: Symbol, share: GridShare) -> bool:
-    """Whether a dimension has one tile for certain, which begins at 0."""
+    """Return whether a dimension certainly has one tile, which begins at 0."""
     length = trace.symbols[dim]
     return isinstance(length, int) and length <= share.tile
 
 
 def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
-    """The windows of the number-th tile."""
+    """Set the windows of the tile of that number."""
     grid = geometry.grid
     batch, row, col = (trace.fresh(name, INDEX_SCALAR) for name in ("tile_b", "tile_m", "tile_n"))
     sides = (grid.rows, grid.cols, grid.batches, geometry.workgroups)
@@ -324,7 +324,7 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
 
 
 def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
-    """Its arrays and numbers, as its author annotated them, in order."""
+    """Return a kernel's arrays and scalars, as its author annotated them, in order."""
     try:
         annotations = inspect.get_annotations(kernel.function, eval_str=True)
     except NameError as error:
@@ -345,7 +345,7 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
 
 
 def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, trace: Trace) -> Argument:
-    """What the function gets for a parameter, and `word` is its name in the IR."""
+    """Return what the function gets for a parameter; `word` is its name in the IR."""
     name, kind = parameter
     subs = trace.symbols
     if isinstance(kind, DType):
@@ -375,14 +375,14 @@ def _annotated_at(kernel: WaveKernel, kind: MemoryType) -> Loc:
 
 
 def _whole_quotients(kernel: WaveKernel, kind: MemoryType | DType, values: Mapping[Symbol, Any]) -> Iterator[Assumed]:
-    """What a call must keep so that the dims of an array are whole numbers."""
+    """Yield the conditions under which the dims of an array are whole numbers."""
     if isinstance(kind, MemoryType):
         for dim in kind.dims:
             yield from wholly_divided(dim, _annotated_at(kernel, kind), values)
 
 
 def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
-    """Each symbol's expression or address space; an error for whatever is neither."""
+    """Return each symbol's expression or address space; an error for anything else."""
     if not isinstance(subs, Mapping):
         raise SymbolError(f"subs is {subs!r}", loc=here(), remedy="write subs={M: 512, …}")
     for key in subs:
@@ -401,9 +401,9 @@ def _size_of(key: Symbol, value: Any) -> Expression:
 
 
 def check_subs(subs: Mapping[Any, Any], left_open: Mapping[Symbol, Number] | None = None) -> dict[Symbol, Any]:
-    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space.
+    """Return sizes as ints, with expressions evaluated; an error for what is neither a size nor an address space.
 
-    What is made of sizes that are `left_open` is a number that is known at the launch, as they are.
+    An expression of sizes that are `left_open` is a number that is known at the launch.
     """
     given = given_subs(subs)
     known: dict[Symbol, Any] = dict(left_open or {})
@@ -413,7 +413,7 @@ def check_subs(subs: Mapping[Any, Any], left_open: Mapping[Symbol, Number] | Non
 
 
 def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, Any], asked: tuple[Symbol, ...]) -> None:
-    """Put the value of `key` into `known`, those that it is made of first; `asked` are those that wait for it."""
+    """Put the value of `key` into `known`, after the values of its symbols; `asked` are the keys that wait for it."""
     if key in known or key not in given:
         return
     if key in asked:
@@ -432,6 +432,6 @@ def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, An
 
 
 def arguments(kernel: Kernel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The memories and the symbols that a call gives."""
+    """Return the memories and the symbols that a call passes."""
     memories = tuple(v for v in kernel.body.args if not isinstance(v.type, Scalar))
     return memories, tuple(v for v in kernel.body.args if isinstance(v.type, Scalar))

@@ -1,4 +1,4 @@
-"""`iterate`: loops over the tiles of a dimension, and loops that go on as long as a condition holds."""
+"""`iterate`: loops over the tiles of a dimension, and while loops with a condition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tilewave.trace import DimensionWindow, Trace, current, steps_along
 def iterate(
     axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None, stop: Any = None
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Run the decorated function for every step along `axis`; its name then stands for the last values it returned.
+    """Run the decorated function for every step along `axis`; its name then has the last values that it returned.
 
-    Of a tiled dimension only the steps are taken in which something lies from `start` on and before `stop`.
+    Along a tiled dimension only the steps are taken that have an element from `start` on and before `stop`.
     """
     trace = current("iterate")
     if axis in trace.driven:
@@ -59,7 +59,7 @@ def _not_walked(trace: Trace, axis: Symbol) -> TilewaveError:
 
 
 class Carrying:
-    """A loop, and what it carries from one round to the next: the author's values, then the symbols it sets."""
+    """A loop with its loop-carried values: the author's, then the symbols that the body sets."""
 
     def __init__(self, trace: Trace, init: Sequence[Traced], body: Any) -> None:
         if isinstance(init, Traced):
@@ -89,7 +89,7 @@ class Carrying:
             raise TraceError(what, loc=here(), remedy=remedy) from None
 
     def trace_body(self) -> list[Value]:
-        """Run the author's function on what it carries; the values it returns."""
+        """Run the author's function on the loop-carried values, and return its results."""
         trace = self.trace
         for symbol, value in self.stand_ins.items():
             trace.set_symbol(symbol, trace.number(value))
@@ -97,7 +97,7 @@ class Carrying:
         return [x.value for x in self.called(carried)]
 
     def called(self, carried: Sequence[Traced]) -> list[Traced]:
-        """What the author's function makes of these: as many, of the same kinds."""
+        """Return the results of the author's function for these values: as many, of the same types."""
         returned = self.body(*carried)
         found = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
         if len(found) == len(self.init):
@@ -108,11 +108,11 @@ class Carrying:
         return found
 
     def fitted(self, x: Any, first: Traced) -> Any:
-        """A value that is returned, without dims of one element that what is carried has not, and with those it has."""
+        """Return a result with the dims of its loop-carried value, where they differ in dims of one element only."""
         return with_dims_of(self.trace, x, first) if isinstance(x, Traced) and x.dims != first.dims else x
 
     def wanted_and_given(self, found: list[Any]) -> tuple[str, str]:
-        """What the author's function should return, and what it does, in words."""
+        """Return descriptions of what the author's function should return, and of what it does."""
         given = ", ".join(describe(x) if isinstance(x, Traced) else repr(x) for x in found)
         return ", ".join(map(describe, self.init)) or "nothing", given or "nothing"
 
@@ -125,7 +125,7 @@ class Carrying:
         )
 
     def changed(self) -> list[Any]:
-        """The symbols set before the loop that the body set again."""
+        """Return the symbols set before the loop that the body sets again."""
         return [s for s, stand_in in self.stand_ins.items() if self.trace.settable[s].value != stand_in]
 
     def unchanged(self) -> dict[Value, Value]:
@@ -133,7 +133,7 @@ class Carrying:
         return {v: self.before[s].value for s, v in self.stand_ins.items() if s not in changed}
 
     def finish(self, changed: list[Any], results: tuple[Value, ...]) -> Any:
-        """What the decorated name stands for after the loop."""
+        """Return what the decorated name has after the loop."""
         trace = self.trace
         for symbol, value in zip(changed, results[len(self.init) :], strict=True):
             trace.set_symbol(symbol, trace.number(value))
@@ -143,7 +143,7 @@ class Carrying:
     def looped(
         self, trips: Value, count: Value, place: Callable[[], None], optional: bool = False, parts: int = 1
     ) -> Any:
-        """So many rounds of the author's function, each behind what `place` tells of it."""
+        """Emit a loop of `trips` iterations of the author's function, each after `place` has set its windows."""
         trace = self.trace
         with trace.scope():
             with trace.region():
@@ -174,7 +174,7 @@ class _Walk(Carrying):
         self.axis, self.walk, self.start, self.stop = axis, trace.walks[axis], start, stop
 
     def steps(self) -> tuple[Any, Any]:
-        """The first step that is taken, and how many."""
+        """Return the first step that is taken, and the number of steps."""
         every = self.most_steps()
         if self.start is None and self.stop is None:
             return 0, every
@@ -209,7 +209,7 @@ class _Walk(Carrying):
         return result
 
     def evaluated(self, wish: Expression) -> Any:
-        """An expression of the constraint, in which WORKGROUP_0, … are the coordinates of the workgroup's tile."""
+        """Return an expression of the constraint, where WORKGROUP_0, … are the coordinates of the workgroup's tile."""
         return wish.evaluate({**self.trace.symbols, **self.trace.tile_at})
 
     def is_no_sum(self, parts: int) -> TilewaveError:
@@ -221,7 +221,7 @@ class _Walk(Carrying):
         )
 
     def most_steps(self) -> Any:
-        """As many as cover the dimension, or fewer where the author says so."""
+        """Return the steps that cover the dimension, or the constraint's `iters` where that is less."""
         steps = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
         if self.walk.iters is None:
             return steps
@@ -233,7 +233,7 @@ class _Walk(Carrying):
 
 
 class _While(Carrying):
-    """A loop that goes on as long as a condition on its symbol holds."""
+    """A loop that continues as long as a condition on its symbol holds."""
 
     def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], start: Any, condition: Any, body: Any) -> None:
         if not isinstance(condition, Expression):

@@ -1,4 +1,4 @@
-"""What a kernel can do. Each function adds ops to the kernel being traced and returns what they give."""
+"""The ops of a kernel: each function adds ops to the kernel being traced and returns their results."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def read(
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
 ) -> Traced:
-    """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge.
+    """Return the workgroup's tile of `memory`; elements out of bounds are 0.
 
-    `source` and `target` say what a mapping says, by the symbols of `IteratorBindings`. `bounds` has no effect: what
-    hangs over is known.
+    `source` and `target` give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds
+    boundary tiles itself.
     """
     trace = current("read")
     _want_memory("read", memory)
@@ -96,7 +96,7 @@ def write(
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
 ) -> None:
-    """Store a tile where it belongs in `memory`; nothing is stored over the edge."""
+    """Store the workgroup's tile in `memory`; elements out of bounds are not stored."""
     trace = current("write")
     if isinstance(tile, MemoryArgument) and isinstance(memory, Traced):
         what = f"write takes the tile first, then the memory, and `{tile.name}` is a memory"
@@ -120,8 +120,8 @@ def write(
 
 
 def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
-    """The tile with the dims that it lacks, where the memory takes one element along each, and without those of one
-    element that the memory lacks."""
+    """Return the tile with missing dims added, where the memory takes one element along each, and without dims of one
+    element that the memory does not have."""
     extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
     tile = without_single_dims(trace, tile, [d for d in tile.dims if d not in extents])
     missing = [d for d in tile_dims if d not in tile.dims]
@@ -149,7 +149,7 @@ def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: 
 
 
 def _where_it_holds(trace: Trace, tile: Traced, place: _Place) -> Traced:
-    """The tile where the condition around it holds, and elsewhere what is there already."""
+    """Return the tile where the enclosing condition holds, and what the memory has elsewhere."""
     mask: Traced = trace.mask
     strange = next((d for d in mask.dims if d not in tile.dims), None)
     if strange is not None:
@@ -167,7 +167,7 @@ def _where_it_holds(trace: Trace, tile: Traced, place: _Place) -> Traced:
 
 
 class _Place:
-    """Where the elements of a tile sit in a memory."""
+    """The positions of a tile's elements in a memory."""
 
     def __init__(
         self, trace: Trace, memory: MemoryArgument, tile_dims: tuple[Any, ...], tile_side: Any, memory_side: Any
@@ -185,7 +185,7 @@ class _Place:
         self.steps = [unit_step(p) or self.single(p) for p in self.positions]
 
     def single(self, position: Expression) -> tuple[Iterator, Expression] | None:
-        """(i, formula) where a formula uses one iterator, along which the tile has a single element."""
+        """Return (i, formula) where a formula uses one iterator, along which the tile has a single element."""
         used = iterators_in(position)
         if len(used) > 1 or any(extent_here(self.trace, self.dim_of[i], str(self.memory)) > 1 for i in used):
             return None
@@ -195,7 +195,7 @@ class _Place:
         return self.memory.start(window_of(self.trace, self.dim_of[iterator], str(self.memory)))
 
     def is_window(self) -> bool:
-        """Whether each tile axis runs along one memory axis, one element a step, or has one element somewhere on it."""
+        """Return whether each tile axis is along one memory axis with unit step, or has a single element there."""
         if not self.memory.has_edges and any(step is None or step[1] != NOT_FURTHER for step in self.steps):
             return False
         used = [step[0] for step in self.steps if step is not None and step[0] is not None]
@@ -219,7 +219,7 @@ class _Place:
         return tuple(along[d] for d in self.dims)
 
     def where(self) -> Any:
-        """A block from an element's place in the tile to its place in memory."""
+        """Return a block from an element's position in the tile to its position in memory."""
         trace = self.trace
         args = {i: trace.fresh("i", INDEX_SCALAR) for i in self.dim_of}
         with trace.region():
@@ -229,13 +229,13 @@ class _Place:
 
 
 def _named(dim: Expression, memory: MemoryArgument, side: Mapping[Expression, Expression]) -> str:
-    """How a mapping says where a dim of a memory is: by that dim, though it be an expression."""
+    """Return how to name a memory's dim in a mapping: by the dim itself, even where it is an expression."""
     part = next((d for d in side if d not in memory.dims and d in tuple(dim.symbols())), None)
     return f"add {dim}: …" if part is None else f"write {dim} in the place of {part}"
 
 
 NOT_FURTHER = Whole(0)
-"""Where a window begins in a memory in which it cannot hang over."""
+"""The offset of a window in a memory without boundary tiles."""
 
 
 def _plus(a: Any, b: Any) -> Any:
@@ -265,7 +265,7 @@ def _mapping(
     source: Sequence[Any] | None,
     target: Sequence[Any] | None,
 ) -> IndexMapping | None:
-    """The mapping of a read or write, however it is said."""
+    """Return the mapping of a read or write, from `mapping=` or from `source=` and `target=`."""
     if by_data:
         what = f"{op}: mapping_dynamic_vals are places in {memory} that data tells"
         raise TraceError(what, loc=here(), remedy=BY_DATA)
@@ -288,7 +288,7 @@ def _want_mapping(op: str, x: object) -> None:
 
 
 def _count(trace: Trace, op: str, given: Any) -> int:
-    """Elements for each lane; 0 where the author has no wish."""
+    """Return the elements for each lane; 0 where the author gives none."""
     x = given.evaluate(trace.symbols) if isinstance(given, Expression) else given
     if isinstance(x, bool) or not isinstance(x, int) or x < 0:
         remedy = "write elements_per_thread=8, say, or leave it out"
@@ -310,7 +310,7 @@ def _want_tile(op: str, x: object) -> None:
 
 @taggable
 def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | None = None) -> Traced:
-    """acc + a · bᵀ over the dimension that a and b share and acc has not; `mma_type` wishes for an instruction."""
+    """Return acc + a · bᵀ over the dimension that a and b share and acc lacks; `mma_type` asks for an instruction."""
     trace = current("mma")
     if mma_type is not None and not isinstance(mma_type, MMAType):
         raise ConstraintError(f"mma: mma_type is {mma_type!r}, no MMAType", loc=here(), remedy=NAME_INSTRUCTION)
@@ -332,7 +332,7 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
-    """x with zeros beyond the end of the depth, where it may hold something else there."""
+    """Return x with zeros past the end of the K dimension, where it may have something else there."""
     inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth, "mma")
     if inside is None:
         return x
@@ -372,7 +372,7 @@ def _check_dtypes(a: DType, b: DType, acc: DType) -> None:
 
 
 SUMS: dict[DType, tuple[DType, ...]] = {F64: (F64,), I8: (I32,)}
-"""What products are added up in, where it is not f32 or f64."""
+"""The accumulator dtypes of operand dtypes, where they are not f32 or f64."""
 
 
 def _extents_agree(*tiles: Traced) -> bool:
@@ -413,7 +413,7 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
 
 
 def _single_dims(x: Traced, other: Traced, acc: Traced) -> list[Any]:
-    """Dims of one element that an operand has beside the one that makes rows or columns of the sums."""
+    """Return the dims of one element that an operand has besides its row or column dim of the result."""
     alone = [d for d in x.dims if d in acc.dims and d not in other.dims]
     extents = extents_of(x)
     single = [d for d in alone if extents[d] == 1]
@@ -425,7 +425,7 @@ def _single_dims(x: Traced, other: Traced, acc: Traced) -> list[Any]:
 
 @taggable
 def scalar(x: Any, dtype: DType = INDEX) -> Traced:
-    """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
+    """Return a Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
     trace = current("scalar")
     want_number("scalar", x, f"a tile stays a tile: write cast(x, {dtype}) for its elements in {dtype}")
     if isinstance(x, (Expression, Number)):
@@ -435,7 +435,7 @@ def scalar(x: Any, dtype: DType = INDEX) -> Traced:
 
 @taggable
 def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) -> Traced:
-    """Where along `dim` we are: a number for a while loop's symbol, else a tile with the index of each element."""
+    """Return the index along `dim`: a number for a while loop's symbol, else a tile with the index of each element."""
     trace = current("self_index")
     _count(trace, "self_index", elements_per_thread)
     if dim in trace.settable:
@@ -447,13 +447,13 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
 
 
 def first_index(dim: Symbol) -> Traced:
-    """Where along `dim` this workgroup's tile begins, as one number."""
+    """Return the index where this workgroup's tile begins along `dim`, as one number."""
     trace = current("first_index")
     return scalar_of(trace, window_of(trace, dim, "first_index").start, INDEX)
 
 
 def set_symbol(symbol: Symbol, value: Any) -> None:
-    """From here on, `symbol` is worth `value`."""
+    """Set the value of `symbol` from here on."""
     trace = current("set_symbol")
     if not isinstance(symbol, Symbol):
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
@@ -481,7 +481,7 @@ def _known(x: Any) -> str:
 
 @taggable
 def select(condition: Any, a: Any, b: Any) -> Traced:
-    """a where the condition holds, else b."""
+    """Return a where the condition holds, else b."""
     trace = current("select")
     if isinstance(condition, Expression):
         condition = condition.evaluate(trace.symbols)
@@ -499,18 +499,18 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
 
 @taggable
 def minimum(a: Any, b: Any) -> Traced:
-    """The smaller of both, element by element; NaN where one of them is."""
+    """Return the smaller of both, element by element; NaN where one of them is."""
     return _binary(ir.Min, a, b)
 
 
 @taggable
 def maximum(a: Any, b: Any) -> Traced:
-    """The larger of both, element by element; NaN where one of them is."""
+    """Return the larger of both, element by element; NaN where one of them is."""
     return _binary(ir.Max, a, b)
 
 
 def elementwise(cls: type[ir.Elementwise], *operands: Any) -> Traced:
-    """What an elementwise op gives for tiles and numbers, each repeated along the dims of the largest."""
+    """Return an elementwise op of tiles and numbers, each broadcast to the dims of the largest."""
     current(cls.word())
     traced = [x for x in operands if isinstance(x, Traced)] or [scalar(operands[0], F32)]
     like = max(traced, key=lambda x: len(x.dims))
@@ -530,7 +530,7 @@ def _both(a: Any, b: Any) -> tuple[Traced, Traced]:
 
 
 def fma(a: Any, b: Any, c: Any) -> Traced:
-    """a · b + c of f32, rounded once."""
+    """Return a · b + c of f32, rounded once."""
     for x in (a, b, c):
         if isinstance(x, Traced) and x.dtype != F32:
             remedy = "write cast(x, f32) first"
@@ -540,7 +540,7 @@ def fma(a: Any, b: Any, c: Any) -> Traced:
 
 @taggable
 def cast(x: Traced, dtype: DType) -> Traced:
-    """x in another dtype: floats rounded to nearest even, floats to integers towards zero."""
+    """Return x in another dtype: floats are rounded to nearest even, floats to integers towards zero."""
     want_dtype(dtype)
     if not isinstance(x, Traced):
         return scalar(x, dtype)
@@ -569,7 +569,7 @@ _power, _flushed_power = _function(ir.Exp2, "exp2"), _function(ir.Exp2Flushed, "
 
 @taggable
 def exp2(x: Traced, flush: bool = False) -> Traced:
-    """2 to the power of every element; `flush`: 0 where the element is below -126, which GPUs compute sooner."""
+    """Return 2 to the power of every element; `flush` gives 0 below -126, which is faster on GPUs."""
     result: Traced = _flushed_power(x) if flush else _power(x)
     return result
 

@@ -1,4 +1,4 @@
-"""What to write in place of Python's and numpy's own words, where an author has used them on a tile."""
+"""Remedies for Python's and numpy's functions used on a tile: what to write instead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ATTRIBUTES |= {"transpose": ATTRIBUTES["T"], "size": ATTRIBUTES["shape"], "half"
 
 
 def in_place_of_a_truth(loc: Loc) -> str:
-    """What an author should write who asked whether a tile is true, judged by how it was asked."""
+    """Return what to write where a tile was used as a truth value, judged by the author's expression."""
     return next(filter(None, map(_of_a_truth, _asked(loc))), RUNS_IN_PYTHON)
 
 
@@ -58,7 +58,7 @@ def _of_a_truth(asked: ast.AST) -> str:
 
 
 def in_place_of_a_walk(loc: Loc, dims: Sequence[Any]) -> str:
-    """What an author should write who walked the elements of a tile."""
+    """Return what to write where the elements of a tile were iterated over."""
     for asked in _asked(loc):
         match asked:
             case ast.Call(func=ast.Name(id=name)) if name in REDUCTIONS:
@@ -67,7 +67,7 @@ def in_place_of_a_walk(loc: Loc, dims: Sequence[Any]) -> str:
 
 
 def in_place_of_numpys(name: str, dims: Sequence[Any]) -> str:
-    """What stands here for a function of numpy's."""
+    """Return tilewave's counterpart of a numpy function."""
     return reduction(name, dims) if name in REDUCTIONS else FROM_NUMPY.get(name, FUNCTIONS)
 
 
@@ -77,7 +77,7 @@ def reduction(name: str, dims: Sequence[Any]) -> str:
 
 
 def misused(error: TypeError) -> tuple[str, str]:
-    """What is wrong and what to write, where Python refused a word that tilewave has too; nothing for all else."""
+    """Return the problem and the remedy where Python's own function of a tilewave name was called; else empty texts."""
     said = str(error)
     found = re.search(r"(?:^|for )(sum|max|min|any|all)\(\)", said)
     if found is None or not re.search(r"keyword argument|takes", said):
@@ -87,7 +87,7 @@ def misused(error: TypeError) -> tuple[str, str]:
 
 
 def _asked(loc: Loc) -> Iterator[ast.AST]:
-    """The expression that an author's place is; those of its line, where Python 3.10 does not tell which one it is."""
+    """Yield the nodes of the author's expression; those of its line on Python 3.10, which gives no columns."""
     line = loc.excerpt()[:1] if loc.column < 0 else [loc.text()]
     try:
         tree = ast.parse("".join(line))

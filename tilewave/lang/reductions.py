@@ -1,6 +1,6 @@
 """Reductions along dims of a tile: `x.sum(dim=N)`, or `sum(x, dim=N)` as a function of the module.
 
-Elements past the end of a dim never count, whatever was computed from them.
+Elements past the end of a dim are never included, whatever was computed from them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from tilewave.lang.values import Traced
 
 SUMMED_IN: dict[DType, DType] = {F16: F32, BF16: F32, **dict.fromkeys(FLOAT8, F32), I8: I32, BOOL: I32}
-"""Sums and products of small numbers are larger ones."""
+"""The wider dtypes that sums and products of small dtypes are computed in."""
 
 
 class Reducible(Number):
-    """What a tile can be reduced to; a number is reduced to itself."""
+    """The reductions of a tile; a number is reduced to itself."""
 
     dims: tuple[Hashable, ...]
 
-    if TYPE_CHECKING:  # a Traced is one, and these are its own
+    if TYPE_CHECKING:  # Traced, the only subclass, has these
 
         def make(self, value: Value) -> Any: ...
 
     def sum(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """All elements along `dim` added, or along several dims, or all; `acc` comes first where one is given.
+        """Return the sum of the elements along `dim`, along several dims, or of all; it starts with `acc` if given.
 
         f16, bf16 and f8 are added in f32, i8 and bool in i32.
         """
@@ -45,48 +45,48 @@ class Reducible(Number):
         return _with_acc("sum", reduce(self, "sum", dim), acc)
 
     def prod(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """All elements along `dim` multiplied, in the dtypes of `sum`."""
+        """Return the product of the elements along `dim`, in the dtypes of `sum`."""
         _refuse_others(self, "prod", others)
         return _with_acc("prod", reduce(self, "prod", dim), acc)
 
     def max(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """The largest element along `dim`; NaN where there is one."""
+        """Return the largest element along `dim`; NaN where there is one."""
         _refuse_others(self, "max", others)
         return _with_acc("max", reduce(self, "max", dim), acc)
 
     def min(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """The smallest element along `dim`; NaN where there is one."""
+        """Return the smallest element along `dim`; NaN where there is one."""
         _refuse_others(self, "min", others)
         return _with_acc("min", reduce(self, "min", dim), acc)
 
     def any(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """Whether some element along `dim` is not 0."""
+        """Return whether some element along `dim` is not 0."""
         _refuse_others(self, "any", others)
         return _with_acc("any", reduce(self, "any", dim), acc)
 
     def all(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
-        """Whether all elements along `dim` are not 0."""
+        """Return whether all elements along `dim` are not 0."""
         _refuse_others(self, "all", others)
         return _with_acc("all", reduce(self, "all", dim), acc)
 
     def argmax(self, dim: Any = None, **others: Any) -> Traced:
-        """Where along `dim` the largest element is, as an i32: the first of several equal ones, or of NaNs."""
+        """Return the index along `dim` of the largest element, as an i32: the first of equal ones, or of NaNs."""
         _refuse_others(self, "argmax", others)
         return _first_where_found(self, "max", dim)
 
     def argmin(self, dim: Any = None, **others: Any) -> Traced:
-        """Where along `dim` the smallest element is, as an i32: the first of several equal ones, or of NaNs."""
+        """Return the index along `dim` of the smallest element, as an i32: the first of equal ones, or of NaNs."""
         _refuse_others(self, "argmin", others)
         return _first_where_found(self, "min", dim)
 
     def cumsum(self, dim: Any = None, **others: Any) -> Traced:
-        """For each element the sum of those along `dim` up to it, in the dtypes of `sum`."""
+        """Return the inclusive prefix sums along `dim`, in the dtypes of `sum`."""
         _refuse_others(self, "cumsum", others)
         return _running_sum(self, dim)
 
 
 def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
-    """Refuse what numpy and torch call it: `axis`, `keepdims`, …"""
+    """Refuse keywords of numpy and torch: `axis`, `keepdims`, …"""
     for name in others:
         raise DimensionError(
             f"{how} has no {name}: it goes along a dim, by its name",
@@ -96,7 +96,7 @@ def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
 
 
 def reduce(x: Any, how: str, dim: Any) -> Traced:
-    """x without some dims, the elements along them combined."""
+    """Return x reduced along some dims."""
     trace = current(how)
     _want_tile(how, x)
     along = _dims(x, how, dim)
@@ -115,7 +115,7 @@ def _reduced(trace: Trace, x: Any, how: str, along: tuple[Any, ...]) -> Traced:
 
 
 def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
-    """acc and x combined; acc has the dims of x, or is a number."""
+    """Return acc and x combined; acc has the dims of x, or is a number."""
     if acc is None:
         return x
     if isinstance(acc, Reducible) and acc.dims != x.dims and acc.dims:
@@ -159,7 +159,7 @@ def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
 
 
 def _one_dim(x: Any, word: str, dim: Any) -> Any:
-    """The dim that something goes along which goes along one."""
+    """Return the single dim of an op that works along one dim."""
     if dim is None or (isinstance(dim, (tuple, list)) and len(dim) != 1):
         shown = f"[{', '.join(map(str, x.dims if dim is None else dim))}]"
         remedy = f"write {word}(x, dim={x.dims[-1]})"
@@ -169,7 +169,7 @@ def _one_dim(x: Any, word: str, dim: Any) -> Any:
 
 
 def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
-    """Of no elements there is no largest one: a whole dim is not empty; where its length is open, no call's is."""
+    """Refuse the largest of no elements: a static whole dim must not be empty; a dynamic one is checked at the call."""
     for d in along:
         length = length_of(trace, d) if is_whole(trace, d) else 1
         if isinstance(length, int) and length == 0:
@@ -180,7 +180,7 @@ def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
 
 
 def _in_its_dtype(trace: Trace, x: Any, how: str) -> Any:
-    """Sums and products in a wider dtype, truths of numbers."""
+    """Return x in the dtype of its reduction: a wider one for sums and products, bool for `any` and `all`."""
     if how in ("any", "all"):
         if x.dtype == BOOL:
             return x
@@ -203,7 +203,7 @@ def _cast(trace: Trace, x: Any, dtype: DType) -> Any:
 
 
 def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
-    """x with the reduction's identity past the end of a dim, where it may hold something else there."""
+    """Return x with the reduction's identity past the end of a dim, where it may have something else there."""
     if how == "sum" and dim in trace.zero_outside.get(x.value, ()):
         return x
     inside = inside_of(trace, x, dim, how)
@@ -214,7 +214,7 @@ def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
 
 
 def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
-    """Which elements of x are not past the end of a dim; nothing where all of them are inside for certain."""
+    """Return which elements of x are not past the end of a dim; None where all are certainly inside."""
     if trace.unplaced.intersection(dim.symbols()):
         raise DimensionError(
             f"{what}: the kernel's own loop places its tiles of {dim}, so which elements lie past its end is not known",
@@ -229,7 +229,7 @@ def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
 
 
 def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
-    """Where each element along a dim of x stands in that dim."""
+    """Return the index of each element along a dim of x."""
     extent, start = x.type.shape[x.dims.index(dim)], start_of(trace, dim)
     places = type(x)(trace, trace.emit(ir.Iota, type=Tile((extent,), dtype)), (dim,))
     if isinstance(start, int) and start == 0:
@@ -238,7 +238,7 @@ def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
 
 
 def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
-    """The first position that holds what `how` gives; no number stands for itself alone."""
+    """Return the first index along a dim whose element equals the reduction, or is NaN."""
     trace, word = current(f"arg{how}"), f"arg{how}"
     _want_tile(word, x)
     dim = _one_dim(x, word, dim)
@@ -256,7 +256,7 @@ def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
 
 
 def _running_sum(x: Any, dim: Any) -> Traced:
-    """Every element plus the one before it, then plus the two before those, the four, and so on."""
+    """Return prefix sums by doubling: each element plus the one before it, then plus the sum two before, four, …"""
     trace = current("cumsum")
     _want_tile("cumsum", x)
     dim = _one_dim(x, "cumsum", dim)

@@ -1,4 +1,4 @@
-"""The dims of tiles: in another order, repeated along more of them, and formulas of indices applied to tiles."""
+"""The dims of tiles: permute, broadcast, and index formulas applied to tiles."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tilewave.trace import Trace, current
 
 @taggable
 def permute(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
-    """The same tile with its dims in this order."""
+    """Return the tile with its dims in this order."""
     _want_traced("permute", x)
     return permuted(x, target_shape)
 
 
 @taggable
 def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
-    """x as a tile of these dims: repeated along those that it does not have."""
+    """Return x broadcast to these dims."""
     trace = current("broadcast")
     _want_traced("broadcast", x)
     wanted = dims_of("broadcast", target_shape)
@@ -43,10 +43,10 @@ def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
 
 @taggable
 def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Traced:
-    """What a function makes of tiles or numbers, element by element.
+    """Return a function of tiles or numbers, element by element.
 
-    Of whole numbers it is a formula of symbols, with all that such formulas have: / and ceiling, Min, Max, sympy's too.
-    Whatever else is given to the function as it is.
+    For integers the function builds an expression of symbols, with all that these support: / and ceiling, Min, Max,
+    sympy's too. Other dtypes are passed to the function as tiles.
     """
     trace = current("apply_expr")
     values = [value] if isinstance(value, Traced) or not isinstance(value, Sequence) else list(value)
@@ -64,7 +64,7 @@ def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Tr
 
 
 def _formula(trace: Trace, values: Sequence[Traced], expr: Callable[..., Any]) -> Traced:
-    """The function of stand-ins, then its value where they are the tiles."""
+    """Return the value of an expression that the function builds from one symbol for each tile."""
     stand_ins = {Symbol(f"{chr(ord('x') + i % 3)}{i // 3 or ''}'"): x for i, x in enumerate(values)}  # x', y', z', x1'
     with trace.scope():
         trace.symbols.update(stand_ins)

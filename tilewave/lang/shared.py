@@ -1,4 +1,4 @@
-"""Shared memory of the author's own, and barriers."""
+"""Shared memory that the author allocates, and barriers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewave.trace import DimensionWindow, assigned_name, current
 
 @dataclass(frozen=True)
 class AllocatedMemory(MemoryArgument):
-    """Shared memory of each workgroup: its tiles begin at 0, wherever the workgroup's are in the whole."""
+    """Shared memory of each workgroup: its tiles begin at 0, wherever the workgroup's tile is in the whole."""
 
     def start(self, window: DimensionWindow) -> int:
         return 0
@@ -29,10 +29,10 @@ class AllocatedMemory(MemoryArgument):
 
     @property
     def has_edges(self) -> bool:
-        return False  # it is as long as its tiles, and who writes it decides what stands there
+        return False  # it has exactly the length of its tiles
 
     def want_room(self, op: str, axes: Sequence[int], shape: Sequence[int]) -> None:
-        """Refuse a tile that is longer than its memory."""
+        """Refuse a tile that is longer than the memory."""
         for axis, extent in zip(axes, shape, strict=True):
             dim, room = self.dims[axis], self.value.type.shape[axis]
             if extent > room:
@@ -46,7 +46,7 @@ class AllocatedMemory(MemoryArgument):
 def allocate(
     shape: Sequence[Any], distributed_shape: Sequence[Any], dtype: DType, address_space: Any = AddressSpace.SHARED
 ) -> AllocatedMemory:
-    """Shared memory of this workgroup: `shape` names its dims, `distributed_shape` says how long each is here."""
+    """Allocate shared memory of the workgroup: `shape` names its dims, `distributed_shape` gives their lengths."""
     trace = current("allocate")
     dims, lengths = (_listed("allocate", given) for given in (shape, distributed_shape))
     if len(dims) != len(lengths):
@@ -77,10 +77,10 @@ def _listed(op: str, given: Any) -> tuple[Any, ...]:
 
 
 def workgroup_barrier() -> None:
-    """No wave of the workgroup goes on before all have come here."""
+    """Wait until all waves of the workgroup have arrived."""
     current("workgroup_barrier").effect(ir.Barrier)
 
 
 def shared_memory_barrier() -> None:
-    """As `workgroup_barrier`."""
+    """Wait as `workgroup_barrier` does."""
     current("shared_memory_barrier").effect(ir.Barrier)

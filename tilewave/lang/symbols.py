@@ -1,7 +1,7 @@
-"""Named unknowns and the index expressions made of them.
+"""Symbols and the index expressions made of them.
 
-An expression is evaluated by arithmetic that does not care what a number is: on ints it is a size, on numbers that are
-known only when the kernel runs it becomes the kernel's code.
+An expression is evaluated by arithmetic on any kind of number: ints give a size, and numbers that are known only when
+the kernel runs give the kernel's code.
 
     >>> ceiling(sym.M / sym.BLOCK_M).evaluate({sym.M: 300, sym.BLOCK_M: 128})
     3
@@ -24,7 +24,7 @@ Index = Any
 
 
 class Expression:
-    """Whole numbers, symbols and the operators between them."""
+    """An expression of integers, symbols and operators."""
 
     __slots__ = ()
 
@@ -127,17 +127,17 @@ class Expression:
         )
 
     def symbols(self) -> Iterator[Symbol]:
-        """Every symbol in it, in the order written."""
+        """Yield every symbol of the expression, in the order written."""
         raise NotImplementedError
 
     def evaluate(self, values: Mapping[Symbol, Index]) -> Index:
-        """Its value, where symbols have these; a SymbolError where one has none."""
+        """Return the expression's value for these values of symbols; a SymbolError where one has none."""
         return _Evaluation(values).whole(self)
 
     def _sympy_(self) -> Any:
-        """What sympy's own functions see: one opaque symbol, so that they cannot rewrite what we mean."""
+        """Return one opaque sympy symbol, so that sympy's functions cannot rewrite the expression."""
         with IMPORTING:
-            import sympy  # noqa: PLC0415  optional: it is here only if the author brought it
+            import sympy  # noqa: PLC0415  optional: installed only if the author uses it
 
         handle = sympy.Dummy(str(self), real=True) if _is_ratio(self) else sympy.Dummy(str(self), integer=True)
         _SEEN_BY_SYMPY[handle.dummy_index] = self
@@ -146,17 +146,18 @@ class Expression:
 
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
 CONDITIONS = ("<", "<=", "==", "!=")
-"""The operators that give a truth value."""
+"""The operators whose result is a truth value."""
 LARGEST_POWER = 16
+"""The largest power of an expression, as it is written out as a product."""
 
 
 def is_small_power(power: object) -> TypeGuard[SupportsIndex]:
-    """Whether x ** power is worth writing as a product."""
+    """Return whether x ** power is short enough to be written as a product."""
     return isinstance(power, Integral) and 1 <= int(power) <= LARGEST_POWER
 
 
 def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> SymbolError:
-    """The error of symbols that nobody gave a value: all of them at once."""
+    """Return the error for symbols without a value, all of them at once."""
     hardware = next((s for s in symbols if s in HARDWARE), None)
     if hardware is not None:
         return SymbolError(f"{hardware} has no value here", loc=here(), remedy=in_place_of_hardware(hardware))
@@ -169,7 +170,7 @@ def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> Sym
 
 @dataclass(frozen=True)
 class Symbol(Expression):
-    """A named, non-negative whole number, given in `subs` or set in the kernel."""
+    """A named, non-negative integer, given in `subs` or set in the kernel."""
 
     name: str
 
@@ -187,7 +188,7 @@ class Symbol(Expression):
 
 @dataclass(frozen=True)
 class Whole(Expression):
-    """A known number."""
+    """An integer constant."""
 
     value: int
 
@@ -205,7 +206,7 @@ ONE = Whole(1)
 
 @dataclass(frozen=True)
 class Combined(Expression):
-    """Two expressions and the operator, or the function, that joins them."""
+    """Two expressions and the operator or function that combines them."""
 
     how: str
     a: Expression
@@ -225,7 +226,7 @@ class Combined(Expression):
 
 @dataclass(frozen=True)
 class Rounded(Expression):
-    """A quotient rounded to a whole number: `ceiling` or `floor`."""
+    """A quotient rounded to an integer: `ceiling` or `floor`."""
 
     how: str
     x: Expression
@@ -256,11 +257,11 @@ THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
 COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
 LANES = (THREAD_0, THREAD_1, THREAD_2)
 HARDWARE = COORDINATES + LANES
-"""The symbols that nobody gives a value to."""
+"""The symbols that have no value in `subs`: the hardware gives it."""
 
 
 def want_no_hardware(what: str, *symbols: object) -> None:
-    """Refuse the hardware's numbers where a symbol is given a value or stands for a dim."""
+    """Refuse hardware symbols where a symbol is given a value or names a dim."""
     for s in symbols:
         if isinstance(s, Symbol) and s in HARDWARE:
             kind = "workgroup" if s in COORDINATES else "lane"
@@ -272,44 +273,44 @@ def want_no_hardware(what: str, *symbols: object) -> None:
 
 
 def in_place_of_hardware(s: Symbol) -> str:
-    """What to write where one of the hardware's numbers has no place."""
+    """Return what to write instead of a misplaced hardware symbol."""
     if s in LANES:
         return "leave it out: a kernel handles whole tiles; self_index(M) tells where along M each element of a tile is"
     return f"leave it out; in a kernel, scalar({s}) is the number that this workgroup has"
 
 
 def ceiling(x: object) -> Expression:
-    """The least whole number that is not below x."""
+    """Return the least integer not below x."""
     return Rounded("ceiling", expression(x))
 
 
 def floor(x: object) -> Expression:
-    """The greatest whole number that is not above x."""
+    """Return the greatest integer not above x."""
     return Rounded("floor", expression(x))
 
 
 def Min(first: object, *rest: object) -> Expression:
-    """The smallest of some expressions of symbols."""
+    """Return the smallest of some expressions of symbols."""
     return _fold("Min", first, *rest)
 
 
 def Max(first: object, *rest: object) -> Expression:
-    """The largest of some expressions of symbols."""
+    """Return the largest of some expressions of symbols."""
     return _fold("Max", first, *rest)
 
 
 def Eq(a: object, b: object) -> Expression:
-    """The condition a = b; `==` itself compares expressions, so that symbols can be keys."""
+    """Return the condition a = b; `==` itself compares expressions, so that symbols can be keys."""
     return _combine("==", a, b)
 
 
 def Ne(a: object, b: object) -> Expression:
-    """The condition that a is not b; `!=` itself compares expressions."""
+    """Return the condition that a is not b; `!=` itself compares expressions."""
     return _combine("!=", a, b)
 
 
 def expression(x: object) -> Expression:
-    """x as an expression: an int, one of ours, or one that sympy made of ours."""
+    """Return x as an expression: from an int, an expression, or one that sympy built of tilewave's symbols."""
     if isinstance(x, Expression):
         return x
     if isinstance(x, bool) or not hasattr(x, "__index__"):
@@ -318,7 +319,7 @@ def expression(x: object) -> Expression:
 
 
 def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
-    """x with expressions in the place of some of its symbols."""
+    """Return x with expressions substituted for some of its symbols."""
     match x:
         case Symbol():
             return by.get(x, x)
@@ -331,7 +332,7 @@ def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
 
 
 def quotient(x: Expression) -> tuple[Expression, Expression]:
-    """x as a numerator and a denominator, which is 1 where nothing is divided without rounding.
+    """Return x as a numerator and a denominator, which is 1 where nothing is divided without rounding.
 
     >>> quotient(2 * (sym.K / 64))
     (2 * K, 64)
@@ -359,7 +360,7 @@ def _times(a: Expression, b: Expression) -> Expression:
 
 
 def rounded_where_open(x: Expression, values: Mapping[Symbol, Index]) -> Expression:
-    """x as the length of a dim: a quotient of numbers that only a launch tells is rounded down."""
+    """Return x as the length of a dim: a quotient of numbers that are known only at the launch is rounded down."""
     above, below = quotient(x)
     is_known = below == ONE or all(isinstance(values.get(s), int) for s in x.symbols())
     return x if is_known else Combined("//", above, below)
@@ -370,7 +371,7 @@ def _refuse(x: object) -> NoReturn:
 
 
 def whole_in_place_of(x: object) -> str:
-    """What to write where a size, a tile or a place is due, and something else was given."""
+    """Return what to write where something other than a size, a tile size or an index was given."""
     if isinstance(x, float) and x == x and abs(x) < 2**53:
         return f"write a whole number, such as {int(x)}"
     if isinstance(x, str) and x.isidentifier():
@@ -407,7 +408,7 @@ def _is_ratio(x: Expression) -> bool:
 
 @dataclass(frozen=True)
 class Ratio:
-    """a / b, exactly, until somebody rounds it."""
+    """The exact quotient a / b, until it is rounded."""
 
     a: Index
     b: Index
@@ -429,12 +430,12 @@ OPERATORS: dict[str, Callable[[Index, Index], Index]] = {
 
 
 def _has_sign(x: Index) -> bool:
-    """Whether it is a number or a tile of a kernel's own: other numbers in expressions are not negative."""
+    """Return whether x is a kernel's number or tile: other numbers in expressions are not negative."""
     return hasattr(x, "dims")
 
 
 class _Evaluation:
-    """Evaluates expressions, each shared part once, so that the code of a kernel holds it once."""
+    """Evaluates expressions, each common subexpression once, so that a kernel's code has it once."""
 
     def __init__(self, values: Mapping[Symbol, Index]) -> None:
         self.values = values
@@ -509,7 +510,7 @@ def _apply(how: str, a: Index | Ratio, b: Index | Ratio) -> Index | Ratio:
 
 
 def _from_sympy(x: Any) -> Expression:
-    """An expression that sympy's functions made of our symbols, in our own terms."""
+    """Return an expression that sympy's functions built of tilewave's symbols, as tilewave's."""
     if getattr(x, "is_Dummy", False) and x.dummy_index in _SEEN_BY_SYMPY:
         return _SEEN_BY_SYMPY[x.dummy_index]
     kind = type(x).__name__
@@ -559,7 +560,7 @@ def _chain(how: str, parts: list[Expression]) -> Expression:
 
 
 def _product(x: Any) -> Expression:
-    """One quotient of products: sympy writes a / b as a times b to the power -1."""
+    """Return one quotient of products: sympy writes a / b as a times b to the power -1."""
     above, below = x.as_numer_denom()
     factors = [_from_sympy(a) for a in (above.args if type(above).__name__ == "Mul" else [above])]
     numerator = _chain("*", factors)

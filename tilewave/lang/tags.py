@@ -1,6 +1,6 @@
-"""`tag="scores"` and `tag(x, "scores")`: names that Wave's schedules know ops by.
+"""`tag="scores"` and `tag(x, "scores")`: names by which Wave's schedules refer to ops.
 
-A kernel that has them is taken as it is. They have no effect: what overlaps with what follows from the ops.
+A kernel with tags needs no change. They have no effect: schedules follow from the ops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Word = TypeVar("Word", bound=Callable[..., Any])
 
 
 def taggable(word: Word) -> Word:
-    """The word with a keyword more, `tag`."""
+    """Return the function with an additional keyword, `tag`."""
 
     @wraps(word)
     def tagged(*given: Any, tag: object = "", **named: Any) -> Any:
@@ -26,7 +26,7 @@ def taggable(word: Word) -> Word:
 
 
 def tag(x: Any, tag_name: str) -> Any:
-    """x itself."""
+    """Return x itself."""
     _want_name(tag_name)
     return x
 

@@ -1,4 +1,4 @@
-"""What an author annotates: memories, register tiles, dtypes and address spaces."""
+"""The types of annotations: memories, register tiles, dtypes and address spaces."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tilewave.trace import DimensionWindow, Trace, current
 
 
 class AddressSpace(Enum):
-    """Where a memory is: `global`, or `shared`, which asks to stage its tiles in shared memory."""
+    """The address space of a memory: `global`, or `shared`, which asks to stage its tiles in shared memory."""
 
     GLOBAL = "global"
     SHARED = "shared"
     GLOBAL_MEMORY = GLOBAL
     SHARED_MEMORY = SHARED
-    """As Wave calls them."""
+    """Wave's names of the address spaces."""
 
     def __repr__(self) -> str:
         return f"{self.name}_ADDRESS_SPACE"
@@ -52,7 +52,7 @@ class MemoryType:
 
 @dataclass(frozen=True)
 class RegisterType:
-    """`Register[M, N, f32]`; called with a number it is a tile that holds it everywhere."""
+    """`Register[M, N, f32]`; called with a number it returns a tile filled with it."""
 
     dims: tuple[Expression, ...]
     dtype: DType
@@ -66,20 +66,20 @@ class RegisterType:
 
 @taggable
 def register(shape: Sequence[Any], dtype: DType, value: float) -> Traced:
-    """A tile that holds a number everywhere: `Register[M, N, f32](0.0)` as Wave's `register((M, N), f32, 0.0)`."""
+    """Return a tile filled with a number: Wave's `register((M, N), f32, 0.0)` for `Register[M, N, f32](0.0)`."""
     return RegisterType(tuple(expression(d) for d in shape), want_dtype(dtype))(value)
 
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """How long a memory's array is along each of its axes; None is as long as it is."""
+    """The length of a memory's array along each axis; None for the length of the dim."""
 
     shape: Sequence[Any]
 
     def want(
         self, name: str, loc: Loc, dims: Sequence[Expression], lengths: Sequence[Any], subs: Mapping[Any, Any]
     ) -> None:
-        """Refuse what is not as long as the dims are: an array has the sizes of its dims."""
+        """Refuse lengths other than those of the dims: an array has the sizes of its dims."""
         if len(self.shape) != len(dims):
             what = f"{name}: its layout has {len(self.shape)} sizes, and it has {len(dims)} dims"
             raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
@@ -97,7 +97,7 @@ NO_LAYOUT = (
 
 
 class SymbolBind:
-    """Wave's word for a symbol whose value is an argument: refused, for symbols are given by their names."""
+    """Wave's name for a symbol whose value is an argument: refused, as symbols are passed by name."""
 
     def __class_getitem__(cls, dtype: Any) -> NoReturn:
         raise TraceError(
@@ -109,7 +109,7 @@ class SymbolBind:
 
 
 class _OfMemories(type):
-    """What is indexed is the class: a type checker reads that here, and not in `__class_getitem__`."""
+    """The metaclass of `Memory`: type checkers read its `__getitem__`, and not `__class_getitem__`."""
 
     def __getitem__(cls, parts: Any) -> MemoryType:
         layout = None
@@ -126,11 +126,11 @@ class _OfMemories(type):
 
 
 class Memory(metaclass=_OfMemories):
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may follow the dtype."""
 
 
 class _OfRegisters(type):
-    """As above."""
+    """The metaclass of `Register`, for the reason of `_OfMemories`."""
 
     def __getitem__(cls, parts: Any) -> RegisterType:
         *dims, dtype = parts if isinstance(parts, tuple) and len(parts) >= 2 else _too_few("Register", parts)
@@ -153,7 +153,7 @@ def _wrong(what: str) -> None:
 
 
 def want_dtype(x: Any, example: str = "") -> DType:
-    """A dtype of ours; others' names for it are answered with ours."""
+    """Return a tilewave dtype; for another library's dtype the error gives tilewave's name."""
     if isinstance(x, DType):
         return x
     if isinstance(x, (AddressSpace, Symbol)) and example:
@@ -165,7 +165,7 @@ def want_dtype(x: Any, example: str = "") -> DType:
 
 
 def _ours(x: Any) -> str:
-    """What numpy's, torch's or Python's dtype is called here; nothing where it has no name here."""
+    """Return tilewave's name of a numpy, torch or Python dtype; empty where it has none."""
     if x is float:
         return "f32 or f64"
     if x is int:
@@ -177,7 +177,7 @@ def _ours(x: Any) -> str:
 
 @dataclass(frozen=True)
 class MemoryArgument:
-    """What the kernel's function gets for an argument annotated `Memory[…]`."""
+    """The value that the kernel's function gets for an argument annotated `Memory[…]`."""
 
     name: str
     value: Value
@@ -185,21 +185,21 @@ class MemoryArgument:
     space: AddressSpace
 
     def start(self, window: DimensionWindow) -> Any:
-        """Where a tile begins in it that spans this part of a dimension."""
+        """Return where a tile with this window of a dimension begins in the memory."""
         return window.start
 
     @property
     def through(self) -> str:
-        """What its tiles are staged in."""
+        """The address space that tiles are staged in; empty for none."""
         return "shared" if self.space is AddressSpace.SHARED else ""
 
     @property
     def has_edges(self) -> bool:
-        """Whether its tiles may hang over, and are 0 there."""
+        """Whether there are boundary tiles, whose out-of-bounds elements are 0."""
         return True
 
     def want_room(self, op: str, axes: Sequence[int], shape: Sequence[int]) -> None:
-        """Refuse a tile that it cannot hold; one in an array may hang over."""
+        """Refuse a tile that is longer than the memory; an array may have boundary tiles."""
 
     def __str__(self) -> str:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
@@ -208,7 +208,7 @@ class MemoryArgument:
 
     @property
     def read_as(self) -> str:
-        """What to write for its tile."""
+        """The expression that gives its tile, for error messages."""
         return f"read({self.name})"
 
     def _unread(self, *_: object) -> NoReturn:
@@ -221,11 +221,11 @@ class MemoryArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number of the call, `alpha: f32`; one that is to be an index is given as an i64."""
+    """A scalar argument, `alpha: f32`; one of dtype index is passed as an i64."""
 
     value: Value
     dtype: DType
 
     def traced(self, trace: Trace) -> Traced:
-        """What the kernel's function gets for it."""
+        """Return the value that the kernel's function gets for it."""
         return Traced(trace, trace.cast(self.value, self.dtype))

@@ -1,4 +1,4 @@
-"""What a kernel's function handles while it is traced: numbers and tiles that exist only when the kernel runs."""
+"""Traced values: the numbers and tiles of a kernel's function, which have values only when the kernel runs."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Traced(Reducible):
         return rounded(Ceil, self)
 
     def round(self) -> Traced:
-        """The nearest whole number; halves go away from 0."""
+        """Return the nearest integer; halves are rounded away from 0."""
         return rounded(RoundAway, self)
 
     __floor__, __ceil__ = floor, ceil
@@ -151,7 +151,7 @@ class Traced(Reducible):
         self._refuse("is not rounded by Python's round", ROUND_HALVES)
 
     def permute(self, target_shape: Sequence[Hashable]) -> Traced:
-        """The same tile with its dims in this order."""
+        """Return the tile with its dims in this order."""
         return permuted(self, target_shape)
 
     def __matmul__(self, other: Any) -> Traced:
@@ -198,7 +198,7 @@ class Traced(Reducible):
         self._refuse("is no numpy array", FUNCTIONS)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
-        """numpy's numbers leave + - * / and comparisons to us; its functions are not ours."""
+        """Handle + - * / and comparisons with numpy's numbers; refuse numpy's functions."""
         name, arrays = ufunc.__name__, any(isinstance(x, np.ndarray) and x.ndim for x in operands)
         if name not in UFUNCS or method != "__call__" or arrays:
             remedy = READ_IT if arrays else in_place_of_numpys(name, self.dims)
@@ -234,14 +234,14 @@ UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def describe(x: Traced) -> str:
-    """`a tile [M, N] (64x64 f32)` or `a number (i32)`."""
+    """Return `a tile [M, N] (64x64 f32)` or `a number (i32)`."""
     if not x.dims:
         return f"a number ({x.dtype})"
     return f"a tile [{', '.join(map(str, x.dims))}] ({dims(x.type.shape)} {x.dtype})"
 
 
 def scalar_of(trace: Trace, x: Any, dtype: DType) -> Traced:
-    """A Python number, an expression or a traced number, as a number of `dtype`."""
+    """Return a Python number, an expression or a traced number, as a number of `dtype`."""
     if isinstance(x, Expression):
         x = x.evaluate(trace.symbols)
     if isinstance(x, Number):
@@ -256,7 +256,7 @@ def want_number(op: str, x: object, remedy: str) -> None:
 
 
 def index_of(trace: Trace, op: str, x: Any) -> Traced:
-    """A whole number as an index; a float is not cut off unasked."""
+    """Return an integer as an index; a float is refused, not truncated."""
     if isinstance(x, Traced) and x.dtype.is_float:
         raise DTypeError(f"{op} needs a whole number, not {describe(x)}", loc=here(), remedy="write cast(x, index)")
     return scalar_of(trace, x, INDEX)
@@ -276,7 +276,7 @@ def literal(x: Any, dtype: DType) -> int | float | bool:
 
 
 def _is_whole(x: Any) -> bool:
-    """Whether a number is whole. It is not compared as a float, which rounds whole numbers above 2**53."""
+    """Return whether a number is an integer; it is not converted to float, which rounds integers above 2**53."""
     try:
         return bool(x == int(x))
     except (OverflowError, ValueError):  # infinity, NaN
@@ -284,14 +284,14 @@ def _is_whole(x: Any) -> bool:
 
 
 def _made_a_tile(x: Any) -> str:
-    """What to write for something that is no tile: a memory is read, an array is an argument, a word is a number."""
+    """Return what to write for a value that is no tile: read a memory, pass an array as an argument, or a number."""
     if (name := getattr(x, "read_as", "")) and isinstance(name, str):
         return f"write {name}"
     return READ_IT if hasattr(x, "__array__") else "write a number, such as 2.0, or a tile, such as read(a)"
 
 
 def together(a: Any, b: Any) -> tuple[Traced, Traced]:
-    """Two operands as tiles of one shape and dtype; at least one of them is traced."""
+    """Return two operands as tiles of one shape and dtype; at least one of them is traced."""
     trace = current("arithmetic")
     like = a if isinstance(a, Traced) and (a.dims or not isinstance(b, Traced)) else b
     x, y = (_traced(trace, operand, like) for operand in (a, b))
@@ -312,7 +312,7 @@ def _traced(trace: Trace, x: Any, like: Traced) -> Traced:
 
 
 def _want_no_loop_symbol(trace: Trace, x: Expression) -> None:
-    """Refuse a loop's own symbol outside the loop: a condition compares it with symbols, which may be set before."""
+    """Refuse a while loop's symbol outside the loop: a condition compares it with symbols, which may be set before."""
     for s in x.symbols():
         if s in trace.driven and s not in trace.symbols:
             raise TraceError(
@@ -336,7 +336,7 @@ def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
 
 
 def one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
-    """Both with the dims of both; where one has all of them, in its order."""
+    """Return both with the dims of both; where one has all of them, in its order."""
     if x.dims == y.dims:
         if x.type.shape != y.type.shape:
             raise ShapeError(f"{describe(x)} and {describe(y)} do not fit", loc=here())
@@ -351,7 +351,7 @@ def one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
 
 
 def _merged(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Hashable]:
-    """Mine in my order; each that they alone have in front of the next that both have, or else behind all.
+    """Return the first dims in their order, with each dim of only the second before the next common one, or last.
 
     [H, N] and [B, H] are [B, H, N]; [M] and [N] are [M, N].
     """
@@ -366,35 +366,35 @@ def _merged(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Hashab
 
 
 def extents_of(x: Traced) -> dict[Hashable, int]:
-    """How long a tile is along each of its dims."""
+    """Return the length of a tile along each of its dims."""
     return dict(zip(x.dims, x.type.shape, strict=True)) if x.dims else {}
 
 
 def spread(trace: Trace, x: Traced, like: Traced) -> Traced:
-    """x, repeated along the dims of `like` that it does not have."""
+    """Return x broadcast to the dims of `like`."""
     return repeated(trace, x, extents_of(like))
 
 
 def repeated(trace: Trace, x: Traced, extents: Mapping[Hashable, int]) -> Traced:
-    """x as a tile of these dims, each so long; it has some of them."""
+    """Return x broadcast to dims of these lengths, some of which it has."""
     order = tuple(extents)
     axes = tuple(order.index(d) for d in x.dims)
     out = Tile(tuple(extents.values()), x.dtype)
     if tuple(out.shape[a] for a in axes) != x.type.shape:
         along = f"[{', '.join(map(str, order))}] ({dims(out.shape)})"
         raise ShapeError(f"{describe(x)} cannot be repeated along a tile {along}", loc=here())
-    value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable
+    value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable's name
     return Traced(trace, value, order)
 
 
 def without_single_dims(trace: Trace, x: Traced, dims: Sequence[Hashable]) -> Traced:
-    """x without some dims, if it has one element along each; else x as it is."""
+    """Return x without some dims, if it has one element along each; else x itself."""
     extents = extents_of(x)
     if not dims or any(extents[d] > 1 or _is_empty(trace, d) for d in dims):
         return x
     kept = tuple(d for d in x.dims if d not in dims)
     axes = tuple(x.dims.index(d) for d in x.dims if d in dims)
-    how = "any" if x.dtype == BOOL else "max"  # of one element, itself
+    how = "any" if x.dtype == BOOL else "max"  # a reduction of one element is that element
     value = trace.emit(Reduce, x.value, axes, how, type=reduced(x.type, axes), name=how)
     if x.value in trace.zero_outside:
         trace.zero_outside[value] = trace.zero_outside[x.value].difference(dims)
@@ -402,13 +402,13 @@ def without_single_dims(trace: Trace, x: Traced, dims: Sequence[Hashable]) -> Tr
 
 
 def _is_empty(trace: Trace, dim: Any) -> bool:
-    """Whether there is nothing along a dim, so that the one element of its tile lies outside."""
+    """Return whether a dim is empty, so that the one element of its tile is out of bounds."""
     length = length_of(trace, dim)
     return isinstance(length, int) and length == 0
 
 
 def with_dims_of(trace: Trace, x: Traced, like: Traced) -> Traced:
-    """x with the dims of another tile, where theirs differ by dims of one element alone; else x as it is."""
+    """Return x with the dims of another tile, where they differ in dims of one element only."""
     wanted = extents_of(like)
     fewer = without_single_dims(trace, x, [d for d in x.dims if d not in wanted])
     missing = [d for d in wanted if d not in fewer.dims]
@@ -419,7 +419,7 @@ def with_dims_of(trace: Trace, x: Traced, like: Traced) -> Traced:
 
 
 def permuted(x: Traced, order: Sequence[Hashable]) -> Traced:
-    """The same tile, its dims in this order."""
+    """Return the tile with its dims in this order."""
     wanted = dims_of("permute", order)
     if sorted(map(str, wanted)) != sorted(map(str, x.dims)):
         raise ShapeError(
@@ -431,7 +431,7 @@ def permuted(x: Traced, order: Sequence[Hashable]) -> Traced:
 
 
 def dims_of(op: str, given: Any) -> tuple[Expression, ...]:
-    """A list of dims as an author writes it."""
+    """Return a list of dims, as an author writes it, as expressions."""
     if isinstance(given, (Expression, str)) or not isinstance(given, Sequence):
         what = f"{op}: target_shape is {given!r}, no list of dims"
         raise ShapeError(what, loc=here(), remedy=f"write {op}(x, target_shape=[M, N])")
@@ -439,20 +439,22 @@ def dims_of(op: str, given: Any) -> tuple[Expression, ...]:
 
 
 def in_order(x: Traced, order: tuple[Hashable, ...]) -> Traced:
-    """x with its dims in this order; what is 0 over the edge stays so."""
+    """Return x with its dims in this order; out-of-bounds zeros stay known."""
     if x.dims == order:
         return x
     trace = current("permute")
     axes = tuple(x.dims.index(d) for d in order)
     kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
-    mirrored = trace.emit(Permute, x.value, axes, type=kind, name=Permute.word())  # not the author's variable
+    mirrored = trace.emit(
+        Permute, x.value, axes, type=kind, name=Permute.word()
+    )  # not named after the author's variable
     if x.value in trace.zero_outside:
         trace.zero_outside[mirrored] = trace.zero_outside[x.value]
     return Traced(trace, mirrored, order)
 
 
 def rounded(cls: type[Rounding], x: Traced) -> Traced:
-    """A whole number next to each element."""
+    """Return each element rounded to an integer."""
     if not x.dtype.is_float:
         remedy = "whole numbers are rounded already: leave it out"
         name = cls.word().replace("round_away", "round").replace("_", "")
@@ -461,10 +463,10 @@ def rounded(cls: type[Rounding], x: Traced) -> Traced:
 
 
 def beside(x: Any, like: Traced) -> Traced:
-    """x as a tile of the dims and the dtype of `like`; a number becomes any dtype of its kind."""
+    """Return x as a tile with the dims and dtype of `like`; a number becomes any dtype of its kind."""
     trace = current("arithmetic")
     mine, other = _one_dtype(trace, _traced(trace, x, like), like)
-    if other.dtype != like.dtype:  # two numbers met in a third dtype
+    if other.dtype != like.dtype:  # the common dtype of two numbers is a third one
         mine = mine.make(trace.cast(mine.value, like.dtype))
     if mine.dims == like.dims and mine.type.shape == like.type.shape:
         return mine
@@ -501,7 +503,7 @@ def _joined(cls: type[Binary], a: Any, b: Any) -> Traced:
 
 
 def _power(x: Traced, n: int) -> Traced:
-    """x to the n-th, with as few products as squaring allows."""
+    """Return x to the n-th power, by repeated squaring."""
     if n == 1:
         return x
     half = _power(x, n // 2)

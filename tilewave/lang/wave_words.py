@@ -1,7 +1,7 @@
-"""Words of Wave's that a kernel written for it may use, and what they mean here.
+"""Wave's names that a kernel written for it may use, and their meaning in tilewave.
 
-A kernel's text is kept as it is: names that only say how Wave compiles are accepted and change nothing, and `why()`
-says so; names of what is not there are refused with what to write instead.
+A kernel's text needs no change: names that only direct Wave's compiler are accepted without effect, and `why()` says
+so; names that tilewave does not have are refused with what to write instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ScaledMMAType(Enum):
-    """Wave's matrix instructions with block scales, by name: no target has them yet."""
+    """Wave's matrix instructions with block scales, by name: no target has them."""
 
     F32_16x16x128_F8F6F4 = "f32_16x16x128_f8f6f4"
     F32_32x32x64_F8F6F4 = "f32_32x32x64_f8f6f4"
@@ -27,7 +27,7 @@ class ScaledMMAType(Enum):
 
 
 def index_symbol(name: str) -> Symbol:
-    """The symbol of a name: `index_symbol("BLOCK_M")` is `sym.BLOCK_M`."""
+    """Return the symbol of a name: `index_symbol("BLOCK_M")` is `sym.BLOCK_M`."""
     found: Symbol = getattr(sym, name)
     return found
 
@@ -100,7 +100,7 @@ HINTS = frozenset(
         "waves_per_eu",
     }
 )
-"""Options that say how Wave compiles, prints or times: a kernel's results do not depend on them."""
+"""Options that direct how Wave compiles, prints or times: a kernel's results do not depend on them."""
 
 NO_EFFECT = RemarkKind(
     "the option {name} of Wave's has no effect",
@@ -109,7 +109,7 @@ NO_EFFECT = RemarkKind(
 
 
 def accepting_hints(options: type[T]) -> type[T]:
-    """The dataclass of options, whose constructor takes Wave's hints too and keeps their names as `without_effect`."""
+    """Return the dataclass of options, extended to accept Wave's hints and list their names in `without_effect`."""
     fill: Callable[..., None] = options.__init__
 
     @wraps(fill)
@@ -120,12 +120,12 @@ def accepting_hints(options: type[T]) -> type[T]:
         if hints:
             object.__setattr__(self, "without_effect", hints)
 
-    setattr(options, "__init__", init)  # noqa: B010  mypy wants every constructor alike
+    setattr(options, "__init__", init)  # noqa: B010  mypy refuses an assignment to __init__
     return options
 
 
 def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
-    """What `why()` says of options that were accepted and change nothing."""
+    """Return the remarks of `why()` on options that were accepted without effect."""
     return tuple(NO_EFFECT.at(NOWHERE, name=name) for name in without_effect)
 
 
@@ -147,7 +147,7 @@ NOT_THERE = {
     "get_default_scheduling_params": "leave it out, and its result out of subs: passes decide how loops are scheduled",
     "schedule": "leave it out: passes decide how loops are scheduled, and `tilewave diff` shows them",
 }
-"""Names of Wave's and others' that are looked for, and what to write instead."""
+"""Names of Wave and other libraries that authors may look for, and what to write instead."""
 
 
 class NoSuchName(TilewaveError, AttributeError):
@@ -155,7 +155,7 @@ class NoSuchName(TilewaveError, AttributeError):
 
 
 def no_such_name(name: str) -> NoSuchName | None:
-    """The error that says what to write in place of a name that others have, if it is one of those."""
+    """Return the error with tilewave's replacement for another library's name; None for any other name."""
     if name not in NOT_THERE:
         return None
     return NoSuchName(f"tilewave has no {name}", loc=here(), remedy=NOT_THERE[name])

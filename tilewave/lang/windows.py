@@ -1,6 +1,6 @@
-"""Which part of a dimension a tile spans: one that the grid cuts, a step of a loop, or all of it.
+"""The window of a dimension that a tile spans: a part by the grid, a step of a loop, or all of it.
 
-A dim that is an expression of a cut dim goes with that dim. Where K has tiles of 128 elements, the third of them is
+A dim that is an expression of a tiled dim follows it. Where K has tiles of 128 elements, the third of them is
 
     K           [256, 384)
     K / 64      [4, 6)         one element for each 64 of K
@@ -27,23 +27,23 @@ Values = Mapping[Symbol, Any]
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
-    """The part of `dim` that is at hand: a dim under no constraint is there whole."""
+    """Return the current window of `dim`: all of it where no constraint divides it."""
     return _window(trace, dim, what, trace.windows)
 
 
 def extent_here(trace: Trace, dim: Expression, what: str) -> int:
-    """How long a tile is along `dim` here: the extent of `window_of`, for which nothing is computed."""
+    """Return the length of a tile along `dim` here, as `window_of` does, without emitting ops."""
     return _window(trace, dim, what, {d: _unplaced(w) for d, w in trace.windows.items()}).extent
 
 
 def extent_of(trace: Trace, dim: Expression, what: str) -> int:
-    """How long a tile is along `dim`, wherever it begins."""
+    """Return the length of a tile along `dim`, wherever it begins."""
     known = {d: DimensionWindow.tile(0, walk.step) for d, walk in trace.walks.items()}
     return _window(trace, dim, what, known | {d: _unplaced(w) for d, w in trace.windows.items()}).extent
 
 
 def _unplaced(window: DimensionWindow) -> DimensionWindow:
-    """A window of the same extent at 0."""
+    """Return a window of the same extent at 0."""
     return DimensionWindow(0, window.extent, None if window.number is None else 0)
 
 
@@ -60,17 +60,17 @@ def _window(trace: Trace, dim: Expression, what: str, windows: Windows) -> Dimen
 
 
 def cut_symbols(trace: Trace, dim: Expression) -> list[Symbol]:
-    """The symbols of a dim that are cut over the grid or walked by a loop."""
+    """Return the symbols of a dim that the grid or a loop divides."""
     return [s for s in dict.fromkeys(dim.symbols()) if s in trace.windows or s in trace.walks]
 
 
 def is_whole(trace: Trace, dim: Any) -> bool:
-    """Whether every workgroup takes a dim whole: no constraint cuts it, nor what it is made of."""
+    """Return whether every workgroup takes a dim whole: no constraint divides it or its symbols."""
     return not cut_symbols(trace, dim)
 
 
 def followed(dim: Expression, windows: Windows, values: Values) -> DimensionWindow | None:
-    """The part of a dim that belongs to the window of its symbol; None where it is no multiple or fraction of one."""
+    """Return the part of a dim that belongs to the window of its symbol; None unless it is a multiple or fraction."""
     match dim:
         case Symbol() if dim in windows:
             return windows[dim]
@@ -90,7 +90,7 @@ def followed(dim: Expression, windows: Windows, values: Values) -> DimensionWind
 
 
 def _known(e: Expression, windows: Windows, values: Values) -> int | None:
-    """The value of a factor or divisor, which is a positive number when a kernel is compiled."""
+    """Return the value of a factor or divisor; None unless it is a positive number at compile time."""
     if any(s in windows or not isinstance(values.get(s), int) for s in e.symbols()):
         return None
     value = e.evaluate(values)
@@ -98,13 +98,13 @@ def _known(e: Expression, windows: Windows, values: Values) -> int | None:
 
 
 def start_of(trace: Trace, dim: Expression) -> Any:
-    """Where the part of a dim begins that is at hand; 0 where it is whole, and outside its loop."""
+    """Return where the current window of a dim begins; 0 where it is whole, and outside its loop."""
     is_here = all(s in trace.windows for s in cut_symbols(trace, dim))
     return window_of(trace, dim, "a tile").start if is_here and not is_whole(trace, dim) else 0
 
 
 def length_of(trace: Trace, dim: Any) -> Any:
-    """How long a dim is; a number of the kernel where that is known only at the launch."""
+    """Return the length of a dim; a number of the kernel where it is known only at the launch."""
     if dim in trace.walks:
         return trace.walks[dim].length
     if dim in trace.lengths:
@@ -113,7 +113,7 @@ def length_of(trace: Trace, dim: Any) -> Any:
 
 
 def ends_with_a_tile(trace: Trace, dim: Any, extent: int) -> bool:
-    """Whether no tile along a dim reaches past its end, for certain."""
+    """Return whether certainly no tile along a dim is a boundary tile."""
     length, cut = length_of(trace, dim), cut_symbols(trace, dim)
     if not isinstance(length, int) or length == 0:
         return False
@@ -157,10 +157,11 @@ def _refuse_apart(dim: Expression, cut: list[Symbol], windows: Windows, what: st
 
 
 MOST_TIMES_LONGER = 1024
+"""The limit of the multiple of a tile that an error message suggests."""
 
 
 def _fitting_tile(dim: Expression, cut: list[Symbol], windows: Windows, values: Values) -> int | None:
-    """A multiple of the tile to which whole elements of a dim belong; None where a longer tile does not help."""
+    """Return a multiple of the tile that divides a dim into whole elements; None where a longer tile does not help."""
     if len(cut) > 1 or windows[cut[0]].number is None:
         return None
     longer = (windows[cut[0]].extent * n for n in range(2, MOST_TIMES_LONGER))
@@ -168,7 +169,7 @@ def _fitting_tile(dim: Expression, cut: list[Symbol], windows: Windows, values: 
 
 
 def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> None:
-    """Refuse a tile with a whole dim that is more than a workgroup holds."""
+    """Refuse a tile with a whole dim that exceeds a workgroup's registers."""
     held, room = prod(kind.shape) * kind.dtype.bytes, trace.room
     whole = max((d for d in dims if is_whole(trace, d)), key=lambda d: kind.shape[dims.index(d)], default=None)
     if whole is None or room.most_bytes is None or held <= room.most_bytes:
@@ -182,7 +183,7 @@ def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> Non
 
 
 def _whole(trace: Trace, dim: Expression, what: str) -> int:
-    """The length of a dim that a workgroup takes whole, or the longest that it may have."""
+    """Return the length of a dim that a workgroup takes whole, or its largest allowed length."""
     length = length_of(trace, dim)
     if isinstance(length, int):
         return max(length, 1)
@@ -197,7 +198,7 @@ def _whole(trace: Trace, dim: Expression, what: str) -> int:
 
 
 def _cut_or_known(dim: Expression) -> str:
-    """What to do about a whole dim whose length is open."""
+    """Return what to do about a whole dim of dynamic length."""
     if not isinstance(dim, Symbol):
         return f"say how long it is, subs={{{next(dim.symbols())}: …}}; or {_walked(dim)}"
     return (
@@ -208,7 +209,7 @@ def _cut_or_known(dim: Expression) -> str:
 
 
 def _walked(dim: Expression) -> str:
-    """How to take a dim in parts: one that is an expression needs a symbol that a constraint can name."""
+    """Return how to tile a dim; one that is an expression needs a symbol that a constraint can name."""
     if isinstance(dim, Symbol):
         return f"add TilingConstraint({dim}, BLOCK_{dim}), and do this inside an iterate over {dim}"
     return (

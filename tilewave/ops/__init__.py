@@ -1,7 +1,7 @@
-"""Operations that allocate their results and choose how they are cut: `matmul(a, b)`.
+"""Operations that allocate their results and choose their tile sizes: `matmul(a, b)`.
 
-They take numpy arrays, torch tensors, and what speaks DLPack, in any layout; torch differentiates and compiles them.
-Each shows the kernel that a call runs, `matmul.kernel(a, b)`, and has its backward pass beside it.
+They take numpy arrays, torch tensors, and anything with DLPack, in any layout; torch differentiates and compiles them.
+Each returns the kernel that a call runs by `matmul.kernel(a, b)`, and has a backward pass.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _attention(
     bias: Array | None = None,
     out: Array | None = None,
 ) -> Array:
-    """softmax(q · kᵀ · scale + bias) · v for every query of every head; the last query stands at the last key."""
+    """softmax(q · kᵀ · scale + bias) · v for every query of every head; the last query is aligned with the last key."""
     asked = AttentionAsked.of("attention", causal, window, scale, soft_cap)
     if are_torchs(q):
         return torch_operators().attention(q, k, v, bias, *asked, out)
@@ -120,7 +120,7 @@ def _attention(
 
 
 def _given(found: Array, out: Array | None) -> Array:
-    """A result, as the object that the caller gave for it where there is one: operations write a view of that."""
+    """Return `out`, of which an operation writes a view, where the caller gave one; else the result."""
     return found if out is None else out
 
 
@@ -128,7 +128,7 @@ def _given(found: Array, out: Array | None) -> Array:
 
 
 def _library(of: ArrayArguments, *arrays: Array | None) -> tuple[ArrayLibrary, list[Array]]:
-    """The library of a call's arrays, torch's too, and the arrays; those behind the ones given are None."""
+    """Return the library of a call's arrays, torch included, and the arrays; missing ones at the end are None."""
     given = (*arrays, *[None] * (len(of.names) - len(arrays)))
     if not are_torchs(*given):
         return taken(of, *given)
@@ -164,7 +164,7 @@ def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None
 
 
 def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Array]]:
-    """The rows of x, which is the first of a call's arrays, and the others."""
+    """Return the rows of x, the first of a call's arrays, and the other arrays."""
     lib, (x, *others) = _library(of, *arrays)
     rows.want_rows(of.caller, x)
     lib.dtype(of.caller, "x", x)

@@ -1,7 +1,7 @@
-"""Whose arrays a call has: what allocates results, and how an array's dtype, device and strides are asked for.
+"""Array libraries: how results are allocated, and how an array's dtype, device and strides are read.
 
-Each operation is written once, over these few questions. torch's answers stand in `tilewave.torch`, which is imported
-when the first of its tensors comes.
+Each operation is written once, over the methods of `ArrayLibrary`. The implementation for torch is in
+`tilewave.torch`, which is imported with the first torch tensor of a call.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERN
 
 
 class ArrayLibrary(Protocol):
-    """What operations ask of a library of arrays."""
+    """What operations need from an array library."""
 
     def dtype(self, caller: str, name: str, array: Array) -> DType:
-        """The dtype of its elements; an error where no kernel takes them."""
+        """Return the dtype of an array's elements; an error where no kernel takes them."""
 
     def steps(self, array: Array) -> Shape:
-        """Its strides, in elements."""
+        """Return an array's strides, in elements."""
 
     def device(self, array: Array) -> str:
-        """Where it is: `cpu`, `cuda:1`."""
+        """Return an array's device: `cpu`, `cuda:1`."""
 
     def empty(self, shape: Shape, dtype: DType, like: Array) -> Array:
-        """A new array, row after row, on the device of another."""
+        """Return a new row-major array on the device of another."""
 
     def broadcast(self, array: Array, shape: Shape) -> Array:
-        """A view of it in which axes of one element are as long as wanted."""
+        """Return a view of an array in which axes of one element are broadcast to `shape`."""
 
     def strided(self, array: Array, shape: Shape, steps: Shape) -> Array:
-        """A view that begins where the array does, with strides in elements."""
+        """Return a view that begins where the array does, with strides in elements."""
 
     def address(self, array: Array) -> int:
-        """Where its first element is."""
+        """Return the address of an array's first element."""
 
     def layout(self, arrays: tuple[Array | None, ...]) -> Any:
-        """The same for all arrays that lie alike: shape, strides, dtype, device, and which powers of two divide the
-        addresses; None where it cannot be told so quickly, and None stands for None."""
+        """Return a key that is equal for arrays with the same layout: shape, strides, dtype, device, and the alignment
+        of addresses; None where it cannot be read quickly. An array may be None."""
 
     def allocation(self, like: Array) -> Callable[[], Array]:
-        """What makes arrays such as one that `empty` made."""
+        """Return a function that makes arrays such as `like`, which `empty` made."""
 
     def bare(self, arrays: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """The arrays as kernels take them."""
+        """Return the arrays as kernels take them."""
 
     def digits(self) -> Digits:
-        """What products may do with those of their factors."""
+        """Return the precision that products may use for their operands."""
 
 
 class NumpyLike:
-    """numpy, and cupy, which spells everything likewise."""
+    """numpy, and cupy, which has the same functions."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -125,18 +125,18 @@ class NumpyLike:
 NUMPY = NumpyLike(np)
 
 
-# axes that are walked as one ------------------------------------------------------------------------------------------
+# collapsed axes -------------------------------------------------------------------------------------------------------
 
 
 def folded(x: Array, kept: int = 1) -> Array:
-    """The array with all axes but the last `kept` as one; a copy where its strides allow no such view."""
+    """Return the array with all axes but the last `kept` collapsed into one; a copy where strides allow no view."""
     if len(x.shape) == kept + 1:
         return x
     return x.reshape(prod(x.shape[: len(x.shape) - kept]), *x.shape[len(x.shape) - kept :])
 
 
 def folds(lib: ArrayLibrary, x: Array, kept: int = 1) -> bool:
-    """Whether `folded` gives a view: whether those axes are evenly strided, so that they can be walked as one."""
+    """Return whether `folded` gives a view: whether the axes are evenly strided, so that they collapse into one."""
     count = len(x.shape) - kept
     axes = zip(x.shape[:count], lib.steps(x)[:count], strict=True)
     longer = [(size, step) for size, step in axes if size != 1]
@@ -144,7 +144,7 @@ def folds(lib: ArrayLibrary, x: Array, kept: int = 1) -> bool:
 
 
 def broadcast(caller: str, lib: ArrayLibrary, name: str, array: Array, shape: Shape) -> Array:
-    """A view of an array in which axes that are missing, or have one element, are as long as `shape` says."""
+    """Return a view of an array in which axes that are missing, or have one element, are as long as `shape` says."""
     axes = len(array.shape)
     ends = shape[len(shape) - axes :] if axes <= len(shape) else ()
     if len(ends) != axes or any(own not in (1, size) for own, size in zip(array.shape, ends, strict=True)):
@@ -156,7 +156,7 @@ def broadcast(caller: str, lib: ArrayLibrary, name: str, array: Array, shape: Sh
 
 
 def spelled(shape: Sequence[int]) -> str:
-    """A shape in messages: `3x70x50`."""
+    """Return a shape as messages show it: `3x70x50`."""
     return "x".join(map(str, shape)) or "one number"
 
 
@@ -164,14 +164,14 @@ def spelled(shape: Sequence[int]) -> str:
 
 
 class _Door:
-    """torch's side of the operations, once there is one."""
+    """The torch implementation of the operations, once it is imported."""
 
     operators: Any = None
 
 
 def torch_operators() -> Any:
-    """The same operations on torch's tensors, differentiable and known to `torch.compile`."""
-    _open_door()  # always: a compiler that has seen no operators behind the door would not look again
+    """Return the operations on torch tensors, differentiable and known to `torch.compile`."""
+    _open_door()  # always: torch.compile would not look again once it has traced a call without operators
     return _Door.operators
 
 
@@ -187,7 +187,7 @@ _open_door._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def are_torchs(*arrays: Array) -> bool:
-    """Whether one of them is torch's, or of a class derived from torch's."""
+    """Return whether one of the arrays is a torch tensor, or of a class derived from it."""
     for array in arrays:  # noqa: SIM110  `any` of a generator takes three times as long
         if hasattr(array, "__torch_function__"):
             return True
@@ -212,7 +212,7 @@ class ArrayArguments:
 
 
 def taken(of: ArrayArguments, *arrays: Array | None) -> tuple[ArrayLibrary, list[Any]]:
-    """The library of a call's arrays, and each as one of that library's own; None stays None."""
+    """Return the library of a call's arrays, and each as an array of that library; None stays None."""
     of.want_all(arrays)
     named = zip(of.names, arrays, strict=True)
     if "cupy" in {library(array) for array in arrays}:
@@ -228,7 +228,7 @@ def _as_cupy(caller: str, name: str, array: Array | None) -> Array:
 
 
 def _as_numpy(caller: str, name: str, array: Array | None) -> Array:
-    """A view of numpy's own class of an array in this machine's memory: a derived class may index otherwise."""
+    """Return a plain numpy view of an array in host memory: a derived class may index otherwise."""
     if array is None or type(array) is np.ndarray:
         return array
     try:
@@ -238,7 +238,7 @@ def _as_numpy(caller: str, name: str, array: Array | None) -> Array:
 
 
 def target_of(caller: str, device: str) -> str:
-    """The target whose code runs on a device."""
+    """Return the target whose code runs on a device."""
     found = _TARGETS.get(device)
     if found is None:
         found = _TARGETS[device] = target_on(caller, device).name

@@ -1,4 +1,4 @@
-"""Attention on arrays: axes in front of heads are batches, and none is needed."""
+"""Attention on arrays: axes before the heads are batches, and may be missing."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def _launch(kernel: WaveKernel, arrays: Mapping[str, Array], numbers: tuple[int,
 
 
 attention = Operated("attention", ("q", "k", "v", "bias?", "out?"), _attention)
-"""softmax(q · kᵀ · scale + bias) · v; what is asked is said, and whether the logarithms of the sums of powers are given
-back as well."""
+"""softmax(q · kᵀ · scale + bias) · v; further arguments are the options of the call, and whether the log-sum-exp of
+each row is returned as well."""
 
 
 def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
-    """The kernel of such a call, without a bias; the first of two where one joins what the other found."""
+    """Return the kernel of a call without a bias; the first of two where a second one combines split keys."""
     _check_axes(q, k, v)
     arrays = {"q": _stacked(q), "k": _stacked(k), "v": _stacked(v), "y": _stacked(q)}
     return attention_calls(arrays, lambda _, dtype, shape: lib.empty(shape, dtype, q), *asked)[0].kernel
 
 
 def sums_dtype(dtype: DType) -> DType:
-    """Of the logarithms of sums of powers."""
+    """Return the dtype of the log-sum-exp of each row."""
     return arithmetic_of("attention", q=dtype)
 
 
@@ -82,10 +82,10 @@ def _check_axes(q: Array, k: Array, v: Array) -> None:
 
 
 def _with_heads(x: Array) -> Array:
-    """With an axis of heads, of one where there is none."""
+    """Return an array with an axis of heads, of length one where it has none."""
     return x[None] if len(x.shape) == 2 else x
 
 
 def _stacked(x: Array) -> Array:
-    """Batch, head, place and element."""
+    """Return an array with the four axes batch, head, position and element."""
     return folded(_with_heads(x), 3)

@@ -1,4 +1,4 @@
-"""Which matrix instruction products ask for: chips that have none for all digits of a dtype ignore some, if allowed."""
+"""The matrix instruction that products ask for: chips without a full-precision one drop operand bits, if allowed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import instructions_for
 
 FEWER_DIGITS = {F32: MMAType.F32_64xNx8_TF32}
-"""The matrix instruction that ignores some digits of a dtype."""
+"""The matrix instruction that drops low bits of a dtype's operands."""
 
 
 class Digits(Enum):
-    """What products may do with the digits of their factors."""
+    """The precision that products may use for their operands."""
 
     ALL = "all"
     FEWER = "fewer"
-    """Ignore some of them, where a chip cannot do better."""
+    """Drop low bits where the chip has no instruction that keeps them."""
 
 
 def instruction_for(target: str, dtype: DType, digits: Digits) -> MMAType | None:
-    """The one to ask for, where the chip has none that keeps all digits."""
+    """Return the instruction to ask for where the chip has none that keeps all bits; else None."""
     chip, acc, fewer = CHIPS.get(target), accumulator(dtype), FEWER_DIGITS.get(dtype)
     if chip is None or fewer is None:
         return None

@@ -1,4 +1,4 @@
-"""What `tilewave.ops` holds: functions that also show their kernel."""
+"""The functions of `tilewave.ops`, which also return the kernel that they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Operation(Generic[P, T]):
-    """A function of arrays; `kernel(…)` gives the kernel that a call with such arrays runs."""
+    """A function of arrays; `kernel(…)` returns the kernel that a call with such arrays runs."""
 
     def __init__(self, name: str, function: Callable[P, T], kernel: Callable[..., WaveKernel]) -> None:
         self.name, self.function, self.kernel = name, function, kernel

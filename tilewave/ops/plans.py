@@ -1,10 +1,10 @@
-"""Calls that came before: what they launched is launched again at once, for arrays that lie alike.
+"""Replayed calls: a plan repeats the launches of an earlier call for arrays with the same layout.
 
-An operation says what a call comes to: its results, and the launch that fills them, in views of its arrays. All that
-follows from how the arrays lie (shape, strides, dtype, device, and which powers of two divide their addresses), so it
-is kept under that: the next such call allocates its results, hands over addresses, and launches. What a launch relies
-on beside, it looks at itself: on a GPU that nothing overlaps what is written, the stream, and whether it is recorded.
-On a CPU a call that writes to arrays of the caller's is looked at as if it were the first.
+An operation describes a call as `CallWork`: its results, and the launches that fill them, in views of its arrays. All
+of this follows from the arrays' layout (shape, strides, dtype, device, and address alignment), so a `Plan` is stored
+under that key: the next such call allocates its results, passes addresses, and launches. What else a launch relies on,
+it checks itself: on a GPU that nothing overlaps a written array, the stream, and whether a graph records it. On a CPU a
+call that writes to the caller's arrays takes the full path every time.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
 
 KEPT_PLANS = 4096
-"""Of one operation; with more different calls in turn it starts afresh."""
+"""The most plans of one operation; one more clears them all."""
 NOT_MADE = object()
+"""The result of a plan that could not be replayed; None is a valid result of an operation."""
 
 
 class KernelLaunch(NamedTuple):
-    """A kernel and what it is given."""
+    """A kernel and its arguments."""
 
     kernel: WaveKernel
     arrays: Mapping[str, Array]
-    """In the kernel's order: views of what the operation is given, or gives back, by the names of that."""
+    """In the kernel's order: views of the operation's arguments and results, under the names of these."""
     numbers: tuple[Any, ...] = ()
     order: tuple[int, ...] | None = None
-    """Which of the arrays, and of the numbers behind them, each of the kernel's arguments is; None: as they stand."""
+    """For each kernel argument its index among the arrays followed by the numbers; None: in that order."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -44,12 +45,12 @@ class KernelLaunch(NamedTuple):
 
 
 def given_only(**arrays: Array | None) -> dict[str, Array]:
-    """Without those that are None."""
+    """Return the arrays that are not None."""
     return {name: array for name, array in arrays.items() if array is not None}
 
 
 class CallWork(NamedTuple):
-    """What a call comes to."""
+    """The results of a call of an operation, and the launches that compute them."""
 
     results: Mapping[str, Array]
     """By name; new ones, or one that the call was given."""
@@ -58,9 +59,9 @@ class CallWork(NamedTuple):
     more: tuple[KernelLaunch, ...] = ()
     """Launches that follow it, in this order."""
     scratch: Mapping[str, Array] = MappingProxyType({})
-    """Arrays by name that launches hand to later ones and the caller never sees; each call has its own."""
+    """Arrays by name that one launch writes for a later one, allocated for each call."""
     after: Callable[[], None] | None = None
-    """What is left to be done then, if anything."""
+    """Work after the launches, such as a copy into `out`."""
 
     @property
     def launches(self) -> tuple[KernelLaunch, ...]:
@@ -75,26 +76,26 @@ class CallWork(NamedTuple):
 
 
 class PlannedLaunch(NamedTuple):
-    """One launch of a plan, for other arrays that lie as those of the call that it was made of."""
+    """One replayed launch of a plan, for arrays with the layout of the first call's."""
 
     picked: Callable[[tuple[Array, ...]], tuple[Array, ...]]
-    """Of what is given and what is new, whatever the kernel takes."""
+    """Picks the kernel's arrays from the arguments followed by the allocated arrays."""
     call: ReplayedCall
     words: Callable[[Sequence[Any]], tuple[int, ...]]
-    """Of numbers that the kernel takes."""
+    """Converts scalar arguments to the words that a launch passes."""
 
 
 class Plan(NamedTuple):
-    """What is done again with other arrays."""
+    """The allocations and launches of a call, replayed with other arrays."""
 
     allocations: Sequence[Callable[[], Array]]
-    """Of results and scratch arrays that are new."""
+    """One function for each result and scratch array that a call allocates."""
     launches: tuple[PlannedLaunch, ...]
     results: Callable[[tuple[Array, ...]], Any]
-    """Of what is given and what is new, what is given back: one array, or several."""
+    """Picks the results, one array or several, from the arguments followed by the allocated arrays."""
 
     def __call__(self, arrays: tuple[Array, ...], numbers: Sequence[Any] = ()) -> Any:
-        """The results, with the kernels' own numbers or others; `NOT_MADE` where arrays must be looked at closely."""
+        """Return the results, with the first call's scalar arguments or others; `NOT_MADE`: take the full path."""
         every = (*arrays, *[allocate() for allocate in self.allocations])
         for picked, call, words in self.launches:
             said = call(picked(every), words(numbers)) if numbers else call(picked(every))
@@ -104,12 +105,12 @@ class Plan(NamedTuple):
 
     @staticmethod
     def of(lib: ArrayLibrary, given: Mapping[str, Array], work: CallWork) -> Plan | None:
-        """Of work that has been done; None where it cannot be done again so."""
+        """Return the plan of work that has run; None where it cannot be replayed."""
         if work.launch is None or work.after is not None:
             return None
         new = [*(name for name in work.results if given.get(name) is None), *work.scratch]
         sources = {**given, **work.results, **work.scratch}
-        at = {name: i for i, name in enumerate((*given, *new))}  # what is new stands behind, under a name given or not
+        at = {name: i for i, name in enumerate((*given, *new))}  # a new array replaces a None of the same name
         launches = [_planned(lib, launch, sources, new, at) for launch in work.launches]
         if None in launches:
             return None
@@ -121,9 +122,9 @@ class Plan(NamedTuple):
 def _planned(
     lib: ArrayLibrary, launch: KernelLaunch, sources: Mapping[str, Array], new: Sequence[str], at: Mapping[str, int]
 ) -> PlannedLaunch | None:
-    """A launch that has been made, for arrays at these places; None where it cannot be made again so."""
+    """Return a past launch as a replayed one, with its arrays at these indices; None where it cannot be replayed."""
     if any(lib.address(view) != lib.address(sources[name]) for name, view in launch.arrays.items()):
-        return None  # a copy was made
+        return None  # a view is a copy, whose address the replayed launch would not know
     fresh = [i for i, name in enumerate(launch.arrays) if name in new]
     call = launch.kernel.replay(launch.arguments, fresh)
     picked = picked_of([at[name] for name in launch.arrays])
@@ -131,34 +132,34 @@ def _planned(
 
 
 def _nothing(every: tuple[Array, ...]) -> None:
-    """What an operation gives back that changes its arrays in place."""
+    """Return None: the result of an operation that changes its arrays in place."""
 
 
 class Operated:
-    """The calls of one operation."""
+    """An operation with the plans of its past calls."""
 
     def __init__(self, caller: str, names: Sequence[str], work: Callable[..., CallWork], numbers: int = 0) -> None:
-        """`work(lib, *arrays, *said)` is what a call comes to, whose arrays have these names; `weight?` may be None.
+        """`work(lib, *arrays, *said)` describes a call with arrays of these names; `weight?` may be None.
 
-        The first of what is said are so many numbers: all that the kernel takes, which do nothing else.
+        The first `numbers` of `said` are the kernel's scalar arguments and decide nothing else.
         """
         self.arguments = ArrayArguments(caller, names)
         self.names, self.work, self.numbers = self.arguments.names, work, numbers
         self.kept: dict[Any, Plan] = {}
 
     def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
-        """The results of a call: arrays, None for those that are not given, and whatever else it says."""
+        """Return the results of a call with these arrays, of which some may be None, and further arguments `said`."""
         return self.known(lib, lib.layout(arrays), arrays, said)
 
     def known(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
-        """The same where it has been asked how the arrays lie."""
+        """Return the results of a call whose layout key is known."""
         count = self.numbers
         plan = self.kept.get((layout, said[count:]))
         found = NOT_MADE if plan is None else plan(arrays, said[:count])
         return self._closely(lib, layout, arrays, said) if found is NOT_MADE else found
 
     def _closely(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
-        """Whatever comes; what can be kept is kept."""
+        """Run a call on the full path, and store its plan where it has one."""
         self.arguments.want_all(arrays)
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)
@@ -172,6 +173,6 @@ class Operated:
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
     def _own(self, name: str, arrays: tuple[Array | None, ...], found: Array) -> Array:
-        """What the caller gave for a result is given back as it was."""
+        """Return the caller's own object for a result, where one was given."""
         given = arrays[self.names.index(name)] if name in self.names else None
         return found if given is None else given

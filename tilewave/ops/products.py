@@ -1,7 +1,7 @@
-"""Products of matrices in any layout, batched and broadcast as `torch.matmul` does it, and linear layers.
+"""Matrix products in any layout, batched and broadcast like `torch.matmul`, and linear layers.
 
-Whatever a call brings becomes two matrices, or two stacks of matrices, and a kernel is taken for how they lie: along
-rows or along columns. Nothing is copied where views suffice.
+Each call becomes a product of two matrices, or of two stacks of matrices, by a kernel for their layouts: row-major or
+column-major. Nothing is copied where views suffice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewave.ops.results import prepared, written
 
 
 def result_dtype(dtype: DType) -> DType:
-    """Of a product, where nobody says: bytes are too small for their sums."""
+    """Return the default dtype of a product: sums of one-byte operands need a wider one."""
     if dtype == I8:
         return I32
     return F32 if dtype.bytes == 1 else dtype
@@ -37,7 +37,7 @@ def result_dtype(dtype: DType) -> DType:
 
 @dataclass(frozen=True)
 class Operands:
-    """Two stacks of matrices and where their products go, all with the same batches."""
+    """Two stacks of matrices and the stack for their products, all with the same batch axes."""
 
     a: Array
     b: Array
@@ -49,7 +49,7 @@ class Operands:
 
 
 def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array, Array, Shape]:
-    """Both with two axes at least, and their common batches."""
+    """Return both operands with at least two axes, and their common batch shape."""
     if not len(a.shape) or not len(b.shape):
         raise CallError(f"{caller}: {'b' if len(a.shape) else 'a'} is a single number", loc=here(), remedy="write *")
     a = a[None, :] if len(a.shape) == 1 else a
@@ -67,12 +67,12 @@ def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array
 
 
 def product_shape(a: Shape, b: Shape, batch: Shape) -> Shape:
-    """Of what `matmul` gives: an operand of one axis leaves none behind."""
+    """Return the shape of `matmul`'s result: an operand of one axis adds none."""
     return (*batch, *((a[-2],) if len(a) > 1 else ()), *((b[-1],) if len(b) > 1 else ()))
 
 
 def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> Operands:
-    """As few batches as views allow: none where all rows of a meet the same b, one where all lie evenly."""
+    """Collapse batch axes by views: all of them where b has none, else into one where strides are even."""
     if len(b.shape) == 2 and all(folds(lib, x) for x in (a, c)):
         return Operands(folded(a), b, folded(c))
     a, b = (lib.broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b))
@@ -82,13 +82,13 @@ def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> 
 
 
 def _by_columns(lib: ArrayLibrary, x: Array) -> bool:
-    """Whether the columns of a matrix lie in memory as others' rows do."""
+    """Return whether a matrix is column-major."""
     *_, down, across = lib.steps(x)
     return bool(across != 1 and down == 1 and x.shape[-1] != 1)
 
 
 def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[Array, tuple[Symbol, Symbol]]:
-    """The matrix as memory has it, and what its axes are."""
+    """Return the matrix in its memory order, and the symbols of its axes."""
     return (x.swapaxes(-1, -2), (columns, rows)) if _by_columns(lib, x) else (x, (rows, columns))
 
 
@@ -109,17 +109,17 @@ def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Di
 
 
 matmul = Operated("matmul", ("a", "b", "out?"), _matmul)
-"""The product of a and b, in `out` or in a new array; what products may do with digits is said."""
+"""The product of a and b, in `out` or in a new array; a further argument is the precision of operands."""
 
 
 def _as_matrices(c: Array, a: Array, b: Array) -> Array:
-    """A result with the axes that single vectors leave out."""
+    """Return a view of a result with the axes that operands of one axis leave out."""
     c = c[..., None] if len(b.shape) == 1 else c
     return c[..., None, :] if len(a.shape) == 1 else c
 
 
 def _of_copies(lib: ArrayLibrary, found: Array, to: Operands, digits: Digits) -> CallWork:
-    """More batches than a grid has axes: one stack of copies."""
+    """Return the product of copies with one batch axis, where the batch has more axes than a grid."""
     c, after = written(lib, to.c, 2)
     of_copies = Operands(folded(to.a, 2), folded(to.b, 2), c)
     return CallWork({"out": found}, _launch(lib, of_copies, digits, ("a", "b")), after=after)
@@ -133,7 +133,7 @@ def _launch(
     activation: str | None = None,
     **beside: Array | None,
 ) -> KernelLaunch:
-    """The kernel for operands of these names and what stands beside them, and its arrays in order."""
+    """Return the launch for operands of these names, with a bias, a residual or sums where given."""
     a, a_axes = _laid(lib, to.a, M, K)
     b, b_axes = _laid(lib, to.b, K, N)
     dtype, out = lib.dtype("matmul", "a", a), lib.dtype("matmul", "out", to.c)
@@ -190,21 +190,21 @@ def _linear(
 
 
 linear = Operated("linear", ("x", "weight", "bias?", "residual?", "out?"), _linear)
-"""activation(x · weightᵀ + bias) + residual; the activation is said, whether what it gets is given back as well, and
-what products may do with digits."""
+"""activation(x · weightᵀ + bias) + residual; further arguments are the activation, whether its input is returned as
+well, and the precision of operands."""
 
 
 def linear_kernel(
     lib: ArrayLibrary, x: Array, weight: Array, bias: Array | None, activation: str | None, residual: Array | None
 ) -> WaveKernel:
-    """The kernel of such a layer."""
+    """Return the kernel of a linear layer."""
     found = _layer_result(lib, x, weight, bias, activation, residual, None)
     added = None if residual is None else _residual(lib, residual, found)
     return _layer(lib, x, weight, bias, activation, added, lib.digits(), folded(found)).kernel
 
 
 def _residual(lib: ArrayLibrary, residual: Array, out: Array) -> Array:
-    """What is added to the rows of a result."""
+    """Return the residual as rows of the result's shape."""
     return folded(broadcast("linear", lib, "residual", residual, tuple(out.shape)))
 
 
@@ -219,7 +219,7 @@ def _layer(
     out: Array,
     sums: Array | None = None,
 ) -> KernelLaunch:
-    """The launch of a layer that writes the rows `out`."""
+    """Return the launch of a layer that writes the rows `out`."""
     to = Operands(folded(x), weight.swapaxes(0, 1), out)
     kept = None if sums is None else folded(sums)
     return _launch(lib, to, digits, ("x", "weight"), activation, bias=bias, residual=added, sums=kept)
@@ -234,7 +234,7 @@ def _layer_result(
     residual: Array | None,
     out: Array | None,
 ) -> Array:
-    """Where the result goes; everything has been looked at."""
+    """Return the array for the result, after all checks of the arguments."""
     if activation is not None:
         activation_named("linear", activation)
     if len(weight.shape) != 2 or not len(x.shape) or x.shape[-1] != weight.shape[1]:
@@ -264,7 +264,7 @@ def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation
 
 
 activation_backward = Operated("activation_backward", ("sums", "grad"), _activation_backward)
-"""The gradient of what an activation got: its slope there, times that of what it gave; the activation is said."""
+"""The gradient of an activation's input: its slope times the gradient of its output; an argument names it."""
 
 
 def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> CallWork:
@@ -276,4 +276,4 @@ def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> CallWork:
 
 
 column_sums = Operated("column_sums", ("x",), _column_sums)
-"""The sums along all axes but the last; their dtype is said."""
+"""The sums along all axes but the last; a further argument is their dtype."""

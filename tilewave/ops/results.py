@@ -2,8 +2,8 @@
 
 An `out` is written in place, whatever its strides, or refused before anything runs. It has the result's shape, is on
 the device of the inputs, and can be written: it is not read-only, no two of its elements share an address, and none
-overlaps an input. A float result goes into floats, an integer one into integers or floats. Where a kernel cannot view
-it as it writes (axes that cannot be walked as one), the kernel writes a temporary array, which is copied into `out`.
+overlaps an input. A float result goes into floats, an integer one into integers or floats. Where the kernel's view of
+it does not exist (axes that do not collapse into one), the kernel writes a temporary array, which is copied into `out`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ INSTEAD = "pass an out of the result's shape and dtype, or none: it is allocated
 def prepared(
     caller: str, lib: ArrayLibrary, out: Array | None, shape: Shape, dtype: DType, inputs: Mapping[str, Array | None]
 ) -> Array:
-    """The array for a result: `out`, which is refused where it cannot be written in place, or a new one.
+    """Return the array for a result: `out`, which is refused where it cannot be written in place, or a new one.
 
-    The result is on the device of the first of the inputs, which are looked at as well.
+    The result is on the device of the first of the inputs, which are checked as well.
     """
     given = {name: array for name, array in inputs.items() if array is not None}
     like = next(iter(given.values()))
@@ -42,7 +42,7 @@ def prepared(
 
 
 def want_shape(caller: str, out: Array, shape: Sequence[int]) -> None:
-    """Raise an error where an `out` has not the shape of the result."""
+    """Raise an error where an `out` does not have the shape of the result."""
     if tuple(out.shape) != tuple(shape):
         what = f"{caller}: out is {spelled(out.shape)}, but the result is {spelled(shape)}"
         remedy = f"pass an out of shape {tuple(shape)}, or none: it is allocated then"
@@ -50,7 +50,7 @@ def want_shape(caller: str, out: Array, shape: Sequence[int]) -> None:
 
 
 def want_apart(caller: str, lib: ArrayLibrary, out: Array, inputs: Mapping[str, Array]) -> None:
-    """Raise an error where an `out` cannot be written: elsewhere, read-only, over itself, or over an input."""
+    """Raise an error where an `out` is on another device, read-only, or overlaps itself or an input."""
     arrays = {**inputs, "out": out}
     parameters = [
         Parameter(name, tuple(array.shape), _dtype(caller, lib, name, array), name == "out")
@@ -64,7 +64,7 @@ def want_apart(caller: str, lib: ArrayLibrary, out: Array, inputs: Mapping[str, 
 
 
 def _dtype(caller: str, lib: ArrayLibrary, name: str, array: Array) -> DType:
-    """The dtype of an array of a call; casting an `out`, as other arrays, would not help where no kernel takes it."""
+    """Return the dtype of a call's array; for an `out` that no kernel takes, the error advises no cast."""
     try:
         return lib.dtype(caller, name, array)
     except CallError as error:
@@ -72,14 +72,14 @@ def _dtype(caller: str, lib: ArrayLibrary, name: str, array: Array) -> DType:
 
 
 class WrittenResult(NamedTuple):
-    """What a kernel writes for a result, and what is left to be done then, if anything."""
+    """The array that a kernel writes for a result, and the work after it, if any."""
 
     array: Array
     after: Callable[[], None] | None = None
 
 
 def written(lib: ArrayLibrary, found: Array, kept: int = 1) -> WrittenResult:
-    """A result with all axes but the last `kept` as one: a view, or a temporary array that is copied back."""
+    """Return a result with all axes but the last `kept` as one: a view, or a temporary array that is copied back."""
     if folds(lib, found, kept):
         return WrittenResult(folded(found, kept))
     temporary = lib.empty(tuple(found.shape), lib.dtype("out", "out", found), found)

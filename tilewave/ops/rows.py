@@ -46,7 +46,7 @@ def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | No
 
 
 rms_norm = Operated("rms_norm", ("x", "weight?", "out?"), _rms_norm)
-"""x / sqrt(mean of x² + eps) · weight along the last axis; eps is said."""
+"""x / sqrt(mean of x² + eps) · weight along the last axis; a further argument is eps."""
 
 
 def _add_rms_norm(
@@ -69,7 +69,7 @@ def _add_rms_norm(
 
 
 add_rms_norm = Operated("rms_norm", ("x", "residual", "weight?", "out?"), _add_rms_norm)
-"""The norm of x + residual, in `out` or in a new array, and that sum, which is always new; eps is said."""
+"""The norm of x + residual, in `out` or in a new array, and that sum, which is always new; an argument is eps."""
 
 
 def _layer_norm(
@@ -86,11 +86,11 @@ def _layer_norm(
 
 
 layer_norm = Operated("layer_norm", ("x", "weight?", "bias?", "out?"), _layer_norm)
-"""(x - mean) / sqrt(variance + eps) · weight + bias along the last axis; eps is said."""
+"""(x - mean) / sqrt(variance + eps) · weight + bias along the last axis; a further argument is eps."""
 
 
 def _like(caller: str, lib: ArrayLibrary, out: Array | None, x: Array, **beside: Array | None) -> Array:
-    """The array for a result that has x's shape and dtype."""
+    """Return the array for a result that has x's shape and dtype."""
     want_rows(caller, x)
     return prepared(caller, lib, out, tuple(x.shape), lib.dtype(caller, "x", x), {"x": x, **beside})
 
@@ -122,7 +122,7 @@ def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> CallWork:
 
 
 softmax_backward = Operated("softmax_backward", ("y", "grad"), _softmax_backward)
-"""The gradient of what softmax got, of what it gave and the gradient of that."""
+"""The gradient of softmax's input, from its output and the gradient of that."""
 
 
 def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
@@ -137,7 +137,7 @@ def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array |
 
 
 rms_norm_backward = Operated("rms_norm_backward", ("x", "grad", "weight?"), _rms_norm_backward)
-"""The gradient of x, and the scale of each row; eps is said."""
+"""The gradient of x, and the scale of each row; a further argument is eps."""
 
 
 def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> CallWork:
@@ -150,7 +150,7 @@ def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, we
 
 
 rms_norm_weights = Operated("rms_norm_weights", ("x", "grad", "scale", "weight"), _rms_norm_weights)
-"""The gradient of the weights, of the scales that the backward pass left."""
+"""The gradient of the weights, from the row scales of the backward pass."""
 
 
 def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
@@ -166,7 +166,7 @@ def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array
 
 
 layer_norm_backward = Operated("layer_norm_backward", ("x", "grad", "weight?"), _layer_norm_backward)
-"""The gradient of x, and the mean and scale of each row; eps is said."""
+"""The gradient of x, and the mean and scale of each row; a further argument is eps."""
 
 
 def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array) -> CallWork:
@@ -185,7 +185,7 @@ layer_norm_weights = Operated("layer_norm_weights", ("x", "grad", "mean", "scale
 
 
 def norm_dtype(lib: ArrayLibrary, *arrays: Array | None) -> DType:
-    """What a norm is computed in."""
+    """Return the dtype that a norm is computed in."""
     given = [array for array in arrays if array is not None]
     return arithmetic_of("norm", **{f"array {i}": lib.dtype("norm", "x", a) for i, a in enumerate(given)})
 
@@ -195,5 +195,5 @@ def _dtypes(caller: str, lib: ArrayLibrary, *arrays: Array) -> list[DType]:
 
 
 def _rows(caller: str, lib: ArrayLibrary, x: Array) -> Rows:
-    """How the rows of a backward pass are taken, which has two arrays of them."""
+    """Return the tiling of rows for a backward pass, which reads two arrays of them."""
     return rows_for(target_of(caller, lib.device(x)), 2 * x.shape[-1], lib.dtype(caller, "x", x))

@@ -1,4 +1,4 @@
-"""Where the arrays of a call are, and how they lie: formulas that do not care whether numbers are known or recorded."""
+"""Addresses and layouts of a call's arrays, as formulas that accept plain numbers and recorded ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewave.ir.host_program import Number, chosen, grain, rank
 from tilewave.runtime.arrays import ArrayView, Parameter, Shape
 
 ArrayLayout = tuple[int, ...]
-"""What is the same of all arrays that lie alike, wherever they are and however long."""
+"""The layout key: equal for arrays with the same layout, whatever their addresses and lengths."""
 
 
 ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
@@ -24,7 +24,7 @@ def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
 
 
 def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
-    """Arrays of the same dtypes and devices as others, elsewhere."""
+    """Return views at other places, with the dtypes and devices of `like`."""
     return [
         replace(v, pointer=p, shape=tuple(shape), strides=tuple([step * v.dtype.bytes for step in steps]))
         for v, p, shape, steps in zip(like, *places, strict=True)
@@ -32,7 +32,7 @@ def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
 
 
 def words_at(places: ArrayPlaces) -> list[int]:
-    """The same in one list: of each array its address, its lengths, and its steps."""
+    """Return the arrays' places as one list: for each array its address, its lengths, and its strides."""
     found: list[int] = []
     for pointer, shape, strides in zip(*places, strict=True):
         found += (pointer, *shape, *strides)
@@ -40,7 +40,7 @@ def words_at(places: ArrayPlaces) -> list[int]:
 
 
 class PlacedArray(NamedTuple):
-    """An array's address, lengths, and steps in elements: numbers, or recorded ones."""
+    """An array's address, lengths, and strides in elements: plain numbers, or recorded ones."""
 
     pointer: Number
     lengths: Sequence[Number]
@@ -48,7 +48,7 @@ class PlacedArray(NamedTuple):
 
 
 def placed_arrays(words: Sequence[Number], ranks: Sequence[int]) -> list[PlacedArray]:
-    """What `words_at` has in one list."""
+    """Return the arrays whose places `words_at` put into one list."""
     found, at = [], 0
     for axes in ranks:
         lengths, steps = words[at + 1 : at + 1 + axes], words[at + 1 + axes : at + 1 + 2 * axes]
@@ -62,10 +62,10 @@ def placed(places: ArrayPlaces) -> list[PlacedArray]:
 
 
 def layout_of(arrays: Sequence[PlacedArray]) -> list[Number]:
-    """How arrays lie.
+    """Return the layout key of arrays.
 
-    Of addresses, steps and the lengths of rows, the power of two that divides them is left; of all lengths and steps,
-    what is 0, 1, negative or very far.
+    It holds the largest power of two that divides each address, stride and row length, and for every length and stride
+    whether it is 0, 1, negative or very large.
     """
     found: list[Number] = []
     for pointer, lengths, steps in arrays:
@@ -75,7 +75,7 @@ def layout_of(arrays: Sequence[PlacedArray]) -> list[Number]:
 
 
 ArrayKinds = tuple[tuple[int, bool], ...]
-"""Of each array how many bytes an element has, and whether it is written."""
+"""For each array, the bytes of an element and whether the kernel writes it."""
 
 
 def kinds_of(parameters: Sequence[Parameter]) -> ArrayKinds:
@@ -83,8 +83,8 @@ def kinds_of(parameters: Sequence[Parameter]) -> ArrayKinds:
 
 
 def apart(arrays: Sequence[PlacedArray], kinds: ArrayKinds) -> Iterator[Number]:
-    """What must hold for no element of an array that is written to be where another may be; where it does not, they
-    must be looked at closely."""
+    """Yield conditions under which no element of a written array overlaps another element; where one is false, arrays
+    need the full check."""
     ends = [_end(array, item) for array, (item, _) in zip(arrays, kinds, strict=True)]
     for i, (array, (_, is_written)) in enumerate(zip(arrays, kinds, strict=True)):
         if is_written:
@@ -94,7 +94,7 @@ def apart(arrays: Sequence[PlacedArray], kinds: ArrayKinds) -> Iterator[Number]:
 
 
 def _end(array: PlacedArray, item_bytes: int) -> Number:
-    """Behind its last element, if it has any, and steps go forward."""
+    """Return the address after the array's last element; valid for an array with elements and positive strides."""
     last: Number = 1
     for length, step in zip(array.lengths, array.steps, strict=True):
         last = last + (length - 1) * step
@@ -102,7 +102,7 @@ def _end(array: PlacedArray, item_bytes: int) -> Number:
 
 
 def _nested(array: PlacedArray) -> Iterator[Number]:
-    """What holds where the rows of an array surely lie one behind the other."""
+    """Yield conditions that together guarantee that no two elements of the array share an address."""
     axes = [*zip(array.lengths, array.steps, strict=True)]
     for i, (length, step) in enumerate(axes):
         yield (length <= 1) | (step >= 1)
@@ -111,8 +111,8 @@ def _nested(array: PlacedArray) -> Iterator[Number]:
 
 
 def there_at_least(arrays: Sequence[PlacedArray]) -> list[Number]:
-    """Addresses for lanes: those that must not touch an element look at their array's first one, and an empty array
-    has none, so it gets another's."""
+    """Return addresses that lanes may always read: masked lanes read their array's first element, and an empty array
+    has none, so it gets the address of another."""
     there: Number = 0
     for array in reversed(arrays):
         there = chosen(array.pointer == 0, there, array.pointer)

@@ -1,7 +1,7 @@
-"""Whatever a user passes as an array, as one record: where it lies, how, and who keeps it alive.
+"""Every kind of array argument as one record: its address, its layout, and the object that keeps it alive.
 
 `view` takes numpy arrays, anything that speaks DLPack (torch, cupy, jax) and anything with `__cuda_array_interface__`
-(numba), without copying a byte and without importing any of them. `check_call` holds the records against what the
+(numba), without copying a byte and without importing any of them. `check_call` compares the records with what the
 kernel was compiled for; every refusal leaves the arrays untouched.
 """
 
@@ -44,7 +44,7 @@ class ArrayView:
     owner: object = field(repr=False, compare=False)
 
     def numpy(self) -> NDArray:
-        """The same memory as a numpy array, which keeps the owner alive."""
+        """Return a numpy array over this memory, which keeps the owner alive."""
         if self.device != "cpu":
             raise CallError(f"an array on {self.device} is not in numpy's reach", remedy="copy it to the CPU first")
         array = _elements(self).view(self.dtype.numpy)
@@ -53,7 +53,7 @@ class ArrayView:
 
 
 def _elements(v: ArrayView) -> NDArray:
-    """The view's elements as raw bytes; of a GPU's, only the addresses are of use."""
+    """Return the view's elements as raw bytes; for a GPU's memory only their addresses can be used."""
     return placed(v.pointer, v.shape, v.strides, v.dtype.bytes, v)
 
 
@@ -61,7 +61,7 @@ def _elements(v: ArrayView) -> NDArray:
 
 
 def view(array: object, name: str = "view: array") -> ArrayView:
-    """The array's memory; a CallError where it has none that a kernel could use. `name` is what an error calls it."""
+    """Return the array's memory; a CallError, which calls it `name`, where it has none that a kernel could use."""
     try:
         return _view(array)
     except Refused as refused:
@@ -72,7 +72,7 @@ def view(array: object, name: str = "view: array") -> ArrayView:
 
 
 def place_of(array: object) -> tuple[str, tuple[int, ...]]:
-    """The device that an array is on, and its shape; `Refused` where it is none."""
+    """Return an array's device and shape; raise `Refused` for anything else."""
     if type(array) is _ndarray:
         return HOST, array.shape
     on_gpu = place(array)
@@ -83,12 +83,12 @@ def place_of(array: object) -> tuple[str, tuple[int, ...]]:
 
 
 def quick_device(array: object) -> str:
-    """The device of a numpy array, or of a library's array on a GPU; nothing for all that must be looked at closely."""
+    """Return the device of a numpy array, or of a library's array on a GPU; empty where `view` must find it."""
     return HOST if type(array) is _ndarray else device_name(array)
 
 
 def quick_place(arrays: Sequence[object]) -> tuple[Any, ...] | None:
-    """The same for calls with arrays on the same devices; None where they must be looked at closely."""
+    """Return a key that is equal for calls with arrays on equal devices; None where they need the full check."""
     kinds: tuple[Any, ...] = (*map(type, arrays),)
     ask = devices_of(kinds)
     if ask is None:
@@ -98,7 +98,7 @@ def quick_place(arrays: Sequence[object]) -> tuple[Any, ...] | None:
 
 
 def quick_address(arrays: Sequence[object]) -> Callable[[Any], int] | None:
-    """What tells the address of arrays of such classes, all of one library; None where they must be asked closely."""
+    """Return a function that reads an array's address, for arrays of one library; None where `view` must do it."""
     kinds = {*map(type, arrays)}
     return numpy_address if kinds == _ONLY_NUMPY else address_of(frozenset(kinds))
 
@@ -107,7 +107,7 @@ _ONLY_NUMPY: set[Any] = {np.ndarray}
 
 
 def _view(array: object) -> ArrayView:
-    kind = type(array)  # not isinstance, which believes what an object says of its class
+    kind = type(array)  # not isinstance, which trusts an object's `__class__`
     if issubclass(kind, np.ma.MaskedArray):
         raise Refused("is masked, and a kernel would not see the mask", "pass {name}.filled(0), or {name}.data")
     found = _from_numpy(array) if issubclass(kind, _ndarray) else _from_others(array)
@@ -131,7 +131,7 @@ def _from_others(array: object) -> ArrayView:
 
 
 def _from_numpy(array: Any) -> ArrayView:
-    """What numpy's own descriptors say: a derived class may say something else of its shape, strides and flags."""
+    """Return the memory by numpy's own descriptors: a derived class may override shape, strides and flags."""
     held = _dtype_of(array)
     dtype = _KNOWN.get(held)
     if dtype is None:
@@ -149,7 +149,7 @@ def _made(
     device: str,
     readonly: bool,
 ) -> ArrayView:
-    """The same as ArrayView(…), which takes 1.9 µs where this takes 0.7; every call comes by here for every array."""
+    """Return ArrayView(…) in 0.7 µs instead of 1.9; it is made for every array of every call."""
     made = _new(ArrayView)
     fields = made.__dict__
     fields["pointer"] = pointer
@@ -178,13 +178,14 @@ _shape_of, _strides_of, _dtype_of, _flags_of, _ctypes_of = (
 # every extension compiles in. Reading it takes 0.3 µs, asking `ctypes.data` or `__array_interface__` 2 µs.
 _HEADER_BYTES = object.__basicsize__
 _word_at = ctypes.c_size_t.from_address
+# A view whose data pointer is not its base's: a numpy with another struct shows here, and is read the slow way.
 _PROBE = np.zeros((3, 5), np.float32)[1:, ::-1]
 numpy_address = _data_at if _data_at(_PROBE) == _data_asked(_PROBE) else _data_asked
 _new, _ndarray = object.__new__, np.ndarray
 
 
 def _from_interface(interface: dict[str, Any], array: object) -> ArrayView:
-    """`__cuda_array_interface__`, versions 2 and 3: it does not tell which CUDA device, so neither do we."""
+    """Read `__cuda_array_interface__`, versions 2 and 3; the device number stays unknown, as it does not give one."""
     if interface.get("mask") is not None:
         raise Refused("is masked, and a kernel would not see the mask", "pass {name} without its mask")
     try:
@@ -224,18 +225,18 @@ def _numpy_name(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What the kernel was compiled for in one place of its argument list."""
+    """One array parameter of a compiled kernel."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     written: bool
 
-    # What every call asks, worked out once.
+    # Read at every call, so computed once.
 
     @cached_property
     def stored(self) -> DType:
-        """The dtype that arrays spell it with: numpy knows no `index`."""
+        """The dtype of arrays for this parameter: numpy has no `index`."""
         return I64 if self.dtype.name == INDEX.name else DTYPES[self.dtype.name]
 
     @cached_property
@@ -255,7 +256,7 @@ class Parameter:
         return row_major(self.shape, self.item_bytes)
 
     def of_shape(self, shape: tuple[int, ...]) -> Parameter:
-        """The same array of another shape; what does not depend on it is not worked out again."""
+        """Return this parameter with another shape; fields that do not depend on the shape are reused."""
         made, fields = _new(Parameter), self._of_any_shape
         made.__dict__.update(fields)
         made.__dict__["shape"] = shape
@@ -267,7 +268,7 @@ class Parameter:
         return {name: getattr(self, name) for name in names}
 
     def reach(self, strides: tuple[int, ...]) -> tuple[int, int] | None:
-        """The bytes that arrays of these strides lie in, from their address on; None where that must be looked at."""
+        """Return the byte range, relative to the address, of an array with these strides; None: use the full check."""
         step = self.item_bytes
         for size, stride in zip(self.shape[::-1], strides[::-1]):  # noqa: B905 - they are equally many
             if stride != step:
@@ -291,10 +292,10 @@ def check_call(
     loc: Loc,
     device_of: Callable[[int], int] | None = None,
 ) -> tuple[ArrayView, ...]:
-    """The arrays of a call as the kernel may use them, or a CallError that says which one does not fit, and why.
+    """Return the arrays of a call as views that the kernel may use; a CallError says which one does not fit, and why.
 
     `device` is `cpu`, one GPU (`cuda:1`), or any of a kind (`cuda`): then all arrays are on the same one.
-    `device_of` finds the number of the device of an address, for arrays that do not tell.
+    `device_of` returns the device number of an address, for arrays that do not give their device.
     """
     if len(arrays) != len(parameters):
         names = ", ".join(p.name for p in parameters)
@@ -311,15 +312,15 @@ def check_call(
 
 
 def check_host_call(kernel: str, parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[ArrayView, ...]:
-    """The same for arrays in this machine's memory; the author's line is looked for where something is wrong."""
+    """Run `check_call` for arrays in host memory; the author's line is looked up only for an error."""
     try:
         return check_call(kernel, parameters, arrays, "cpu", NOWHERE)
-    except CallError as error:  # looking for it costs more than a small kernel
+    except CallError as error:  # looking up the author's line costs more than a small kernel
         raise error.at(here()) from None
 
 
 class RefusedDevice(Refused):
-    """An array lies on a device of another kind than the kernel runs on."""
+    """An array is on another kind of device than the kernel runs on."""
 
     def __init__(self, what: str, remedy: str, kind: str) -> None:
         super().__init__(what, remedy)
@@ -352,7 +353,7 @@ def _numbered(v: ArrayView, device_of: Callable[[int], int]) -> ArrayView:
 
 
 def device_number(views: Sequence[ArrayView]) -> int:
-    """The number of the GPU that arrays which passed check_call are on; 0 where none of them tells."""
+    """Return the number of the GPU that checked arrays are on; 0 where none of them gives it."""
     for v in views:
         _, _, number = v.device.partition(":")
         if number:
@@ -361,12 +362,12 @@ def device_number(views: Sequence[ArrayView]) -> int:
 
 
 def plain_pointers(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[int, ...] | None:
-    """The addresses of numpy arrays that lie in rows without gaps and may be used as the kernel does; else None.
+    """Return the addresses of contiguous numpy arrays that the kernel may use; else None.
 
-    Arrays for the same parameters at the same addresses pass or fail all further checks alike.
+    For one set of parameters the further checks depend on these addresses alone.
     """
     found = []
-    for p, array in zip(parameters, arrays):  # noqa: B905 - strict costs time, and who comes to None counts
+    for p, array in zip(parameters, arrays):  # noqa: B905 - strict costs time, and the last line counts
         if type(array) is not _ndarray or array.dtype is not p.numpy or array.shape != p.shape:
             return None
         if array.strides != p.row_major or (p.written and not array.flags.writeable):
@@ -376,7 +377,7 @@ def plain_pointers(parameters: Sequence[Parameter], arrays: Sequence[object]) ->
 
 
 def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[ArrayView, ...] | None:
-    """Numpy arrays that pass every check and lie apart from each other; None means: look closer."""
+    """Return views of numpy arrays that pass every check and do not overlap; None: use the full check."""
     views: list[ArrayView] = []
     read: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
@@ -398,7 +399,7 @@ def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[A
 def _quick_guests(
     parameters: Sequence[Parameter], arrays: Sequence[object], device: str
 ) -> tuple[ArrayView, ...] | None:
-    """The same for torch tensors and cupy arrays on a GPU; a guest that refuses is looked at again, by name."""
+    """Return views of torch tensors and cupy arrays on a GPU; None: use the full check, which names a refused array."""
     views: list[ArrayView] = []
     read: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
@@ -424,7 +425,7 @@ def _quick_guests(
 
 
 def _apart(read: list[tuple[int, int]], written: list[tuple[int, int]]) -> bool:
-    """Whether no range that is written touches another."""
+    """Return whether no written range overlaps another."""
     while written:
         low, high = written.pop()
         for other_low, other_high in read + written if written else read:
@@ -446,7 +447,7 @@ def _views(parameters: Sequence[Parameter], arrays: Sequence[object], device: st
 
 
 def _same_device(one: str, other: str) -> bool:
-    """Whether they may be one device: `cuda` is a CUDA device that nobody named."""
+    """Return whether two device names may mean one device: `cuda` is a CUDA device of unknown number."""
     return one == other or (one.partition(":")[0] == other.partition(":")[0] and (":" in one) != (":" in other))
 
 
@@ -454,11 +455,11 @@ def _same_device(one: str, other: str) -> bool:
 
 
 MOST_EXCHANGED = 6
-"""Arrays whose other orders are tried, where they do not fit as they are: 720 of them."""
+"""The most arrays whose other orders are tried where they do not fit as passed: 720 orders."""
 
 
 def _in_another_order(refused: Refused, parameters: Sequence[Parameter], views: Sequence[ArrayView]) -> Refused | None:
-    """The same refusal with the order in which the arrays would fit; nothing where there is none."""
+    """Return the refusal with the order of arguments in which the arrays would fit; None where no order does."""
 
     def fits(order: Sequence[int]) -> bool:
         pairs = ((p, views[i]) for p, i in zip(parameters, order, strict=True))
@@ -537,7 +538,7 @@ def _check_writable(p: Parameter, v: ArrayView, array: object, device: str) -> N
 
 
 def _check_overlaps(parameters: Sequence[Parameter], views: Sequence[ArrayView], arrays: Sequence[object]) -> None:
-    """No element of a written array may lie where another element lies, its own or another array's."""
+    """Refuse a written array with an element at the address of another element, of the same or of another array."""
     for i, p in enumerate(parameters):
         if p.written:
             _check_repeats(p, views[i], arrays[i])

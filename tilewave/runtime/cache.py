@@ -1,8 +1,8 @@
 """Compiled code on disk, so that the second process need not compile.
 
-The cache is an optimisation and nothing more: whatever goes wrong with it, `get` answers None and `put` does nothing,
-with one `CacheUnavailable` warning. It holds machine code that will be run, so it trusts nothing: a directory that
-others can write to is refused, and so is an entry that another user wrote or that its own checksum denies.
+The cache is an optimisation and nothing more: whatever goes wrong with it, `get` returns None and `put` does nothing,
+with one `CacheUnavailable` warning. It has machine code that will be run, so it trusts nothing: a directory that
+others can write to is refused, and so is an entry that another user wrote or that does not match its checksum.
 
 One entry is one file, named by the hash of its key: a header, then the payload. It appears under its name in one step
 (`os.replace`), so readers and writers in any number of processes need no lock. There is no fsync: a file that a crash
@@ -32,7 +32,7 @@ from tilewave.files import NotPlain, TooLong, open_plain, read_all
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 _LONGEST_NUMBER = 18
-"""Digits of a number of bytes that any disk has."""
+"""The most digits of a size in bytes."""
 
 _MAGIC = b"tilewave"
 _VERSION = 1
@@ -42,7 +42,7 @@ _HEADER = struct.Struct("<8sI32sQ32s")
 _ENTRY = ".entry"
 _UNFINISHED = ".unfinished"
 _JOURNAL = "journal"
-"""One byte for every `_JOURNAL_UNIT_BYTES` written since the last sweep, by whichever process."""
+"""One byte for every `_JOURNAL_UNIT_BYTES` that any process wrote since the last sweep."""
 
 _JOURNAL_UNIT_BYTES = 1 << 12
 _SWEEPS_PER_LIMIT = 16
@@ -50,16 +50,16 @@ _STALE_SECONDS = 600.0
 """An unfinished file this old has lost its writer: writing one takes milliseconds."""
 
 _USED_SECONDS = 60.0
-"""How exactly the time of last use is kept; marking every use would write to the disk at every call."""
+"""The resolution of the time of last use; marking every use would write to the disk at every call."""
 
 
 class CacheUnavailable(UserWarning):
-    """The compile cache cannot be used; everything works without it, but every process compiles anew."""
+    """The compile cache cannot be used; everything works without it, but every process compiles again."""
 
 
 @cache
 def sources() -> str:
-    """Which state of tilewave's own files this is, so that nothing made by another is taken for it."""
+    """Return a key of tilewave's source files, so that results of another version are not used."""
     states = ((path, os.stat(path)) for path in sorted(_python_files(Path(__file__).parents[1])))
     return key_of(*(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states))
 
@@ -70,12 +70,12 @@ def _python_files(directory: Path) -> Iterator[str]:
 
 
 def compile_key(*parts: str) -> str:
-    """The key of what this tilewave and this LLVM make of the parts."""
+    """Return the key of what this tilewave and this LLVM compile from the parts."""
     return key_of(__version__, sources(), llvmlite.__version__, *parts)
 
 
 def key_of(*parts: str | bytes) -> str:
-    """One key for all the parts; other parts, or the same ones cut elsewhere, have another."""
+    """Return one key for all the parts; other parts, or the same text divided otherwise, have another."""
     digest = hashlib.sha256()
     for part in parts:
         data = _bytes(part) if isinstance(part, str) else part
@@ -84,16 +84,16 @@ def key_of(*parts: str | bytes) -> str:
 
 
 class Cache:
-    """Payloads by key, in a directory; the least recently used go when they are more than `limit_bytes` in all."""
+    """Payloads by key, in a directory; the least recently used are removed when they exceed `limit_bytes` in all."""
 
     def __init__(self, directory: Path | None, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        """A cache without a directory is switched off: it holds nothing and says nothing."""
+        """A cache without a directory is switched off: it stores nothing and never warns."""
         self.directory = directory
         self.limit_bytes = limit_bytes
         self._warned = False
 
     def get(self, key: str) -> bytes | None:
-        """What was put under the key, byte for byte, or None."""
+        """Return the payload that was put under the key, or None."""
         if self.directory is None:
             return None
         digest = hashlib.sha256(_bytes(key)).digest()
@@ -111,13 +111,13 @@ class Cache:
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep the payload for `get`, here and in other processes, where the disk allows."""
+        """Store the payload for `get` in this and other processes, where the disk allows."""
         if self.directory is None or _HEADER.size + len(payload) > self.limit_bytes:
             return
         digest = hashlib.sha256(_bytes(key)).digest()
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            # The journal comes first, so that what killed writers leave behind is counted, and swept up.
+            # The journal is written first, so that files left by killed writers are counted and swept.
             journal_bytes = self._journal(_HEADER.size + len(payload))
             _write(_entry(self.directory, digest), digest, payload)
             if journal_bytes > self.limit_bytes // _SWEEPS_PER_LIMIT:
@@ -126,7 +126,7 @@ class Cache:
             self._warn(error)
 
     def _journal(self, added_bytes: int) -> int:
-        """Note that so much is written; how much all processes have since the last sweep."""
+        """Record that `added_bytes` are written, and return what all processes wrote since the last sweep."""
         assert self.directory is not None
         units = -(-added_bytes // _JOURNAL_UNIT_BYTES)
         file = _open_journal(self.directory)
@@ -137,10 +137,10 @@ class Cache:
             os.close(file)
 
     def _sweep(self, directory: Path) -> None:
-        """Remove what lost its writer, and the least recently used entries, until the next sweep's share is free."""
+        """Remove files of dead writers, then the least recently used entries down to a share of the limit."""
         journal = _open_journal(directory)
         try:
-            os.ftruncate(journal, 0)  # first: no other process need sweep now
+            os.ftruncate(journal, 0)  # first, so that no other process sweeps at the same time
         finally:
             os.close(journal)
         files = list(_files(directory))
@@ -176,12 +176,12 @@ def _entry(directory: Path, digest: bytes) -> str:
 
 
 def _open_journal(directory: Path) -> int:
-    """To be written at its end; neither a link nor a pipe that somebody planted under its name."""
+    """Open the journal for appending; a link or a pipe planted under its name is refused."""
     return open_plain(directory / _JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
 def _read(path: str, digest: bytes, limit_bytes: int) -> bytes | None:
-    """The payload of an entry; None where anything about it is not as `_write` left it."""
+    """Return the payload of an entry; None where anything differs from what `_write` wrote."""
     try:
         file = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)  # a planted link is not followed
     except NotPlain:
@@ -197,10 +197,10 @@ def _read(path: str, digest: bytes, limit_bytes: int) -> bytes | None:
         data = read_all(file, limit_bytes)
         payload = _checked(data, digest)
         if payload is not None and time.time() - about.st_mtime > _USED_SECONDS:
-            with suppress(OSError):  # a disk that can only be read is a good cache still
+            with suppress(OSError):  # a read-only disk is still a good cache
                 os.utime(file)
         return payload
-    except TooLong:  # it has grown since
+    except TooLong:  # it has grown since `fstat`
         return None
     finally:
         os.close(file)
@@ -216,7 +216,7 @@ def _header(digest: bytes, payload: bytes) -> bytes:
 
 
 def _write(path: str, digest: bytes, payload: bytes) -> None:
-    """The whole entry under its name, or nothing."""
+    """Write the whole entry under its name, or nothing."""
     unfinished = f"{path}.{os.urandom(8).hex()}{_UNFINISHED}"
     file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -234,7 +234,7 @@ def _write(path: str, digest: bytes, payload: bytes) -> None:
 
 
 def _unlink(path: str) -> None:
-    with suppress(OSError):  # another process was faster, or the disk can only be read
+    with suppress(OSError):  # another process was faster, or the disk is read-only
         os.unlink(path)
 
 
@@ -243,7 +243,7 @@ class _File:
     path: str
     bytes: int
     used: float
-    """When it was last used, in seconds since 1970."""
+    """The time of last use, in seconds since 1970."""
 
 
 def _files(directory: Path) -> Iterator[_File]:
@@ -255,7 +255,7 @@ def _files(directory: Path) -> Iterator[_File]:
 
 
 def held_bytes(directory: Path) -> int:
-    """What a cache's files take together."""
+    """Return the total size of a cache's files."""
     return sum(file.bytes for file in _files(directory))
 
 
@@ -265,12 +265,12 @@ _ELSEWHERE = "Set TILEWAVE_CACHE_DIR to a directory of your own, or to off"
 
 
 def default_cache() -> Cache:
-    """The cache that the environment asks for."""
+    """Return the cache that the environment variables describe."""
     return Cache(default_directory(), default_limit_bytes())
 
 
 def default_limit_bytes() -> int:
-    """TILEWAVE_CACHE_BYTES, or 1 GiB."""
+    """Return TILEWAVE_CACHE_BYTES, or 1 GiB."""
     wanted = os.environ.get("TILEWAVE_CACHE_BYTES", str(DEFAULT_LIMIT_BYTES))
     if not (wanted.isascii() and wanted.isdigit() and len(wanted) <= _LONGEST_NUMBER):
         raise TilewaveError(
@@ -281,7 +281,7 @@ def default_limit_bytes() -> int:
 
 
 def default_directory() -> Path | None:
-    """TILEWAVE_CACHE_DIR, $XDG_CACHE_HOME/tilewave or ~/.cache/tilewave, made if need be; None where it is off.
+    """Return TILEWAVE_CACHE_DIR, $XDG_CACHE_HOME/tilewave or ~/.cache/tilewave, made if need be; None where it is off.
 
     A directory that others could fill with their code is an error where TILEWAVE_CACHE_DIR names it, and off otherwise.
     """
@@ -294,7 +294,7 @@ def default_directory() -> Path | None:
         fault = _fault(directory)
     except (FileExistsError, NotADirectoryError):
         fault = "is not a directory"
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
         warnings.warn(f"there is no compile cache: {error}. {_ELSEWHERE}", CacheUnavailable, stacklevel=2)
         return None
     if fault is None:
@@ -307,12 +307,12 @@ def default_directory() -> Path | None:
 
 def _users_directory() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # Its specification says that a relative one is to be ignored.
+    # The XDG specification says to ignore a relative path.
     return (base if base.is_absolute() else Path.home() / ".cache") / "tilewave"
 
 
 def _fault(directory: Path) -> str | None:
-    """Why code in this directory cannot be trusted."""
+    """Return why code in this directory cannot be trusted."""
     about = os.stat(directory)
     if about.st_uid != os.geteuid():
         return f"belongs to another user (uid {about.st_uid}), whose code would be run"

@@ -1,4 +1,4 @@
-"""What is seen at once of a call, from where its arrays are: how they lie, its numbers, and that nothing is wrong."""
+"""The class of a call: a program computes its layout key and numbers from the arrays' layouts, and checks them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tilewave.runtime.native.records import CALL, REPLAY, UNKNOWN, NativeRecord,
 
 
 class SeenCall(NamedTuple):
-    """What a call comes to."""
+    """The class of a call, its numbers, and its launch."""
 
     layout: bytes
-    """How its arrays lie: the same for all that one launch serves on a device and a stream."""
+    """The layout key; one launch record serves all calls with this key on one device and stream."""
     class_key: bytes
-    """With the numbers that must be the same for another call to be as right as this one."""
+    """The layout key, followed by the numbers that must be equal for a call to need no further check."""
     numbers: tuple[int, ...]
-    """Of the call, in the order of the kernel's arguments."""
+    """The call's scalar arguments, in the order of the kernel's arguments."""
     workgroups: int
     passed: tuple[int, ...]
-    """The numbers that its launch passes on."""
+    """The numbers that its launch passes to the kernel."""
 
 
 class CallLook:
-    """A program that looks at the arrays of a call; where it is not sure, they must be looked at closely."""
+    """A program that classifies calls by their arrays; calls that it gives up on need the full check."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class CallLook:
         numbers: Sequence[int],
         launched: Sequence[int],
     ) -> None:
-        """The arrays' axes, how many numbers a call gives, and which of the program's numbers are what."""
+        """Take the arrays' ranks, the count of scalar arguments, and the positions of results in the program."""
         self.ranks, self.given = tuple(ranks), given
         self.program, self.memory = program, in_memory(program)
         self.class_key, self.numbers = (*layout, *telling), numbers
         self._layout_bytes, self._launched = 8 * len(layout), launched
 
     def at(self, places: ArrayPlaces, given: Sequence[int]) -> SeenCall | None:
-        """None where it is not sure."""
+        """Return the class of a call; None where the call needs the full check."""
         found = self.words(places, given)
         if found is None or engine().evaluate(self.memory.address, ctypes.addressof(found)):
             return None
@@ -57,7 +57,7 @@ class CallLook:
         return SeenCall(class_key[: self._layout_bytes], class_key, tuple(numbers), launched[0], tuple(launched[1:]))
 
     def words(self, places: ArrayPlaces, given: Sequence[int]) -> Any:
-        """What the program is given, in memory with room for what it computes; None where it cannot be given that."""
+        """Return the program's inputs, in memory with space for what it computes; None where they do not fit."""
         _, shapes, _ = places
         if tuple([len(shape) for shape in shapes]) != self.ranks or len(given) != self.given:
             return None
@@ -68,10 +68,10 @@ class CallLook:
 
 
 class NativeCalls:
-    """The calls of a kernel that machine code makes: it has seen such before."""
+    """The calls of a kernel that machine code makes, because their class has been launched before."""
 
     def __init__(self, look: CallLook, dtypes: Sequence[int], is_capturing: int, reader: NativeRecord | None) -> None:
-        """`dtypes` are as DLPack has them; where `is_capturing` is no address, graphs need no launches of their own."""
+        """`dtypes` are DLPack's words; `is_capturing` is 0 where recorded graphs can share the launches of streams."""
         self._look, self._launches = look, dict[bytes, int]()
         array_words = sum(1 + 2 * rank for rank in look.ranks)
         inputs = [*range(array_words), *look.numbers]
@@ -97,13 +97,13 @@ class NativeCalls:
         )
         self.reader = reader
         self.with_tensors = of_record(engine().call, self._record) if reader else None
-        """Makes a call of tensors that the reader reads, and of numbers; tuples of both."""
+        """Makes a call from a tuple of tensors that the reader can read, and a tuple of numbers."""
 
     def __len__(self) -> int:
         return len(self._launches)
 
     def __call__(self, places: ArrayPlaces, given: Sequence[int], device: int, stream: int) -> int:
-        """Make a call of arrays whose dtypes fit, wherever they are; as the engine has it."""
+        """Make a call of arrays with the right dtypes; return LAUNCHED, UNKNOWN, or the driver's error."""
         found = self._look.words(places, given)
         if found is None:
             return UNKNOWN
@@ -111,10 +111,10 @@ class NativeCalls:
         return made
 
     def replay(self, places: ArrayPlaces, given: Sequence[int], device: int, kept: object) -> Any:
-        """Makes calls of a tuple of tensors that begin where arrays do which lie as these, and of the same numbers or a
-        tuple of others; None where nothing can.
+        """Return a function that replays this call for a tuple of tensors with the same layout, and optionally for a
+        tuple of other scalar arguments; None where machine code cannot.
 
-        `kept` holds the launches, and lives as long.
+        `kept` owns the launches and is kept alive by the function.
         """
         found = self._look.words(places, given)
         if found is None or self.reader is None:
@@ -137,7 +137,7 @@ class NativeCalls:
         return of_record(engine().replay_call, record)
 
     def know(self, seen: SeenCall, device: int, stream: int, launch: NativeRecord) -> None:
-        """From here on it makes all calls that are alike; the launch lives as long as this."""
+        """Let machine code make all further calls of this class; `launch` must live as long as this object."""
         self._launches[seen.class_key + struct.pack("qq", device, stream)] = launch.address
 
     def forget(self) -> None:

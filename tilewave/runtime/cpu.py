@@ -24,31 +24,31 @@ from tilewave.runtime.sizes import KEPT_CALLS
 
 PAGE_BYTES = 4096
 KEPT_BYTES = 1 << 18
-"""Memory up to this stays with a kernel between calls; more is borrowed from all kernels' common store."""
+"""Memory up to this stays with a kernel between calls; more is leased from the scratch of all kernels."""
 
 
 @dataclass(frozen=True)
 class CpuLaunch:
-    """What a call must lay out: how many words the arguments take, and which memory to provide."""
+    """The layout of a call's arguments: how many words they take, and which memory to provide."""
 
     words: int
     packed_slots: tuple[int, ...]
     packed_bytes: tuple[int, ...]
-    """Where all sizes are known."""
+    """The size of each packed operand, where all sizes are static."""
     scratch_slot: int
     scratch_bytes: int
     item_bytes: tuple[int, ...]
-    """Of each array's elements: strides are passed in elements."""
+    """The element size of each array: strides are passed in elements."""
     opening: str = ""
-    """Of a kernel whose sizes are open: its launch and its packed memories, as text."""
+    """For a kernel with dynamic shapes: its launch and its packed memories, as IR text."""
 
 
 @dataclass(frozen=True)
 class CallSizes:
-    """What a launch comes to for the sizes of a call."""
+    """The launch for the sizes of a call."""
 
     numbers: tuple[int, ...]
-    """The kernel's own indices, then what its launch computes."""
+    """The call's numbers, then what its launch computes."""
     packed_bytes: tuple[int, ...]
     workgroups: int
 
@@ -58,14 +58,14 @@ class CallSizes:
 
 
 class Opening:
-    """How the sizes of a call decide what its launch needs; what was found is kept by the sizes."""
+    """Computes a launch from the sizes of a call, for dynamic shapes; results are stored by the sizes."""
 
     def __init__(self, text: str) -> None:
         kernel = parse(text)
         self._launch = HostLaunch(kernel)
         at = {name: place for place, name in enumerate(self._launch.names)}
         self._packed: list[tuple[int, list[int]]] = []
-        """Of each packed memory: the bytes that are known, and which numbers they are multiplied by."""
+        """For each packed memory: its static bytes, and the positions of the numbers that multiply them."""
         for kind in (op.result.type for op in kernel.body.ops if isinstance(op, Prepack)):
             known = prod(n for n in kind.extents if isinstance(n, int)) * kind.dtype.bytes
             self._packed.append((known, [at[n] for n in kind.extents if isinstance(n, str)]))
@@ -75,7 +75,7 @@ class Opening:
         self._kept: dict[tuple[int, ...], CallSizes] = {}
 
     def of(self, numbers: tuple[int, ...]) -> CallSizes:
-        """What the launch needs; no size depends on numbers that are no indices."""
+        """Return the launch for these numbers; it depends on the indices among them alone."""
         indices = numbers if len(self._indices) == self._given else tuple([numbers[i] for i in self._indices])
         found = self._kept.get(indices)
         if found is None:
@@ -85,7 +85,7 @@ class Opening:
         return found
 
     def passed(self, numbers: tuple[int, ...], sizes: CallSizes) -> tuple[int, ...]:
-        """The numbers of a call, then what its launch computes."""
+        """Return the numbers of a call, then what its launch computes."""
         if len(self._indices) == self._given:
             return sizes.numbers
         return (*numbers, *sizes.numbers[self._given :])
@@ -129,7 +129,7 @@ class CpuProgram:
         self.call(self.words_of(views), numbers, threads)
 
     def words_of(self, views: Sequence[ArrayView]) -> list[int]:
-        """What the arrays put in front of the numbers; nobody may change it."""
+        """Return the argument words of the arrays, which precede the scalars; frames compare the list by identity."""
         words: list[int] = []
         for view, item in zip(views, self.launch.item_bytes):  # noqa: B905  strict costs time, and they are counted
             words.append(view.pointer)
@@ -138,7 +138,7 @@ class CpuProgram:
         return words
 
     def call(self, words: list[int], numbers: Sequence[int], threads: int) -> None:
-        """Run it on arrays that `words_of` was given."""
+        """Run the kernel on the arrays of `words_of`."""
         sizes = self._known
         if self._opening:
             sizes = self._opening.of(tuple(numbers))
@@ -158,20 +158,20 @@ class CpuProgram:
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
     def replay(self, views: Sequence[ArrayView]) -> CpuReplay:
-        """The call of arrays that lie as these, wherever they begin."""
+        """Return the replayed call for arrays with the layout of `views`, at any addresses."""
         ranks = [len(view.strides) for view in views]
         places = [*accumulate((1 + rank for rank in ranks[:-1]), initial=0)]
         return CpuReplay(self, self.words_of(views), places)
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
-        """Strides as machine code counts them; those of a kernel's arrays are mostly the same from call to call."""
+        """Return strides in elements, as machine code counts them, and store them for the next calls."""
         if len(self._strides) > 64:
             self._strides.clear()
         found = self._strides[strides, item] = [stride // item for stride in strides]
         return found
 
     def _call_kept(self, words: list[int], numbers: Sequence[int], sizes: CallSizes, threads: int, needed: int) -> None:
-        """A call whose memory is small enough to be kept for the next one; each concurrent call has its own."""
+        """Make a call whose memory is small enough to keep for the next one; concurrent calls have separate memory."""
         try:
             frame = self._frames.pop()
         except IndexError:
@@ -188,7 +188,7 @@ class CpuProgram:
         self._frames.append(frame)
 
     def _memory(self, at: int, sizes: CallSizes, each: int) -> list[int]:
-        """The words behind what the caller gave: each packed operand's memory, then scratch and its stride."""
+        """Return the words after the caller's: the address of each packed operand, then scratch and its stride."""
         words = []
         for size in sizes.packed_bytes:
             words.append(at)
@@ -197,10 +197,10 @@ class CpuProgram:
 
 
 class CpuReplay:
-    """A call of which only addresses are new."""
+    """A replayed call, in which only addresses and numbers are new."""
 
     def __init__(self, program: CpuProgram, words: list[int], places: list[int]) -> None:
-        """`words` are those of arrays that lie so, with addresses at these places."""
+        """`words` are the argument words of arrays with this layout; `places` are the positions of their addresses."""
         self._program, self._words, self._places = program, words, places
 
     def __call__(self, addresses: Iterable[int], numbers: tuple[int, ...], threads: int) -> None:
@@ -211,7 +211,7 @@ class CpuReplay:
 
 
 class _Frame:
-    """The arguments of one call in memory, and small memory for it."""
+    """The arguments of one call in memory, and its small scratch memory."""
 
     __slots__ = ("address", "bytes", "holds", "laid_out_for", "memory", "memory_address", "numbers", "words")
 
@@ -222,7 +222,7 @@ class _Frame:
         self.memory_address = -(-start // PAGE_BYTES) * PAGE_BYTES
         self.laid_out_for: CallSizes | None = None
         self.holds: list[int] | None = None
-        """What stands in its words, by its list, and the numbers behind them: the next call may have the same."""
+        """The list that `words` was filled from; with `numbers` it shows whether the next call can reuse the frame."""
         self.numbers: Sequence[int] | None = None
 
     @staticmethod

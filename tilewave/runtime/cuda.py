@@ -1,4 +1,4 @@
-"""A kernel's PTX on whichever NVIDIA GPU its arrays are: assembled once per device, launched on the current stream."""
+"""A kernel's PTX on the NVIDIA GPU of its arrays: assembled once per device, launched on the current stream."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tilewave.runtime.scalars import word_maker
 from tilewave.runtime.sizes import Size, SizedCall
 
 Key = tuple[Any, ...]
-"""What calls are known by."""
+"""The key of a launch record."""
 
 KEPT_CALLS = 1024
-"""Kinds of calls that a program remembers; more different ones in turn, and it starts afresh."""
+"""The most launch records of a program; one more clears them all."""
 
 
 @dataclass(frozen=True)
 class CudaCode:
-    """What a compiler made for one kernel: PTX or a cubin, for an architecture, and how to launch it."""
+    """A kernel's compiled code: PTX or a cubin, its architecture, and how to launch it."""
 
     kernel: str
-    """The kernel's name, which is also that of its entry."""
+    """The kernel's name, which is also that of its entry point."""
     arch: str
     code: bytes
     launch: GpuLaunch
@@ -48,15 +48,15 @@ class _Loaded:
 
 
 class LaunchKind(Protocol):
-    """How a kernel is launched with arrays that lie alike."""
+    """A launch record for arrays with the same layout key."""
 
     def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
-        """With arrays that have been checked; whether that was a launch of this kind, and has been made."""
+        """Launch checked arrays; return False where this record does not serve these numbers."""
 
 
 @dataclass(frozen=True)
 class GivenNumber:
-    """A number that a call gives itself: where it stands among all, and whether it is but computed with."""
+    """A scalar argument that the caller passes: its position among the launch's numbers, its name and dtype."""
 
     index: int
     name: str
@@ -64,28 +64,28 @@ class GivenNumber:
 
     @cached_property
     def word_of(self) -> Callable[[Any], int]:
-        """What makes a word of its launch of it."""
+        """Converts a value to the word that a launch passes."""
         return word_maker(self.dtype)
 
 
 @dataclass
 class CudaProgram:
-    """Code that can be called; the driver is asked for when it first is."""
+    """A kernel's code, callable; the driver is loaded at the first call."""
 
     code: CudaCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
     _kinds: dict[Key, LaunchKind] = field(default_factory=dict, repr=False)
-    """By how arrays lie; or by all that is to be said of arrays of which no look is sure."""
+    """Launch records by layout key; by all facts of the arrays where `CallLook` finds no key."""
     _accepted: set[Key] = field(default_factory=set, repr=False)
-    """Devices, dtypes and whatever else decides, of arrays that have been checked."""
+    """The devices, dtypes and further facts of arrays that have been checked."""
     _native: NativeCalls | None = field(default=None, init=False, repr=False)
-    """Makes the calls that machine code knows."""
+    """Makes the calls whose class machine code knows."""
     _caller: Callable[[Any, tuple[int, ...]], int] | None = field(default=None, init=False, repr=False)
-    """The same for tensors that it can read."""
+    """Makes a call of tensors that machine code can read."""
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
     given: tuple[GivenNumber, ...] = field(default=(), kw_only=True)
-    """The numbers that a call by names gives; others come with its arrays."""
+    """The scalar arguments that a call passes by name; sizes come with its arrays."""
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
@@ -94,18 +94,18 @@ class CudaProgram:
     def __call__(
         self, arrays: Sequence[object], numbers: Sequence[int] = (), parameters: tuple[Parameter, ...] | None = None
     ) -> None:
-        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for.
+        """Launch the kernel on the arrays' device and stream, without copies and without waiting.
 
-        `parameters` say what this call's arrays must be, where it is not the same for all.
+        `parameters` describe this call's arrays, where they are not the same for all.
         """
         found = SizedCall({}, tuple(numbers), self.code.parameters if parameters is None else parameters)
         facts, stream = self._facts(arrays)
         self._launch_new(arrays, found, stream if facts else None)
 
     def call(self, arrays: Sequence[object], given: Mapping[str, Any], sized: Size) -> None:
-        """The same for a call that may be known by what it gives; else `sized` tells its numbers and parameters."""
+        """Launch a call, by machine code where its class is known; else `sized` computes its numbers and parameters."""
         if len(given) != len(self.given):
-            sized(arrays, given)  # a size that is given too is held against the arrays
+            sized(arrays, given)  # raises where a size that is given too does not agree with the arrays
         numbers = tuple([one.word_of(given[one.name]) for one in self.given]) if self.given else ()
         said = UNKNOWN if self._caller is None else self._caller(tuple(arrays), numbers)
         if said:
@@ -114,7 +114,7 @@ class CudaProgram:
     def _call_closely(
         self, arrays: Sequence[object], given: Mapping[str, Any], numbers: tuple[int, ...], sized: Size, said: int
     ) -> None:
-        """A call that machine code does not know: of other libraries' arrays, or such as were not there before."""
+        """Make a call that machine code does not know: arrays of other libraries, or the first call of a class."""
         if said != UNKNOWN:
             raise_failure(cuda_driver(self.code.kernel), self.code.kernel, said)
         facts, stream = self._facts(arrays)
@@ -139,7 +139,7 @@ class CudaProgram:
             self._know(sized.look).know(seen, number, stream, kind.record)
 
     def replay(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Callable[..., int] | None:
-        """The call of arrays that lie as these, which machine code knows by now."""
+        """Return the replayed call for arrays with the layout of these; None where machine code cannot make it."""
         facts, _ = self._facts(arrays)
         if not facts or self._native is None or facts[DEVICES:] not in self._accepted:
             return None
@@ -156,7 +156,7 @@ class CudaProgram:
         self._accepted.add(key[1])
 
     def _know(self, look: CallLook) -> NativeCalls:
-        """What machine code knows, with room for more."""
+        """Return the calls that machine code makes, cleared if they are too many."""
         reader = machine_reader()
         if self._native is None or self._native.reader is not reader:
             driver, kernel = cuda_driver(self.code.kernel), self.code.kernel
@@ -175,26 +175,26 @@ class CudaProgram:
             raise self._told(refused) from None
 
     def _recording(self, number: int, stream: int) -> int:
-        """The number of the recording that this launch goes into, which has scratch memory of its own; 0: it runs."""
+        """Return the number of the graph capture that the launch is recorded in, which needs its scratch; else 0."""
         found = None if stream in LEGACY_STREAMS else cuda_driver(self.code.kernel).recording(number, stream)
         return 0 if found is None else found.number
 
     def _launch_new(self, arrays: Sequence[object], found: SizedCall, known_stream: int | None) -> LaunchKind:
-        """Launch arrays that are looked at closely; the kind that serves all which lie alike."""
+        """Check the arrays, launch them, and return the launch record for arrays with the same layout."""
         driver = cuda_driver(self.code.kernel)
         try:
             views = check_call(self.code.kernel, found.parameters, arrays, "cuda", NOWHERE, driver.device_of)
             number = device_number(views)
             stream = stream_of(arrays, self._names, number) if known_stream is None else known_stream
             kind = self.launch_kind(views, found.numbers, number, stream, found.parameters)
-        except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
+        except (CallError, Refused) as error:  # looking up the author's line costs more than a launch
             raise self._told(error) from None
         launched = kind.launch(places_of(views), found.numbers)
         assert launched, "it is the launching of these arrays"
         return kind
 
     def _told(self, error: CallError | Refused) -> CallError:
-        """With the author's line."""
+        """Return the error with the author's line."""
         if isinstance(error, CallError):
             return error.at(here())
         return CallError(f"{self.code.kernel}: {error.what}", loc=here(), remedy=error.remedy)
@@ -207,21 +207,21 @@ class CudaProgram:
         stream: int,
         parameters: tuple[Parameter, ...],
     ) -> LaunchKind:
-        """How it is launched with arrays that lie as these, on the device of that number; they have been checked."""
+        """Return the launch record for checked arrays with this layout on device `number`."""
         return self.by_template(views, len(numbers), SameGrid(self.code.launch.grid), number, stream)
 
     def by_template(
         self, views: Sequence[ArrayView], count: int, formula: LaunchFormula, number: int, stream: int
     ) -> LaunchTemplate:
-        """Its launch with all that follows from how arrays lie worked out; a call has so many numbers."""
+        """Return the launch with everything computed that the layout decides; a call has `count` scalar arguments."""
         return self._on(number).launcher.template(views, count, formula, stream)
 
     def resources(self, number: int = 0) -> CudaResources:
-        """Registers, spills and shared bytes, as the driver of a device counts them."""
+        """Return registers, spills and shared bytes, as the driver of a device reports them."""
         return self._on(number).launcher.function.resources
 
     def log(self, number: int = 0) -> str:
-        """What the assembler said."""
+        """Return the assembler's log."""
         return self._on(number).module.log
 
     def _on(self, number: int) -> _Loaded:

@@ -1,7 +1,7 @@
 """NVIDIA's driver by ctypes: its functions and structs, its devices, their contexts, and memory on them.
 
-The primary context is used, which is the one that torch and cupy use too, and every call leaves the thread's current
-context as it found it. Nothing here waits for a GPU except what says so. Numbers and layouts are those of cuda.h 12.
+It uses the primary context, as torch and cupy do, and every call leaves the thread's current context as it was. Nothing
+here waits for a GPU except what says so. Numbers and layouts are those of cuda.h 12.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ NVIDIA = Vendor(
 _MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_OPT_IN = 16, 38, 75, 76, 97
 _POINTER_DEVICE = 9
 _RECORDING, _RELAXED, _NON_BLOCKING = 1, 2, 1
-NO_DEVICE = 100
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """What a GPU says of itself."""
+    """The attributes of a GPU."""
 
     number: int
     name: str
     capability: tuple[int, int]
     multiprocessors: int
     shared_bytes: int
-    """The most that one workgroup can have."""
+    """The most shared memory of one CTA."""
     l2_bytes: int
 
     @property
@@ -99,7 +99,7 @@ class CudaDevice:
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
     def runs(self, arch: str) -> bool:
-        """Whether code for `arch` runs here: `sm_XYa` on that chip alone, `sm_XY` on its successors too."""
+        """Return whether code for `arch` runs here: `sm_XYa` on that chip alone, `sm_XY` on its successors too."""
         wanted = arch.removeprefix("sm_")
         if wanted.endswith("a"):
             return wanted[:-1] == self.arch.removeprefix("sm_")
@@ -108,15 +108,15 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class Recording:
-    """A CUDA graph while a stream's launches go into it."""
+    """A CUDA graph that is capturing a stream."""
 
     number: int
-    """Which no other recording of this process has, before or after."""
+    """A number that no other capture of this process has."""
     graph: int
 
 
 LEGACY_STREAMS = (0, 1)
-"""The stream that is taken where none is named, as CUDA numbers it."""
+"""The default stream, as CUDA numbers it."""
 
 
 class CudaDriver(Driver):
@@ -146,7 +146,7 @@ class CudaDriver(Driver):
 
     @property
     def version(self) -> tuple[int, int]:
-        """The newest CUDA that this driver speaks."""
+        """The newest CUDA version that this driver supports."""
         number = c_int()
         self.call("", "cuDriverGetVersion", ctypes.byref(number))
         return number.value // 1000, number.value % 1000 // 10
@@ -159,7 +159,7 @@ class CudaDriver(Driver):
         return count.value
 
     def attribute(self, number: int, attribute: int) -> int:
-        """A device attribute by its number in cuda.h."""
+        """Return a device attribute by its number in cuda.h."""
         value = c_int()
         self.call("", "cuDeviceGetAttribute", ctypes.byref(value), attribute, self._handle(number))
         return value.value
@@ -188,13 +188,13 @@ class CudaDriver(Driver):
         return handle.value
 
     def device_of(self, pointer: int) -> int:
-        """The number of the device that an address belongs to."""
+        """Return the number of the device that an address belongs to."""
         number = c_int()
         self.call("", "cuPointerGetAttribute", ctypes.byref(number), _POINTER_DEVICE, pointer)
         return number.value
 
     def require(self, kernel: str, number: int, arch: str) -> CudaDevice:
-        """The device, or an error where code for `arch` does not run on it."""
+        """Return the device; an error where code for `arch` does not run on it."""
         device = self.device(number)
         if not device.runs(arch):
             raise TargetError(
@@ -207,7 +207,7 @@ class CudaDriver(Driver):
     # -- contexts
 
     def context(self, number: int) -> int:
-        """The device's primary context, which stays alive from here on."""
+        """Return the device's primary context, which stays retained."""
         found = self._contexts.get(number)
         if found is None:
             handle = c_void_p()
@@ -217,7 +217,7 @@ class CudaDriver(Driver):
 
     @contextmanager
     def current(self, number: int) -> Iterator[None]:
-        """Within it, calls of this thread are about that device."""
+        """Make a device current for this thread within the `with` block."""
         self.call("", "cuCtxPushCurrent_v2", self.context(number))
         try:
             yield
@@ -226,8 +226,8 @@ class CudaDriver(Driver):
             self.call("", "cuCtxPopCurrent_v2", ctypes.byref(popped))
 
     def recording(self, number: int, stream: int) -> Recording | None:
-        """The recording that launches on the stream go into, and do not run; none where they do."""
-        if stream in LEGACY_STREAMS:  # CUDA records no such stream
+        """Return the graph that captures the stream; None where its launches run."""
+        if stream in LEGACY_STREAMS:  # CUDA does not capture the default stream
             return None
         status, recording, graph = c_int(), c_uint64(), c_void_p()
         found = ctypes.byref(status), ctypes.byref(recording), ctypes.byref(graph)
@@ -237,7 +237,7 @@ class CudaDriver(Driver):
 
     @contextmanager
     def beside_recordings(self) -> Iterator[None]:
-        """Within it, this thread may ask for memory while a graph is recorded: that is no part of the graph."""
+        """Let this thread allocate memory within the `with` block while a graph is captured, outside the graph."""
         mode = c_int(_RELAXED)
         self.call("", "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
@@ -267,7 +267,7 @@ class DeviceMemory:
                 driver.call(kernel, "cuStreamSynchronize", None)  # other streams do not wait for the one that filled it
 
     def _clear(self, kernel: str) -> None:
-        """On a stream of its own, which no recording has a part in; others do not wait for it, so it is waited for."""
+        """Zero the memory on a private stream, which no graph captures, and wait: other streams do not wait for it."""
         driver, stream = self._driver, c_void_p()
         driver.call(kernel, "cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         driver.call(kernel, "cuMemsetD8Async", self.address, 0, self.bytes, stream)
@@ -283,7 +283,7 @@ class DeviceMemory:
         return DeviceMemory(driver, number, len(content), content, kernel)
 
     def free(self) -> None:
-        """Give it back; kernels that use it must be done."""
+        """Free the memory; kernels that use it must have finished."""
         address, self.address = self.address, 0
         if address:
             with self._driver.current(self._number):
@@ -296,7 +296,7 @@ def _opened() -> CudaDriver:
 
 
 def cuda_driver(kernel: str = "") -> CudaDriver:
-    """This machine's driver, loaded when first asked for; a TargetError where there is none."""
+    """Return this machine's driver, loaded at the first use; a TargetError where there is none."""
     try:
         return _opened()
     except TargetError as error:

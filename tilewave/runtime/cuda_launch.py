@@ -1,7 +1,7 @@
-"""A kernel on one NVIDIA GPU: its module, what the assembler made of it, and launches that cost little Python.
+"""A kernel on one NVIDIA GPU: its module, the assembler's report, and launches that cost little Python.
 
-A launcher works out all that launches of arrays which lie alike need, but for their addresses and sizes. With these,
-machine code fills a frame on its own stack, with everything that cuLaunchKernelEx reads, so several threads may launch
+A `Launcher` computes what launches with the same layout key share: all but addresses and sizes. For each launch,
+machine code fills a frame on its own stack with everything that cuLaunchKernelEx reads, so several threads may launch
 at once.
 """
 
@@ -35,6 +35,7 @@ from tilewave.runtime.launch_template import LaunchCode, LaunchTemplate, tensor_
 from tilewave.runtime.native.records import UNKNOWN, NativeRecord
 
 LOG_BYTES = 1 << 16
+# CUjit_option and CUfunction_attribute, as cuda.h numbers them.
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
 
@@ -57,7 +58,7 @@ class CudaModule:
             raise driver.failure(kernel, "cuModuleLoadDataEx", failed, logs.errors or logs.info)
         self.handle = handle.value or 0
         self.log = logs.info
-        """What the assembler said; empty where the driver had the kernel in its own cache."""
+        """The assembler's log; empty where the driver had the kernel in its cache."""
 
     def function(self, name: str) -> CudaFunction:
         handle = c_void_p()
@@ -66,7 +67,7 @@ class CudaModule:
         return CudaFunction(self, name, handle.value or 0)
 
     def unload(self) -> None:
-        """Give the code back; no kernel of it may be running."""
+        """Unload the code; none of its kernels may be running."""
         handle, self.handle = self.handle, 0
         if handle:
             with self.driver.current(self.number):
@@ -74,7 +75,7 @@ class CudaModule:
 
 
 class _Logs:
-    """Two buffers for the assembler's words, and the options that name them."""
+    """Two buffers for the assembler's log, and the options that name them."""
 
     def __init__(self) -> None:
         self._info = ctypes.create_string_buffer(LOG_BYTES)
@@ -95,13 +96,13 @@ class _Logs:
 
 @dataclass(frozen=True)
 class CudaResources:
-    """What one lane or workgroup takes, as the driver counts it."""
+    """The resources of one lane or workgroup, as the driver reports them."""
 
     registers: int
     local_bytes: int
     """Per lane: spilled registers and stack."""
     shared_bytes: int
-    """Declared by the kernel; what a launch adds comes on top."""
+    """Static shared memory; a launch adds its dynamic shared memory."""
     const_bytes: int
 
 
@@ -117,7 +118,7 @@ class CudaFunction:
         return self.driver.device(self.number)
 
     def attribute(self, attribute: int) -> int:
-        """A function attribute by its number in cuda.h."""
+        """Return a function attribute by its number in cuda.h."""
         value = c_int()
         with self.driver.current(self.number):
             self.driver.call(self.name, "cuFuncGetAttribute", byref(value), attribute, self.handle)
@@ -128,7 +129,7 @@ class CudaFunction:
         return CudaResources(*map(self.attribute, (_REGISTERS, _LOCAL, _SHARED, _CONST)))
 
     def allow_shared(self, dynamic_bytes: int) -> None:
-        """Let launches add so much shared memory; an error where the device has less."""
+        """Allow launches with this much dynamic shared memory; an error where the device has less."""
         declared = self.attribute(_SHARED)
         if dynamic_bytes + declared > self.device.shared_bytes:
             raise TargetError(
@@ -154,7 +155,7 @@ def launch(
     arguments: Sequence[int],
     attributes: Sequence[Attribute] = (),
 ) -> None:
-    """Launch once with plain numbers and addresses; kernels that are called often have a Launcher."""
+    """Launch once with plain numbers and addresses; kernels that are called often use a `Launcher`."""
     slots = tuple(SymbolArgument(i) for i in range(len(arguments)))
     launcher = Launcher(function, GpuLaunch(slots, grid, block, shared_bytes, tuple(attributes)))
     launcher((), arguments, stream)
@@ -164,7 +165,7 @@ class Launcher:
     """A kernel ready to be called with arrays, on one device."""
 
     def __init__(self, function: CudaFunction, description: GpuLaunch, names: Sequence[str] = ()) -> None:
-        """`names` are the arrays', for messages."""
+        """`names` are the arrays' names, for error messages."""
         self.function, self.description = function, description
         self._names = names
         self._driver, self._number = function.driver, function.number
@@ -173,23 +174,23 @@ class Launcher:
         ]
         slots = list(enumerate(description.slots))
         self._scratch: dict[tuple[int, int], DeviceMemory] = {}
-        """By parameter and stream."""
+        """Scratch memory by parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
         self._codes: dict[Any, LaunchCode] = {}
         self._records: dict[Any, NativeRecord] = {}
-        """They stay as long as the launcher: a thread may launch one while another forgets its arrays."""
+        """Kept as long as the launcher: one thread may launch a record while another evicts its call."""
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
-        """Launch it; the arrays have been checked, and nothing is waited for."""
+        """Launch checked arrays, without waiting."""
         template = self.template(views, len(numbers), SameGrid(self.description.grid), stream)
         launched = template.launch(places_of(views), numbers)
         assert launched, "this launch turns nothing down"
 
     def template(self, views: Sequence[ArrayView], count: int, formula: LaunchFormula, stream: int) -> LaunchTemplate:
-        """All that launches on a stream need with arrays that lie as these, which have been checked; a call has so many
-        numbers beside them."""
+        """Return the launch record on a stream for arrays with the layout of these, which have been checked; a call
+        has `count` scalar arguments."""
         slots = self.description.slots
         for slot in slots:
             if isinstance(slot, TiledArray):
@@ -202,7 +203,7 @@ class Launcher:
         return LaunchTemplate(self, self._records[kinds, fixed], stream)
 
     def _code(self, kinds: tuple[Any, ...]) -> LaunchCode:
-        """What fills launches, made once for arrays of these kinds."""
+        """Return the code that fills launches, made once for arrays of these ranks and dtypes."""
         *arrays, count, formula = kinds
         found = self._codes.get(kinds)
         if found is None:
@@ -211,7 +212,7 @@ class Launcher:
 
     @cached_property
     def _driver_words(self) -> dict[str, int]:
-        """What a record of `LAUNCH` says of the driver."""
+        """The driver's fields of a record of `LAUNCH`."""
         encodes = any(isinstance(slot, TiledArray) for slot in self.description.slots)
         return {
             "function": self.function.handle,
@@ -242,7 +243,7 @@ class Launcher:
 
     def _scratch_at(self, at: int, size: int, stream: int) -> int:
         recording = self._driver.recording(self._number, stream)
-        if recording is not None:  # a graph may run anywhere, and beside this stream
+        if recording is not None:  # a graph may run on any stream, at the same time as this one
             return self._of_graphs[at].address(recording, stream)
         found = self._scratch.get((at, stream))
         if found is None:
@@ -256,7 +257,7 @@ class Launcher:
         return GraphMemory(self._driver, self._number, size, self.function.name)
 
     def _want_copied(self, slot: TiledArray, view: ArrayView) -> None:
-        """Refuse an array that the copy engine does not take."""
+        """Refuse an array that TMA cannot load."""
         problem = tensor_map(slot, view).problem(view.pointer)
         if problem:
             name = self._names[slot.array] if self._names else f"array {slot.array}"
@@ -268,7 +269,7 @@ class Launcher:
 
 
 def raise_failure(driver: CudaDriver, kernel: str, said: int) -> None:
-    """Where machine code says that a function of the driver's failed."""
+    """Raise the error of the driver's function that machine code reports as failed."""
     if said > 0:
         raise driver.failure(kernel, "cuLaunchKernelEx", said)
     if said < UNKNOWN:

@@ -1,8 +1,8 @@
-"""DLPack's side of an array: the capsule a producer hands out, and what its C struct says.
+"""DLPack's side of an array: the capsule that a producer returns, and its C struct.
 
 The structs follow dlpack.h 1.1. An unversioned capsule is named `dltensor`, a versioned one `dltensor_versioned`; both
-end in the same DLTensor. A consumer that wants the memory for good renames the capsule and calls the deleter itself.
-We only look: the capsule keeps its name and is kept alive, and when it goes its own destructor calls the deleter, once.
+end in the same DLTensor. A consumer that takes over the memory renames the capsule and calls the deleter itself. Here
+the capsule keeps its name and is kept alive: its destructor calls the deleter, once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FN
 MAX_VERSION = (1, 1)
 READ_ONLY, IS_COPIED = 1 << 0, 1 << 1
 MOST_AXES = 32
-"""As many as an array may have; a tensor that says more is none, and its sizes are not read."""
+"""The most axes of an array; a tensor with more is refused, and its sizes are not read."""
 NO_SYNCHRONISATION = -1
 """The stream argument that keeps a producer from waiting: kernels are ordered by the stream they are launched on."""
 
 CUDA = 2
 _CPU, _CUDA_HOST, _ROCM, _ROCM_HOST, _CUDA_MANAGED = 1, 3, 10, 11, 13
-_CPUS = (_CPU, _CUDA_HOST, _ROCM_HOST)  # pinned memory is the CPU's
+_CPUS = (_CPU, _CUDA_HOST, _ROCM_HOST)  # pinned memory is host memory
 _STREAMED = (CUDA, _ROCM, _CUDA_MANAGED)
 _DEVICES = {
     CUDA: "cuda",
@@ -63,7 +63,7 @@ _SMALL_FLOATS = {
 
 
 class Refused(Exception):
-    """Something is no array to us: what it is, as said after its name, and a remedy in which `{name}` stands for it."""
+    """An argument is refused as an array: the problem, as said after its name, and a remedy with `{name}` for it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what, remedy)
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 class UnknownDType(Refused):
-    """An array of numbers that tilewave does not know."""
+    """An array of a dtype that tilewave does not have."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__(f"is {dtype}, which no kernel takes", "pass one of " + ", ".join(SPELLED))
@@ -82,7 +82,7 @@ SPELLED = [d.name for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F
 
 
 def dtype_word(dtype: DType) -> int:
-    """A DLDataType, as it lies in memory: code, bits, and one lane."""
+    """Return a DLDataType as a word in memory: code, bits, and one lane."""
     return _WORDS[dtype.name]
 
 
@@ -102,7 +102,7 @@ class DLTensor(ctypes.Structure):
 
 
 class ExchangeTable(ctypes.Structure):
-    """DLPackExchangeAPI: a library's functions for those who know C, and look at an array without asking Python."""
+    """DLPackExchangeAPI: a library's C functions, which read an array without Python."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -120,7 +120,7 @@ EXCHANGE, EXCHANGE_MAJOR = b"dlpack_exchange_api", 1
 
 
 def exchange_table(kind: type) -> ExchangeTable | None:
-    """That of a class of arrays; None where it has none, or one that is laid out otherwise."""
+    """Return the DLPack exchange table of an array class; None where it has none, or one of another version."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
     if capsule is None or not _is_named(capsule, EXCHANGE):
         return None
@@ -147,7 +147,7 @@ class Versioned(ctypes.Structure):
     )
 
 
-# Prototypes of our own: `ctypes.pythonapi.PyCapsule_GetPointer` is shared by everybody who sets its argtypes.
+# Private prototypes, as anyone may set the argtypes of `ctypes.pythonapi.PyCapsule_GetPointer`.
 _is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -156,7 +156,7 @@ _address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 @dataclass(frozen=True)
 class Export:
-    """What a producer says of its memory; strides in bytes; the memory lives as long as the capsule."""
+    """The memory of a producer's array; strides in bytes; it lives as long as the capsule."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -168,13 +168,13 @@ class Export:
 
 
 def exports(array: object) -> bool:
-    """Whether the array speaks DLPack."""
+    """Return whether the array supports DLPack."""
     kind = type(array)
     return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
 
 def export(array: object) -> Export:
-    """Ask the array for its memory, without copying and without waiting."""
+    """Return the array's memory, without copying and without waiting."""
     try:
         capsule = _capsule(array)
     except Exception as error:
@@ -189,19 +189,19 @@ def _capsule(array: object) -> object:
     stream = {"stream": NO_SYNCHRONISATION} if device_type in _STREAMED else {}
     try:
         return array.__dlpack__(max_version=MAX_VERSION, **stream)  # type: ignore[attr-defined]
-    except TypeError:  # written before version 1
+    except TypeError:  # a producer from before version 1
         return array.__dlpack__(**stream)  # type: ignore[attr-defined]
 
 
 def _read(capsule: object) -> Export:
     if _is_named(capsule, b"dltensor_versioned"):
         versioned = Versioned.from_address(_address(capsule, b"dltensor_versioned"))
-        if versioned.major != MAX_VERSION[0]:  # another layout: nothing further may be read
+        if versioned.major != MAX_VERSION[0]:  # another struct layout: nothing further may be read
             raise Refused(
                 f"exports DLPack {versioned.major}.{versioned.minor}, which is newer than what tilewave reads",
                 "pass it as a numpy array, or use an older release of its library",
             )
-        # What is written into a copy never reaches the array, so a copy is as good as read-only.
+        # Writes into a copy never reach the array, so a copy counts as read-only.
         return _describe(versioned.tensor, bool(versioned.flags & (READ_ONLY | IS_COPIED)), capsule)
     if _is_named(capsule, b"dltensor"):
         return _describe(Unversioned.from_address(_address(capsule, b"dltensor")).tensor, False, capsule)
@@ -217,14 +217,14 @@ def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> Export:
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     if tensor.ndim and tensor.strides:
         strides = tuple([stride * dtype.bytes for stride in tensor.strides[: tensor.ndim]])
-    else:  # before version 1.2, no strides meant row after row
+    else:  # before version 1.2, missing strides meant row-major
         strides = row_major(shape, dtype.bytes)
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Export(pointer, shape, strides, dtype, _device(tensor), readonly, capsule)
 
 
 def row_major(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    """The strides, in bytes, of an array that lies row after row without gaps."""
+    """Return the strides, in bytes, of a contiguous row-major array."""
     strides, step = [], item_bytes
     for size in reversed(shape):
         strides.append(step)

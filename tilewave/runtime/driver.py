@@ -1,4 +1,4 @@
-"""What every GPU vendor's driver library needs: functions bound by their signatures, and failures told in our words."""
+"""What every GPU vendor's driver library needs: functions bound by their signatures, and failures as clear errors."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ ANYWHERE = "interpret(…) runs the kernel in numpy on any machine"
 
 @dataclass(frozen=True)
 class Vendor:
-    """How a vendor spells things: its name, the files its driver may have, its functions, what to do about an error."""
+    """A vendor's driver: its name, its possible file names, its functions, and what to do about an error."""
 
     name: str
     files: tuple[str, ...]
     signatures: Mapping[str, tuple[Any, ...]]
     remedies: Mapping[str, str]
     since: Mapping[str, str] = field(default_factory=dict)
-    """Functions that older drivers do not have, and the release that brought them."""
+    """Functions that older drivers do not have, and the release that introduced them."""
     texts: tuple[str, ...] = ()
     """Functions that return a C string; all others return an error code."""
 
 
 def open_library(vendor: Vendor) -> Any:
-    """The vendor's driver, or an error that says that this machine has none."""
+    """Return the vendor's driver library; an error where this machine has none."""
     for file in vendor.files:
         try:
             return ctypes.CDLL(file)
@@ -42,12 +42,12 @@ def open_library(vendor: Vendor) -> Any:
 
 
 def of(kernel: str) -> str:
-    """How a message begins that may be about a kernel."""
+    """Return the beginning of a message that may be about a kernel."""
     return f"{kernel}: " if kernel else ""
 
 
 class Driver:
-    """A driver library; a call that fails raises a TargetError with the kernel's name and the driver's own words."""
+    """A driver library; a call that fails raises a TargetError with the kernel's name and the driver's message."""
 
     vendor: Vendor
 
@@ -56,14 +56,14 @@ class Driver:
         self._functions: dict[str, Function] = {}
 
     def function(self, name: str, kernel: str = "") -> Function:
-        """One of the vendor's functions; bound once, so that a call costs no more than ctypes does."""
+        """Return one of the vendor's functions; bound once, so that a call costs no more than ctypes does."""
         found = self._functions.get(name)
         if found is None:
             found = self._functions[name] = self._bind(name, kernel)
         return found
 
     def address(self, name: str, kernel: str = "") -> int:
-        """Where it is, for machine code."""
+        """Return a function's address, for machine code."""
         bound: Any = self.function(name, kernel)
         return ctypes.cast(bound, ctypes.c_void_p).value or 0
 
@@ -88,14 +88,14 @@ class Driver:
             raise self.failure(kernel, name, code)
 
     def failure(self, kernel: str, name: str, code: int, log: str = "") -> TargetError:
-        """The error to raise for a call that returned `code`; `log` is what the assembler said."""
+        """Return the error for a call that returned `code`; `log` is the assembler's."""
         error, text = self.words(code)
         what = f"{of(kernel)}{name} failed with {error} ({text})"
         remedy = self.vendor.remedies.get(error, f"{self.vendor.name} calls this error {code}; {ANYWHERE}")
         return TargetError(what, loc=here(), remedy="\n".join([*_lines(log), remedy]))
 
     def words(self, code: int) -> tuple[str, str]:
-        """An error code's name and its explanation."""
+        """Return an error code's name and its explanation."""
         raise NotImplementedError
 
 
@@ -104,5 +104,5 @@ def _lines(log: str) -> Iterable[str]:
 
 
 def as_text(value: bytes | None) -> str:
-    """A C string that may be missing."""
+    """Return a C string, which may be missing, as text."""
     return (value or b"").decode(errors="replace")

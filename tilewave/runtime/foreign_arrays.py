@@ -1,7 +1,7 @@
-"""Arrays of torch and cupy, read by their own attributes, and the streams that their libraries work on.
+"""Arrays of torch and cupy, read by their own attributes, and the current streams of these libraries.
 
-DLPack would do, but costs several microseconds an array. Neither library is imported: an array of it is here only if
-somebody else has.
+DLPack would do, but costs several microseconds an array. Neither library is imported here: a call with its arrays
+shows that the user has imported it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import READER, NativeRecord
 
 HOST = "cpu"
-"""The device of arrays in this machine's own memory."""
+"""The device of arrays in host memory."""
 DEFAULT_STREAM = 0
 Facts = tuple[Any, ...]
 DEVICES = 3
-"""Where the devices of arrays stand among their facts."""
+"""The position of the devices among the facts of arrays."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 
 class Guest(NamedTuple):
-    """What a guest's array says of its memory; strides in bytes."""
+    """The memory of a torch or cupy array; strides in bytes."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -39,22 +39,22 @@ class Guest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """How a library's arrays are read: what they mean, and what decides that."""
+    """Functions that read a library's arrays."""
 
     look: Callable[[Any], Guest | None]
     facts: Callable[[Sequence[Any]], Facts]
-    """Of all arrays of a call: their addresses, shapes and strides in elements, their devices' numbers, and what else
-    decides; nothing where they must be looked at one by one."""
+    """Returns the facts of a call's arrays: addresses, shapes, strides in elements, device numbers, and everything else
+    that checks depend on; nothing where each must be looked at separately."""
     devices: Callable[[Sequence[Any]], tuple[int, ...]]
-    """The numbers of the devices of all arrays of a call; below 0 for the CPU."""
+    """Returns the device numbers of all arrays of a call; negative for the CPU."""
     device: Callable[[Any], str]
-    """Nothing where it is on the CPU."""
+    """Returns the name of an array's device; empty for the CPU."""
     stream: Callable[[int], int]
-    """The library's current one on the device of that number."""
+    """Returns the library's current stream on a device."""
 
 
 def library(array: object) -> str:
-    """The package that an array's class comes from: `torch` for torch's and for what is derived from it; or nothing."""
+    """Return the package of an array's class: `torch` for torch tensors and derived classes; empty for others."""
     kind: Any = type(array)
     return _library(kind)
 
@@ -67,7 +67,7 @@ def _library(kind: type) -> str:
 
 @lru_cache(maxsize=256)
 def _reader(kind: type) -> _Reader | None:
-    """How to read arrays of exactly this class; a derived class may mean anything by its attributes."""
+    """Return the reader of arrays of exactly this class; a derived class may redefine its attributes."""
     package = _library(kind)
     module = sys.modules.get(package) if package else None
     if module is None:
@@ -82,21 +82,21 @@ def _reader(kind: type) -> _Reader | None:
 
 
 def look(array: object) -> Guest | None:
-    """A torch tensor, or a cupy array; None for everything else."""
+    """Return the memory of a torch tensor or a cupy array; None for everything else."""
     kind: Any = type(array)
     reader = _reader(kind)
     return None if reader is None else reader.look(array)
 
 
 def device_name(array: object) -> str:
-    """The device of an array that `look` reads; nothing for everything else."""
+    """Return the device of an array that `look` reads; empty for everything else."""
     kind: Any = type(array)
     reader = _reader(kind)
     return "" if reader is None else reader.device(array)
 
 
 def place(array: object) -> tuple[str, tuple[int, ...]] | None:
-    """The device and the shape of an array that `look` reads, which is asked nothing else; None for everything else."""
+    """Return only the device and the shape of an array that `look` reads; None for everything else."""
     kind: Any = type(array)
     reader = _reader(kind)
     guest: Any = array
@@ -106,14 +106,14 @@ def place(array: object) -> tuple[str, tuple[int, ...]] | None:
 
 @lru_cache(maxsize=256)
 def devices_of(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], tuple[int, ...]] | None:
-    """What tells the devices' numbers of guests' arrays of these classes, below 0 for the CPU; None for others'."""
+    """Return a function that reads device numbers, negative for the CPU; None for classes of unknown libraries."""
     reader = _reader_of(kinds)
     return None if reader is None else reader.devices
 
 
 @lru_cache(maxsize=256)
 def address_of(kinds: frozenset[Any]) -> Callable[[Any], int] | None:
-    """What tells the address of torch's tensors; None where one of the classes is another's, or derived from it."""
+    """Return a function that reads a tensor's address; None where a class is not torch's, or is a subclass of it."""
     torch = sys.modules.get("torch")
     known = torch is not None and kinds <= {torch.Tensor, torch.nn.Parameter}
     return torch.Tensor.data_ptr if known and torch is not None else None
@@ -158,13 +158,13 @@ def _torch_facts(tensors: Sequence[Any]) -> Facts:
 
 
 def machine_reader() -> NativeRecord | None:
-    """How machine code reads torch's tensors; None where there is no torch, or one without a table of C functions."""
+    """Return how machine code reads torch tensors; None without torch, or with one without a table of C functions."""
     torch = sys.modules.get("torch")
     return None if torch is None else _machine_reader(torch)
 
 
 def machine_layout() -> Callable[[tuple[Any, ...], bool], bytes | None] | None:
-    """lie(tensors, grad), the same bytes for all that lie alike; None where machine code cannot read tensors."""
+    """Return the native function from (tensors, grad) to their layout key; None where machine code cannot read them."""
     reader = machine_reader()
     return None if reader is None else of_record(engine().layout, reader)
 
@@ -232,9 +232,9 @@ def _cupy_device(number: int) -> str:
 
 
 def stream_of(arrays: Sequence[object], names: Sequence[str], number: int) -> int:
-    """The stream that a kernel on these arrays belongs on: their libraries' current one, one they name, the default.
+    """Return the stream for a kernel on these arrays: their libraries' current one, one they name, or the default.
 
-    They must agree: a kernel runs on one stream, and would have to wait for the others.
+    The arrays must agree: a kernel runs on one stream, and would have to wait for the others.
     """
     chosen, first, asked = None, 0, object
     for at, array in enumerate(arrays):
@@ -278,12 +278,12 @@ def _named_stream(array: object) -> int | None:
         return None
     if not isinstance(stream, int) or not 0 <= stream < 1 << 64:
         raise Refused(f"an array names the stream {stream!r}, which is none", "give its address as an integer")
-    # 1 is how the interface spells the default stream, since 0 might be taken for none.
+    # The interface writes 1 for the default stream, since 0 might be taken for none.
     return DEFAULT_STREAM if stream == 1 else stream
 
 
 def cuda_interface(array: object) -> dict[str, Any] | None:
-    """A copy of what an array says by `__cuda_array_interface__`, if it says anything."""
+    """Return a copy of an array's `__cuda_array_interface__`, if it has one."""
     try:
         found = getattr(array, "__cuda_array_interface__", None)
         return {**found} if isinstance(found, dict) else None
@@ -295,8 +295,8 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
 
 
 def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
-    """A copy of the same kind, whose axes lie in another order and whose rows begin `row` elements apart: torch's,
-    cupy's, and for interpreters numpy's."""
+    """Return a copy with its axes stored in another order and rows `row` elements apart, of the array's own library:
+    torch, cupy, or (for interpreters) numpy."""
     back = [order.index(axis) for axis in range(len(order))]
     package = library(array) or type(array).__module__.partition(".")[0]
     if package == "torch":
@@ -316,9 +316,9 @@ def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
 
 
 def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[Facts, int]:
-    """All that decides what a kernel does with guests' arrays, and their stream; nothing where one is no guest's.
+    """Return all facts that decide a launch with torch or cupy arrays, and their stream; nothing for other arrays.
 
-    Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
+    Calls with equal facts pass or fail the same checks and launch the same code, so they are prepared only once.
     """
     reader = _reader_of(tuple(map(type, arrays)))
     if reader is None:
@@ -327,7 +327,7 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[Facts, int]:
         facts = reader.facts(arrays)
     except RuntimeError:  # a sparse tensor has no address
         return (), DEFAULT_STREAM
-    if not facts or min(facts[DEVICES]) < 0:  # on the CPU
+    if not facts or min(facts[DEVICES]) < 0:  # an array on the CPU
         return (), DEFAULT_STREAM
     number = facts[DEVICES][0]
     return facts, stream_of(arrays, names, number) if reader is _SEVERAL else reader.stream(number)
@@ -335,7 +335,7 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[Facts, int]:
 
 @lru_cache(maxsize=256)
 def _reader_of(kinds: tuple[Any, ...]) -> _Reader | None:
-    """How to read the arrays of a call of these classes; None where one is no guest's."""
+    """Return the reader for the arrays of a call; None where one is neither torch's nor cupy's."""
     readers = {*map(_reader, kinds)}
     if None in readers or not readers:
         return None
@@ -343,7 +343,7 @@ def _reader_of(kinds: tuple[Any, ...]) -> _Reader | None:
 
 
 def _facts_of_several(arrays: Sequence[Any]) -> Facts:
-    """The same for arrays of two libraries."""
+    """Return the facts of a call's arrays where they come from several libraries."""
     kinds: list[Any] = [*map(type, arrays)]
     each = [reader.facts([array]) for array, reader in zip(arrays, map(_reader, kinds), strict=True) if reader]
     if not all(each):
@@ -359,7 +359,7 @@ def _devices_of_several(arrays: Sequence[Any]) -> tuple[int, ...]:
 
 
 _SEVERAL = _Reader(look, _facts_of_several, _devices_of_several, device_name, lambda number: DEFAULT_STREAM)
-"""For arrays of two libraries, whose streams must be compared."""
+"""The reader of arrays of two libraries, whose streams must be compared."""
 
 
 def _cupy_devices(arrays: Sequence[Any]) -> tuple[int, ...]:

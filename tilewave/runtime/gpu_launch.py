@@ -1,4 +1,4 @@
-"""How a GPU kernel is launched: how many workgroups, and what its parameters are filled with at a call."""
+"""How a GPU kernel is launched: its workgroups, and what fills its parameters at a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Stride:
-    """How many elements lie between neighbours along an axis."""
+    """The stride of an array along an axis, in elements."""
 
     array: int
     axis: int
@@ -28,30 +28,30 @@ class Stride:
 
 @dataclass(frozen=True)
 class SymbolArgument:
-    """One of the numbers of the call: a dynamic symbol."""
+    """A scalar argument that is a size or a dynamic symbol."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class ScalarSlot:
-    """One of the numbers of the call, which nothing but the kernel's own arithmetic depends on: `alpha: f32`."""
+    """A scalar argument that only the kernel's arithmetic depends on: `alpha: f32`."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Table:
-    """The address of data that the kernel brings along, put on the device once."""
+    """The address of constant data of the kernel, copied to the device once."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class ScratchMemory:
-    """The address of memory that the launches on one stream share; zeros before the first of them.
+    """The address of memory that the launches on one stream share; zeroed before the first of them.
 
-    Launches that a graph records have theirs with the graph, so that graphs may run side by side.
+    Launches that a graph records share memory of that graph, so that graphs may run concurrently.
     """
 
     bytes: int
@@ -59,7 +59,7 @@ class ScratchMemory:
 
 @dataclass(frozen=True)
 class TiledArray:
-    """A tensor map of an array, for the copy engine."""
+    """A tensor map of an array, for TMA."""
 
     array: int
     axes: tuple[int, ...]
@@ -74,14 +74,15 @@ Slot = Address | Stride | SymbolArgument | ScalarSlot | Table | ScratchMemory | 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workgroups that run side by side and see each other's shared memory."""
+    """Workgroups that run concurrently and access each other's shared memory."""
 
     shape: Shape3
 
 
 @dataclass(frozen=True)
 class DependentLaunchAttribute:
-    """The kernel itself waits for its predecessor on the stream, so it may start before that one ends."""
+    """Programmatic dependent launch: the kernel itself waits for the previous launch on the stream, so it may start
+    before that one ends."""
 
 
 Attribute = Cluster | DependentLaunchAttribute
@@ -95,7 +96,7 @@ class GpuLaunch:
     grid: Shape3
     block: Shape3
     shared_bytes: int = 0
-    """Shared memory beyond what the kernel declares itself."""
+    """Dynamic shared memory, besides what the kernel declares."""
     attributes: tuple[Attribute, ...] = ()
     tables: tuple[bytes, ...] = ()
 
@@ -108,24 +109,24 @@ class GpuLaunch:
 
 
 class LaunchForm(NamedTuple):
-    """What a launch comes to for the numbers of a call, known or recorded."""
+    """A launch for the scalar arguments of a call, as plain or recorded numbers."""
 
     numbers: Sequence[Number]
-    """What slots take by their index."""
+    """The numbers that slots take by their index."""
     grid: tuple[Number, Number, Number]
     conditions: tuple[Number, ...] = ()
-    """Where one does not hold, the call is none of its own."""
+    """Where one of them is false, this launch record does not serve the call."""
     uses_pdl: Number = True
-    """Whether the launch asks for what `DependentLaunchAttribute` allows."""
+    """Whether the launch uses programmatic dependent launch, where the kernel allows it."""
 
 
 LaunchFormula = Callable[[Sequence[Number]], LaunchForm]
-"""Of the numbers of a call."""
+"""From the scalar arguments of a call to its launch."""
 
 
 @dataclass(frozen=True)
 class SameGrid:
-    """As many workgroups in every call, which are passed its numbers."""
+    """The launch formula of a static grid, which passes the scalar arguments unchanged."""
 
     grid: Shape3
 
@@ -152,7 +153,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
 
 
 def packed(launch: GpuLaunch) -> dict[str, Any]:
-    """The launch as JSON has it, for a cache or a file."""
+    """Return the launch as JSON data, for a cache or a file."""
     return {
         "slots": [_record(slot) for slot in launch.slots],
         "grid": launch.grid,
@@ -164,7 +165,7 @@ def packed(launch: GpuLaunch) -> dict[str, Any]:
 
 
 def unpacked(data: Mapping[str, Any]) -> GpuLaunch:
-    """What `packed` was given."""
+    """Return the launch that `packed` converted."""
     return GpuLaunch(
         slots=tuple(_object(slot) for slot in data["slots"]),
         grid=tuple(data["grid"]),

@@ -1,11 +1,10 @@
-"""Memory of launches that CUDA graphs record: each recording has its own, and gives it back when its graph is gone.
+"""Scratch memory of launches that CUDA graphs record: each recording has a separate piece, freed with its graph.
 
-A graph runs whenever its owner likes, beside other graphs and beside streams, so what a kernel leaves in memory for its
-next launch must be the graph's alone. Launches that one recording takes from one stream run one after the other, and
-share a piece.
+A graph may run at any time, concurrently with other graphs and streams, so what a kernel leaves in memory for its next
+launch must belong to one graph. Launches that one recording takes from one stream run in order, and share a piece.
 
-When a graph is gone, nobody tells Python: the driver calls a function of C from a thread of its own, which may neither
-call the driver nor wait for Python. `sem_post` does neither; whoever needs memory next looks who has posted.
+The driver reports the end of a graph by calling a C function on one of its threads, which may neither call the driver
+nor wait for Python. `sem_post` does neither; the next request for memory checks which semaphores have been posted.
 """
 
 from __future__ import annotations
@@ -18,22 +17,23 @@ from typing import Any, NamedTuple
 from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory, Recording
 
 SEMAPHORE_BYTES = 64
-"""Enough for a sem_t of every C library that we know."""
+"""At least the size of a sem_t in every known C library."""
+# A count, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, and CU_GRAPH_USER_OBJECT_MOVE: the graph takes over the one reference.
 _ONE_REFERENCE, _NO_WAITING, _MOVED = 1, 1, 1
 
 
 class GraphMemory:
-    """Zeroed pieces of one size on one device."""
+    """Zeroed memory of one size on one device, a piece for each recording and stream."""
 
     def __init__(self, driver: CudaDriver, number: int, size: int, kernel: str) -> None:
         self._driver, self._number, self._size, self._kernel = driver, number, size, kernel
         self._held: dict[tuple[int, int], _Piece] = {}
-        """By recording and stream."""
+        """Pieces in use, by recording and stream."""
         self._free = [DeviceMemory.zeroed(driver, number, size, kernel)]
-        """The first recording finds one that it need not ask for meanwhile."""
+        """Free pieces; one is allocated ahead, so that the first recording need not allocate."""
 
     def address(self, recording: Recording, stream: int) -> int:
-        """Where the launches have theirs that are recorded from a stream."""
+        """Return the address of the memory of launches that are recorded from a stream."""
         held = self._held.get((recording.number, stream))
         if held is None:
             self._take_back()
@@ -46,13 +46,13 @@ class GraphMemory:
             return DeviceMemory.zeroed(self._driver, self._number, self._size, self._kernel)
 
     def _take_back(self) -> None:
-        """What graphs have left that are gone by now; kernels leave zeros behind."""
+        """Reclaim the memory of destroyed graphs; it needs no clearing, as kernels leave zeros in it."""
         for key, piece in list(self._held.items()):
             if piece.end is not None and piece.end.has_come():
                 self._free.append(self._held.pop(key).memory)
 
     def _end_of(self, graph: int) -> _End | None:
-        """What is told when the graph is gone, with all that was made of it; nothing where the system cannot."""
+        """Return a semaphore that is posted when the graph and its instances are gone; None without semaphores."""
         if _semaphores() is None:
             return None
         end, handle = _End(), c_void_p()
@@ -69,7 +69,7 @@ class _Piece(NamedTuple):
 
 
 class _End:
-    """A semaphore that the driver posts once. It is C's memory: a driver that ends after Python may still post."""
+    """A semaphore that the driver posts once, in malloc'ed memory: the driver may still post after Python has ended."""
 
     def __init__(self) -> None:
         library = _semaphores()
@@ -78,7 +78,7 @@ class _End:
         self.post = ctypes.cast(library.sem_post, c_void_p)
 
     def has_come(self) -> bool:
-        """Whether it was posted; asked until it was, and then no more."""
+        """Return whether the semaphore was posted; after True it is freed, and must not be queried again."""
         library = _semaphores()
         if library.sem_trywait(self.at) != 0:
             return False
@@ -88,7 +88,7 @@ class _End:
 
 @cache
 def _semaphores() -> Any:
-    """The C library, if it has semaphores."""
+    """Return the C library, if it has semaphores."""
     try:
         library = ctypes.CDLL(None)
         for name in ("sem_init", "sem_post", "sem_trywait", "free"):

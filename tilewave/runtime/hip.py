@@ -1,7 +1,7 @@
 """A kernel's code object on an AMD GPU, by HIP's module interface.
 
-Written after HIP's documentation and tested against a fake of the driver that checks every call's arguments; it has
-never run on a card. Numbers and layouts are those of hip_runtime_api.h, ROCm 6 and 7.
+It follows HIP's documentation and is tested with a fake of the driver that checks every call's arguments; it has never
+run on a card. Numbers and layouts are those of hip_runtime_api.h, ROCm 6 and 7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "hipGetDeviceCount": (c_void_p,),
     "hipGetDevice": (c_void_p,),
     "hipSetDevice": (c_int,),
-    # By its name without R0600, the library still has the function of ROCm 5, which fills another struct.
+    # Without the suffix R0600, the library exports the function of ROCm 5, which fills another struct.
     "hipGetDevicePropertiesR0600": (c_void_p, c_int),
     "hipModuleLoadData": (c_void_p, c_void_p),
     "hipModuleUnload": (c_void_p,),
@@ -55,11 +55,11 @@ AMD = Vendor(
 )
 
 PROPERTIES_BYTES, ARCH_OFFSET, TEXT_BYTES = 1472, 1160, 256
-"""Of hipDeviceProp_tR0600: its size, where gcnArchName stands, and how long that and the name may be."""
+"""The size of hipDeviceProp_tR0600, the offset of its gcnArchName, and the longest gcnArchName or name."""
 MOST_LANES = 1 << 32
-"""A launch has fewer along each side of its grid (hipModuleLaunchKernel)."""
-_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3
-_NO_DEVICE = 100
+"""The limit of lanes along each side of the grid (hipModuleLaunchKernel)."""
+_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3  # HIP_LAUNCH_PARAM_…
+_NO_DEVICE = 100  # hipErrorNoDevice
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class HipDevice:
     number: int
     name: str
     arch: str
-    """As LLVM has it: without what HIP adds behind a colon, `:sramecc+:xnack-`."""
+    """LLVM's name for it, without the suffix that HIP adds after a colon, `:sramecc+:xnack-`."""
 
 
 class HipDriver(Driver):
@@ -101,7 +101,7 @@ class HipDriver(Driver):
         return HipDevice(number, name, arch.partition(":")[0])
 
     def require(self, kernel: str, number: int, arch: str) -> None:
-        """An error where code for `arch` does not run on the device."""
+        """Raise where code for `arch` does not run on the device."""
         device = self.device(number)
         if device.arch != arch:
             raise TargetError(
@@ -112,7 +112,7 @@ class HipDriver(Driver):
 
     @contextmanager
     def current(self, number: int) -> Iterator[None]:
-        """Within it, calls of this thread are about that device."""
+        """Make a device current for this thread within the `with` block."""
         before = c_int()
         self.call("", "hipGetDevice", ctypes.byref(before))
         if before.value == number:
@@ -130,7 +130,7 @@ def _text(field_bytes: bytes) -> str:
 
 
 def files_in_use(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
-    """HIP as this process has it already: torch brings its own, to which handles of another copy mean nothing."""
+    """Return the HIP libraries that this process has loaded: handles of torch's copy are invalid in any other copy."""
     try:
         lines = maps.read_text().splitlines()
     except OSError:  # not on Linux
@@ -145,7 +145,7 @@ def _opened() -> HipDriver:
 
 
 def hip_driver(kernel: str = "") -> HipDriver:
-    """This machine's HIP, loaded when first asked for; a TargetError where there is none."""
+    """Return this machine's HIP, loaded at the first use; a TargetError where there is none."""
     try:
         return _opened()
     except TargetError as error:
@@ -157,16 +157,16 @@ def hip_driver(kernel: str = "") -> HipDriver:
 
 @dataclass(frozen=True)
 class HipCode:
-    """What a compiler made for one kernel: a code object for a chip, and how to launch it."""
+    """A kernel's compiled code: a code object for a chip, and how to launch it."""
 
     kernel: str
-    """The kernel's name, which is also that of its entry."""
+    """The kernel's name, which is also that of its entry point."""
     arch: str
     code: bytes
     launch: GpuLaunch
     parameters: tuple[Parameter, ...]
     fields: tuple[tuple[int, int], ...]
-    """Offset and size of each parameter among the kernel's arguments, as the code object's metadata has them."""
+    """The offset and size of each parameter among the kernel's arguments, from the code object's metadata."""
 
     def __post_init__(self) -> None:
         assert len(self.fields) == len(self.launch.slots), f"{self.kernel}: a field for each parameter is needed"
@@ -181,27 +181,27 @@ class _Loaded:
 
 @dataclass
 class HipProgram:
-    """Code that can be called; HIP is asked for when it first is."""
+    """A kernel's code, callable; HIP is loaded at the first call."""
 
     code: HipCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
 
     def sized(self, grid: Shape3, parameters: tuple[Parameter, ...]) -> HipProgram:
-        """The same code for arrays of other shapes."""
+        """Return a program with this code for arrays of other shapes."""
         code = self.code
         if (grid, parameters) == (code.launch.grid, code.parameters):
             return self
         return HipProgram(replace(code, launch=replace(code.launch, grid=grid), parameters=parameters), self._loaded)
 
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int]) -> None:
-        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
+        """Launch the kernel on the arrays' device and stream, without copies and without waiting."""
         kernel = self.code.kernel
         driver = hip_driver(kernel)
         try:
             views = check_call(kernel, self.code.parameters, arrays, "rocm", NOWHERE)
             number = device_number(views)
             stream = stream_of(arrays, [p.name for p in self.code.parameters], number)
-        except CallError as error:  # looking for the author's line costs more than a launch
+        except CallError as error:  # looking up the author's line costs more than a launch
             raise error.at(here()) from None
         except Refused as refused:
             raise CallError(f"{kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
@@ -217,7 +217,7 @@ class HipProgram:
         return self._loaded.setdefault(number, _Loaded(module.value or 0, function.value or 0))
 
     def _arguments(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> bytes:
-        """The kernel's arguments as they lie in memory."""
+        """Return the kernel's arguments as one packed buffer."""
         laid_out = bytearray(max((at + size for at, size in self.code.fields), default=0))
         for slot, (at, size) in zip(self.code.launch.slots, self.code.fields, strict=True):
             value = _value(slot, views, numbers)

@@ -1,4 +1,4 @@
-"""The memory that the driver reads a launch from: what is the same in all of them, and where the rest goes."""
+"""The frame: the memory that the driver reads a launch from, its constant part and the offsets of the rest."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tilewave.runtime.gpu_launch import Attribute, Cluster, DependentLaunchAttri
 from tilewave.runtime.tensor_map import MAP_BYTES
 
 CONFIG_BYTES = 56
-"""Of a CUlaunchConfig: the grid, the workgroup's lanes, shared bytes, a stream, where its attributes are, and how many
-they are."""
-_CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
+"""The size of a CUlaunchConfig: the grid, the workgroup's lanes, shared bytes, a stream, the address of its attributes,
+and their count."""
+_CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 
 
 class FrameLayout:
-    """Where a launch has what the driver reads.
+    """The offsets of everything that the driver reads of a launch.
 
-    Tensor maps, the numbers that they are made of, a word for each parameter, its config, pointers to the parameters,
-    and attributes; a CUlaunchAttribute has its number and, 8 bytes on, a value of 64. An early start is the last of
-    them, so that launches without it have one less.
+    The frame has tensor maps, their sizes and strides, a word for each parameter, the config, pointers to the
+    parameters, and attributes; a CUlaunchAttribute is a number and, 8 bytes on, a value of 64 bytes. Programmatic
+    dependent launch is the last attribute, so that launches without it pass one less.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class FrameLayout:
         shared_bytes: int,
         attributes: Sequence[Attribute],
     ) -> None:
-        """`maps` are the parameters that are tensor maps, and how many axes each has."""
+        """`maps` are the indices of parameters that are tensor maps, with their ranks."""
         self.uses_pdl = any(isinstance(a, DependentLaunchAttribute) for a in attributes)
         self.attributes = sorted(attributes, key=lambda a: isinstance(a, DependentLaunchAttribute))
         ranks = [rank for _, rank in maps]
         self.map_numbers_at = [*accumulate((16 * rank for rank in ranks), initial=len(maps) * MAP_BYTES)]
-        """Of each map its sizes, and behind them its strides; then words begin."""
+        """The offset of each map's sizes, which its strides follow; the last entry is where parameter words begin."""
         self.words_at, words_at = self.map_numbers_at[0], self.map_numbers_at[-1]
         self.config_at = words_at + 8 * count
         self.pointers_at = self.config_at + CONFIG_BYTES
@@ -47,7 +47,7 @@ class FrameLayout:
         config = struct.pack("@12x4I28x", *block, shared_bytes)
         spelled = b"".join(map(_spelled, self.attributes))
         self.image = bytes(self.config_at) + config + bytes(8 * count) + spelled
-        """A frame before anybody fills it."""
+        """The constant part of a frame, with zeros elsewhere."""
 
     @classmethod
     def of(cls, launch: GpuLaunch) -> FrameLayout:

@@ -1,4 +1,4 @@
-"""What a launch computes from the numbers of a call, kept by them: how many workgroups, and what is passed on."""
+"""What a launch computes from its scalar arguments: the workgroups and the numbers passed on, stored by them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 
 KEPT_LAUNCHES = 4096
-"""Sets of numbers that a program remembers; more than that in turn, and it starts afresh."""
+"""The most sets of scalar arguments that are stored; one more clears them all."""
 
 Launched = tuple[int, Mapping[str, int]]
-"""Workgroups, and every number that a launch passes on, by name."""
+"""Workgroups, and every number that a launch passes to the kernel, by name."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchTable:
-    """Of one kernel's code."""
+    """The launch computation of one kernel's code."""
 
     workgroups: int | str
     text: str
-    """Of the kernel's indices and its launch; nothing where all its sizes are known."""
+    """IR text of the kernel's indices and its launch; empty where all sizes are static."""
     _kept: dict[tuple[int, ...], Launched] = field(default_factory=dict, repr=False)
 
     def of(self, symbols: Mapping[str, int]) -> Launched:
-        """`symbols` are the numbers of the call."""
+        """Return the launch for the numbers of a call."""
         if isinstance(self.workgroups, int) and not self.text:
             return self.workgroups, symbols
         key = tuple(symbols.values())
@@ -47,7 +47,7 @@ class LaunchTable:
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
     def steps(self, given: Sequence[str], wanted: Sequence[str]) -> Callable[[Sequence[Number]], LaunchNumbers]:
-        """The same step by step, for numbers of these names in their order; of what is passed on, the wanted."""
+        """Return the computation as recordable steps, from numbers in the order of `given` to those in `wanted`."""
         if self.text:
             return LaunchSteps(self._kernel, given, wanted)
         places, workgroups = [given.index(name) for name in wanted], self.workgroups

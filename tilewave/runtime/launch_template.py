@@ -1,4 +1,4 @@
-"""A launch for all arrays that lie alike: a program computes what each has of its own, and machine code makes it."""
+"""A launch record for all arrays with one layout key: a program computes the rest, and machine code launches."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class LaunchTemplate(NamedTuple):
-    """Where arrays are, and how long, is put in last."""
+    """A launch record on a stream; addresses and sizes are filled in at each launch."""
 
     launcher: Launcher
     record: NativeRecord
     stream: int
 
     def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
-        """Launch it with arrays that have been checked; whether it is a launch of these numbers."""
+        """Launch checked arrays; return False where this record does not serve these numbers."""
         return self.known(places, numbers)()
 
     def known(self, places: ArrayPlaces, numbers: Sequence[int]) -> KnownLaunch:
@@ -48,14 +48,14 @@ class LaunchTemplate(NamedTuple):
 
 
 class KnownLaunch(NamedTuple):
-    """The launch of some arrays, to be made as often as one likes."""
+    """The launch of given arrays, which can be made any number of times."""
 
     template: LaunchTemplate
     numbers: Any
-    """In memory, where the arrays are, and the numbers of a call."""
+    """The arrays' addresses, shapes and strides and the call's numbers, in memory."""
 
     def __call__(self) -> bool:
-        """Make it; whether it is a launch of these numbers."""
+        """Launch; return False where the record does not serve these numbers."""
         launcher, record, stream = self.template
         said = engine().launch(record.address, ctypes.addressof(self.numbers), stream)
         launcher.want_launched(said)
@@ -63,12 +63,12 @@ class KnownLaunch(NamedTuple):
 
 
 class LaunchCode:
-    """How launches are filled with arrays of one kind, whichever device they are on."""
+    """The program that fills launches, for arrays of given ranks and dtypes on any device."""
 
     def __init__(
         self, description: GpuLaunch, arrays: Sequence[tuple[int, DType]], count: int, formula: LaunchFormula
     ) -> None:
-        """`arrays` are how many axes each has, and of which dtype it is; a call has `count` numbers beside them."""
+        """`arrays` are the rank and dtype of each array; a call has `count` scalar arguments besides."""
         self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
         self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
         self._maps = [(self._encoding(slot), memory_for_maps(len(slot.axes))) for slot in self._tiled]
@@ -96,12 +96,12 @@ class LaunchCode:
         }
 
     def record(self, driver: Mapping[str, int], fixed: Sequence[int]) -> NativeRecord:
-        """A launch by a driver's functions, whose own memory is at these addresses."""
+        """Return a launch record with a driver's functions and the addresses of tables and scratch memory."""
         own = {"fixed": len(fixed), "fixed_words": words(fixed)}
         return NativeRecord(LAUNCH, {**self._fields, **own, **driver}, self._maps)
 
     def _sides(self) -> Iterator[Number]:
-        """The numbers that tensor maps are made of."""
+        """Yield the sizes and strides of tensor maps."""
         for slot in self._tiled:
             _, lengths, steps = self._arrays[slot.array]
             axes = slot.axes[::-1]
@@ -109,7 +109,7 @@ class LaunchCode:
             yield from map_numbers(*sides, self._dtypes[slot.array].bytes)
 
     def _words(self, form: LaunchForm, fixed: Iterator[Number]) -> Iterator[Number]:
-        """What is passed for each parameter."""
+        """Yield the word of each parameter."""
         for slot in self._slots:
             match slot:
                 case Address(array):
@@ -119,7 +119,7 @@ class LaunchCode:
                 case SymbolArgument(index) | ScalarSlot(index):
                     yield form.numbers[index]
                 case TiledArray():
-                    yield 0  # it has its bytes elsewhere
+                    yield 0  # the tensor map is elsewhere in the frame
                 case Table() | ScratchMemory():
                     yield next(fixed)
 
@@ -128,7 +128,7 @@ class LaunchCode:
         return encoding(slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes, self._dtypes[slot.array])
 
     def _encoded(self, pointers: Sequence[int], layout: FrameLayout) -> list[int]:
-        """All maps as records of `MAP`; each array's address is one of the program's numbers."""
+        """Return all maps as records of `MAP`; each array's address is one of the program's numbers."""
         found = []
         for i, ((kind, room), pointer) in enumerate(zip(self._maps, pointers, strict=True)):
             box, sizes_at = ctypes.addressof(kind.box), layout.map_numbers_at[i]
@@ -140,7 +140,7 @@ class LaunchCode:
 
 
 def _frame(layout: FrameLayout) -> dict[str, Any]:
-    """What a record of `LAUNCH` says of its frame."""
+    """Return the frame's fields of a record of `LAUNCH`."""
     return {
         "image": ctypes.create_string_buffer(layout.image, len(layout.image)),
         "frame_bytes": len(layout.image),
@@ -156,6 +156,6 @@ def _frame(layout: FrameLayout) -> dict[str, Any]:
 
 
 def tensor_map(slot: TiledArray, view: ArrayView) -> TensorMap:
-    """The tensor map of an array in a slot; `problem` of it says whether the copy engine takes the array."""
+    """Return the tensor map of an array in a slot; its `problem` says whether TMA can load the array."""
     sizes, strides = tuple([view.shape[a] for a in slot.axes]), tuple([view.strides[a] for a in slot.axes])
     return TensorMap(view.dtype, sizes, strides, slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes)

@@ -1,4 +1,4 @@
-"""Whether arrays, or elements of one array, lie at the same addresses: arithmetic on strides, no memory is read."""
+"""Whether arrays, or elements of one array, share addresses: arithmetic on strides, no memory is read."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tilewave.runtime.dlpack import MOST_AXES
 NDArray = np.ndarray[Any, np.dtype[Any]]
 
 MOST_BYTES = 1 << 57
-"""No machine has more addresses; numpy's arithmetic on what is within them does not overflow."""
+"""No machine has more memory; numpy's arithmetic on smaller offsets does not overflow."""
 USERS = 1 << 63
-"""Addresses from here on are the system's own, on every machine we know."""
+"""Addresses from here on belong to the system, on every known machine."""
 OVERLAP_WORK = 10_000
-"""How long numpy may search for a common address, in its own unit: about half a millisecond."""
+"""How long numpy may search for a common address, in numpy's unit: about half a millisecond."""
 
 
 @dataclass(frozen=True)
 class _Range:
-    """Addresses as numpy's array interface, with what keeps them alive."""
+    """Addresses as numpy's array interface, with the object that keeps them alive."""
 
     __array_interface__: dict[str, object]
     owner: object
 
 
 def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, owner: object) -> NDArray:
-    """Raw elements at an address; no elements are at none, which numpy 2.2 does not take."""
+    """Return raw elements at an address; an empty array at address 0, which numpy 2.2 refuses, gets another."""
     if not pointer and 0 in shape:
         return np.empty(shape, f"|V{item_bytes}")
     interface: dict[str, object] = {
@@ -45,7 +45,7 @@ def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_
 
 @dataclass(frozen=True)
 class ByteLayout:
-    """Where elements lie, in bytes from the first; `uneven` where some stride is no whole number of elements."""
+    """The byte range of elements, relative to the first; `uneven` where a stride is no whole number of elements."""
 
     low: int
     high: int
@@ -60,7 +60,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int)
 
 
 def impossible(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> str:
-    """Why no memory can lie so, as said after an array's name; nothing where some can."""
+    """Return why no memory can have this layout, as said after an array's name; empty where some can."""
     if len(shape) > MOST_AXES or len(strides) != len(shape):
         return f"has {len(shape)} sizes and {len(strides)} strides"
     if any(size < 0 for size in shape):
@@ -80,14 +80,14 @@ def impossible(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], i
 
 @lru_cache(maxsize=1024)
 def repeats(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool | None:
-    """Whether two elements share an address; None where that is too hard to tell.
+    """Return whether two elements share an address; None where deciding takes too long.
 
-    Cut an axis in two: if the parts do not meet, a shared address lies within one of them. The parts are laid out
-    alike, so the longer one answers for both; cut it again.
+    Split an axis in two: if the halves do not overlap, a shared address is within one of them. The halves have equal
+    strides, so the longer one decides for both; split it again.
     """
     answer: bool | None = False
     part = placed(1 << 62, shape, strides, item_bytes, None)
-    # The widest stride first: the parts of a nested layout then lie apart, which is quickly seen.
+    # The widest stride first: the halves of a nested layout are then disjoint ranges, which `meet` sees quickly.
     for axis in sorted(range(len(shape)), key=lambda a: -abs(strides[a])):
         while part.shape[axis] > 1:
             shorter, part = np.split(part, [part.shape[axis] // 2], axis)
@@ -100,7 +100,7 @@ def repeats(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -
 
 
 def meet(one: NDArray, other: NDArray) -> bool | None:
-    """Whether they have an address in common; None where that is too hard to tell."""
+    """Return whether two arrays have an address in common; None where deciding takes too long."""
     try:
         return bool(np.shares_memory(one, other, OVERLAP_WORK))  # type: ignore[arg-type]  # the stubs know only 0, -1
     except np.exceptions.TooHardError:

@@ -1,6 +1,6 @@
 """Runs the tasks of a kernel on all cores: a thread pool in native code, and the scratch memory of its workers.
 
-A launch is a queue of task numbers. Whoever works on it takes the next number with one atomic addition, so an order of
+A launch is a queue of task numbers. Each worker takes the next number with one atomic addition, so an order of
 workgroups stays the order in which they start. The caller is worker 0 and works too; helpers are threads of the pool,
 made at the first launch that wants them and kept. Each helper has one word of state, and every step of the protocol is
 one atomic change of that word:
@@ -16,8 +16,8 @@ one atomic change of that word:
 
 From the post to the return to idle or asleep a helper belongs to one launch, so launches from several threads share the
 pool without a lock: each gets the helpers that are free, at worst none, and does the rest itself. A helper that has not
-started is taken back, so nobody waits for a thread to wake up. A launch waits only for helpers that run its own tasks,
-and a task that launches waits only for helpers of that inner launch: the waiting forms a tree, and ends.
+started is taken back, so no launch waits for a thread to wake up. A launch waits only for helpers that run its tasks,
+and a task that launches waits only for helpers of that inner launch: the waits form a tree, and end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewave.forks import LOCKS
 MAX_THREADS = 1024
 
 _SPIN_ROUNDS = 1000
-"""Looks at a helper's state before going to sleep: about what waking up costs, 14 µs on a Neoverse N1."""
+"""Reads of a helper's state before sleeping: about the cost of waking up, 14 µs on a Neoverse N1."""
 
 _PAUSES = {
     "x86_64": "@llvm.x86.sse2.pause()",
@@ -49,8 +49,8 @@ _PAUSES = {
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """The signals that a thread sends to itself; all others are left to Python's threads."""
 
-# An IR function here is a function of the table above. Sizes: no libc has a mutex or condition of more than 64 bytes, a
-# signal set of more than 128, and no line of memory that cores share is longer than 128.
+# Each IR function is a transition of the table above. Sizes: no libc has a mutex or condition of more than 64 bytes, a
+# signal set of more than 128, and no cache line is longer than 128.
 _IR = Template("""
 %job = type { ptr, ptr, i64, [104 x i8], i64, i64, [112 x i8] }  ; task, args, tasks; next task, next worker number
 %helper = type { i64, ptr, ptr, [104 x i8], [64 x i8], [64 x i8] }  ; state, next of all, next of crew; mutex, condition
@@ -435,7 +435,7 @@ class _Native:
 
 
 def _text() -> str:
-    """The launcher for this machine."""
+    """Return the launcher's IR for this machine."""
     pause = _PAUSES.get(platform.machine())
     return _IR.substitute(
         max_threads=MAX_THREADS,
@@ -448,7 +448,7 @@ def _text() -> str:
 
 _natives: list[_Native] = []
 
-# Llvmlite's own, which it takes around each of its calls, whoever makes them.
+# Llvmlite's lock, which it takes around each of its calls on every thread.
 _IN_LLVM = ffi.lib._lock
 LOCKS.append(_IN_LLVM)
 
@@ -471,19 +471,19 @@ def launch(task: int, args: int, tasks: int, threads: int) -> None:
 
 
 def launch_address() -> int:
-    """The launcher for machine code to call: void(ptr task, ptr args, i64 tasks, i64 threads)."""
+    """Return the launcher's address for machine code: void(ptr task, ptr args, i64 tasks, i64 threads)."""
     return _native().address
 
 
 _THREADS = "TILEWAVE_NUM_THREADS"
-# What os.environ keeps, and how it spells a key there: to ask it for what is not set raises two errors inside, which
-# takes 1 µs of every call; its dict answers in 0.05.
+# The dict of os.environ, and the encoding of its keys: a lookup of an unset variable raises two errors inside, which
+# takes 1 µs of every call; the dict takes 0.05.
 _SETTINGS: Any = vars(os.environ).get("_data", os.environ)
 _SPELLED: Any = os.environ.encodekey(_THREADS) if "_data" in vars(os.environ) else _THREADS
 
 
 def default_threads() -> int:
-    """TILEWAVE_NUM_THREADS, or as many as this process may use cores."""
+    """Return TILEWAVE_NUM_THREADS, or the number of cores that this process may use."""
     if _SPELLED not in _SETTINGS:
         return min(_cores(), MAX_THREADS)
     wanted = os.environ[_THREADS]

@@ -1,4 +1,4 @@
-"""Memory that launches of one kernel share, and nobody else sees."""
+"""Memory that only the launches of one kernel share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory
 from tilewave.runtime.graph_memory import GraphMemory
 
 PARTS_OF_OCTAVE = 8
-"""Sizes of memory between one power of two and the next: few serve all calls, and little is wasted."""
+"""Sizes of memory between one power of two and the next: a few sizes serve all calls, and little is wasted."""
 
 
 class PrivateMemory:
-    """Memory of a kernel's own, which the launches on one stream share; it grows, and holds anything between them.
+    """Memory that one kernel's launches on one stream share; it grows, and has arbitrary contents between launches.
 
-    Launches that a graph records have their graph's, as with `ScratchMemory`. What became too small for a stream is
-    kept, for launches that were prepared with it; each is larger by half at least, so that all of them together are no
-    more than three times the last.
+    Launches that a graph records use memory of that graph, as with `ScratchMemory`. Memory that became too small is
+    kept, for launches that were prepared with it; each piece is at least half as large again as the one before, so
+    that all of them together are no more than three times the last.
     """
 
     def __init__(self, kernel: str) -> None:
         self._kernel = kernel
         self._of_streams: dict[tuple[int, int], list[DeviceMemory]] = {}
         self._of_graphs: dict[tuple[int, int], GraphMemory] = {}
-        """By device and size."""
+        """Memory of graphs, by device and size."""
 
     def at_least(self, size: int, driver: CudaDriver, number: int, stream: int) -> int:
-        """The address of so many bytes."""
+        """Return the address of at least `size` bytes."""
         recording = driver.recording(number, stream)
         if recording is not None:
             return self._recorded(_rounded(size), driver, number).address(recording, stream)
@@ -43,6 +43,6 @@ class PrivateMemory:
 
 
 def _rounded(size: int) -> int:
-    """Up to the next of a few sizes."""
+    """Return the size rounded up to the next of a few sizes."""
     part = max(1, (1 << size.bit_length() - 1) // PARTS_OF_OCTAVE)
     return -(-size // part) * part

@@ -1,4 +1,4 @@
-"""Facts in JSON ↔ frozen dataclasses, each field checked for its kind: what files of kernels and the cache hold."""
+"""JSON ↔ frozen dataclasses, with the type of each field checked: the contents of kernel files and of the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object of `kernel.json`, whose fields are asked for by kind."""
+    """A JSON object of `kernel.json`, whose fields are read with a check of their type."""
 
     path: str
     fields: Mapping[str, Any]
@@ -29,11 +29,11 @@ class Record:
         return _natural(self._of(int, name), self, name)
 
     def extent(self, name: str) -> int | str:
-        """A number, or the name of one that is known at the launch."""
+        """Return a number, or the name of one that is known at the launch."""
         return self.text(name) if isinstance(self.fields.get(name), str) else self.number(name)
 
     def axis(self, name: str) -> int:
-        """A number, or -1 for none."""
+        """Return a number, or -1 for none."""
         return int(self._of(int, name))
 
     def record(self, name: str) -> Record:
@@ -68,7 +68,7 @@ def _natural(x: object, record: Record, name: str) -> int:
 
 
 def restored(kind: type[T], record: Record, **given: Any) -> T:
-    """What `dataclasses.asdict` made a record of; `given` are fields that are kept elsewhere."""
+    """Return the dataclass that `dataclasses.asdict` made a record of; `given` are fields that are stored elsewhere."""
     hints = get_type_hints(kind)
     kept = [f for f in fields(kind) if f.name not in given]  # type: ignore[arg-type]
     return kind(**given, **{f.name: _field(f, hints[f.name], record) for f in kept})
@@ -107,13 +107,13 @@ def _several(name: str, kinds: tuple[Any, ...], record: Record) -> tuple[Any, ..
 
 
 def packed(about: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
-    """A line of JSON, then the parts."""
+    """Return a line of JSON, then the parts."""
     head = json.dumps({**about, "bytes_of_parts": [len(part) for part in parts]})
     return b"".join([head.encode(), b"\n", *parts])
 
 
 def unpacked(data: bytes) -> tuple[Record, tuple[bytes, ...]]:
-    """What `packed` was given; a SavedKernelError where this is something else."""
+    """Return what `packed` was given; a SavedKernelError for anything else."""
     head, _, rest = data.partition(b"\n")
     try:
         found = parse_json(head)

@@ -1,4 +1,4 @@
-"""How to put a call right, in the words of the array's own library."""
+"""Remedies for a refused call, written with the functions of the array's library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewave.runtime.foreign_arrays import library
 
 
 class Wanted(Protocol):
-    """A place in a kernel's argument list."""
+    """A parameter that a kernel needs an array for."""
 
     @property
     def name(self) -> str: ...
@@ -23,7 +23,7 @@ class Wanted(Protocol):
 
 
 def described(value: object) -> str:
-    """`None`, `a list`, `a pandas.DataFrame`."""
+    """Return a description of a value: `None`, `a list`, `a pandas.DataFrame`."""
     if value is None:
         return "None"
     kind = type(value)
@@ -33,11 +33,11 @@ def described(value: object) -> str:
 
 
 LONGEST_SHOWN = 40
-"""Characters of a value in a message."""
+"""The most characters of a value in a message."""
 
 
 def brief(value: object) -> str:
-    """A value as its author wrote it, cut where that is long."""
+    """Return a value as its author wrote it, shortened where that is long."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integers of more than 4300 digits
@@ -46,7 +46,7 @@ def brief(value: object) -> str:
 
 
 def as_array(value: object) -> str:
-    """How to make an array of what is none."""
+    """Return how to make an array of a value that is none."""
     if hasattr(value, "to_numpy"):  # pandas, polars, arrow
         return "pass {name}.to_numpy()"
     if hasattr(value, "toarray"):  # scipy.sparse
@@ -57,7 +57,7 @@ def as_array(value: object) -> str:
 
 
 def wrong_dtype(p: Wanted, dtype: str, array: object, device: str) -> Refused:
-    """The refusal of an array of other numbers than the kernel takes."""
+    """Return the refusal of an array with another dtype than the kernel takes."""
     if p.written:
         remedy = f"pass {fresh(p, array, device)}"
     elif _is_torch(array):
@@ -77,7 +77,7 @@ def _is_torch(array: object) -> bool:
 
 
 def moved(p: Wanted, array: object, device: str) -> str:
-    """How to get the parameter's array onto a device in the words of the array's library."""
+    """Return how to move the parameter's array to a device, with the functions of its library."""
     if p.written:
         return fresh(p, array, device)
     if not _is_torch(array):
@@ -86,7 +86,7 @@ def moved(p: Wanted, array: object, device: str) -> str:
 
 
 def copied(p: Wanted, array: object) -> str:
-    """How to get the same numbers in plain order."""
+    """Return how to get a contiguous copy."""
     return f"{p.name}.clone()" if _is_torch(array) else f"{p.name}.copy()"
 
 
@@ -95,7 +95,7 @@ def _torch_device(device: str) -> str:
 
 
 def _spelled(dtype: DType, array: object) -> str:
-    """`np.float32`, `ml_dtypes.bfloat16`, `torch.float32`: the dtype in the words of the array's library."""
+    """Return the dtype's name in the array's library: `np.float32`, `ml_dtypes.bfloat16`, `torch.float32`."""
     name = dtype.numpy.name
     if _is_torch(array):
         return f"torch.{name}"
@@ -105,7 +105,7 @@ def _spelled(dtype: DType, array: object) -> str:
 
 
 def fresh(p: Wanted, array: object, device: str) -> str:
-    """How to make a new array for the parameter in the words of the array's library."""
+    """Return how to make a new array for the parameter, with the functions of the array's library."""
     if _is_torch(array):
         place = "" if device == "cpu" else f', device="{_torch_device(device)}"'
         return f"torch.empty({p.shape}, dtype={_spelled(p.stored, array)}{place})"

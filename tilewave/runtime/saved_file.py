@@ -1,7 +1,7 @@
-"""The file of a saved kernel: a zip archive that is written whole or not at all, and trusted in nothing when read.
+"""The file of a saved kernel: a zip archive that is written atomically, and validated in full when read.
 
 `kernel.json` says what the kernel is and lists the other members, each with its sha256; members that it does not list
-are never looked at. Times and modes in the archive are fixed, so that the same kernel gives the same bytes.
+are never read. Times and modes in the archive are fixed, so that the same kernel gives the same bytes.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from tilewave.ir.verify import verify
 from tilewave.runtime.records import AGAIN, HEAD, Record
 
 FORMAT = 1
-"""Of the members, and of how machine code is called: another number as soon as code saved before cannot be called."""
+"""The version of the members and of the calling convention; raised when code saved before cannot be called."""
 
 LARGEST_BYTES = 1 << 26
-"""Of a file, and of what its members unpack to; a kernel takes some 20 KB."""
+"""The largest file, and the most that its members unpack to; a kernel takes some 20 KB."""
 LARGEST_HEAD = 1 << 20
-"""Of `kernel.json`, which takes some 2 KB."""
+"""The largest `kernel.json`; a usual one takes some 2 KB."""
 MOST_MEMBERS = 64
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
 _BEGINNING, _LISTED = b"PK\x03\x04", b"PK\x01\x02"
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
-"""What Python's zipfile raises over an archive that is not as it should be."""
+"""The errors that Python's zipfile raises for a broken archive."""
 
 Path = str | os.PathLike[str]
 
 Stored = tuple[dict[str, Any], dict[str, bytes]]
-"""What `kernel.json` says, and other members."""
+"""The contents of `kernel.json`, and the other members."""
 
 
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
 def write(path: Path, about: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
-    """All of it under that name, or an error and what stood there before."""
+    """Write the file as a whole, or raise and leave the previous one as it was."""
     shown = short_path(os.fspath(path))
     target = os.path.realpath(path)
     try:
@@ -83,7 +83,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _mode_of_the_old(target: str) -> int | None:
-    """Of the file that will be replaced, None where there is none; devices and files nobody may write stay."""
+    """Return the mode of the file to be replaced, None where there is none; refuse devices and read-only files."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _mode_of_the_old(target: str) -> int | None:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: each member is what was written under its name."""
+    """The contents of a file: each member as it was written under its name."""
 
     path: str
     about: Record
@@ -118,7 +118,7 @@ class Contents:
             raise SavedKernelError(f"{self.path}: {name} is no text", loc=here(), remedy=AGAIN) from None
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel that a member is the text of, verified."""
+        """Return the verified kernel of an IR member."""
         text, file = self.text(name), f"{self.path}/{name}"
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file  # errors show the op they mean
         try:
@@ -129,7 +129,7 @@ class Contents:
 
     @contextmanager
     def holding_against(self, name: str) -> Iterator[None]:
-        """Facts are tried against a member, before anything is launched: whatever is raised, they do not fit."""
+        """Compare facts with a member before anything is launched: any error means that they do not fit."""
         try:
             yield
         except Exception:
@@ -141,7 +141,7 @@ class Contents:
 
 
 def read(path: Path) -> Contents:
-    """What `write` wrote, or an error that says what is wrong with the file."""
+    """Return what `write` wrote; an error says what is wrong with the file."""
     shown = short_path(os.fspath(path))
     archive = _opened(shown, _bytes_of(path, shown))
     about = _head(shown, archive)

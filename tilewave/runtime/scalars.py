@@ -1,6 +1,6 @@
-"""Numbers that a call gives to parameters such as `alpha: f32`: checked, rounded once, and as words of a launch.
+"""Scalar arguments for parameters such as `alpha: f32`: checked, rounded once, and converted to words of a launch.
 
-A launch passes every number in a word of 64 bits, whose low bits are the number's own.
+A launch passes every scalar in a word of 64 bits, with the scalar in the low bits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _USUAL: dict[tuple[type, str], tuple[float, float, Any]] = {
     (bool, BOOL.name): (False, True, bool),
     **{(int, d.name): (-(1 << d.bits - 1), (1 << d.bits - 1) - 1, int) for d in (I8, I32, I64)},
 }
-"""What most calls give, and need not be looked at closely: between which bounds, and what it becomes."""
+"""The fast path of most calls: the bounds of a value, and the type it becomes."""
 
 
 def scalar_value(name: str, given: object, dtype: DType) -> Any:
-    """What a kernel computes with: a number of numpy's for floats, a Python int or bool; or why it cannot be."""
+    """Return the value that a kernel computes with: a numpy float, a Python int or bool; `Refused` where it is none."""
     usual = _USUAL.get((type(given), dtype.name))
     if usual is not None:
         low, high, make = usual
@@ -57,7 +57,7 @@ def _looked_at(name: str, given: object, dtype: DType) -> Any:
 
 
 def _kind(given: object) -> str:
-    """`float`, `int` or `bool`; or nothing."""
+    """Return `float`, `int` or `bool`; empty for anything else."""
     if isinstance(given, np.generic) or (isinstance(given, np.ndarray) and not given.ndim):
         letter = given.dtype.kind
         is_float = letter == "f" or given.dtype in _FLOATS
@@ -76,7 +76,7 @@ def _rounded(name: str, given: Any, dtype: DType) -> Any:
 
 
 def largest(dtype: DType) -> Any:
-    """The largest finite number of a float's dtype."""
+    """Return the largest finite number of a float dtype."""
     return ml_dtypes.finfo(dtype.numpy).max  # type: ignore[no-untyped-call]
 
 
@@ -119,7 +119,7 @@ def _remedy(name: str, given: object, dtype: DType) -> str:
 
 
 def _as_float(name: str, number: Any, dtype: DType) -> str:
-    """How to write an integer or a bool as a float, where one is so large."""
+    """Return how to write an integer or a bool as a float, or the largest float where it is larger."""
     try:
         return f"write {name}={float(number)}"
     except OverflowError:
@@ -127,12 +127,12 @@ def _as_float(name: str, number: Any, dtype: DType) -> str:
 
 
 def word_of(value: Any, dtype: DType) -> int:
-    """The number as a word of 64 bits with a sign: its own bits are the low ones, integers have their sign."""
+    """Return the value as a signed 64-bit word: its bits are the low ones, and integers are sign-extended."""
     return word_maker(dtype)(value)
 
 
 def word_maker(dtype: DType) -> Callable[[Any], int]:
-    """What makes words of numbers of a dtype."""
+    """Return the function that converts values of a dtype to words."""
     if not dtype.is_float:
         return int
     if dtype.bits >= 32:
@@ -142,7 +142,7 @@ def word_maker(dtype: DType) -> Callable[[Any], int]:
 
 
 def value_of(word: int, dtype: DType) -> Any:
-    """The number that `word_of` made a word of."""
+    """Return the value that `word_of` converted."""
     if dtype == BOOL:
         return bool(word)
     if not dtype.is_float:

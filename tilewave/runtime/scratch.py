@@ -1,4 +1,4 @@
-"""Memory for one launch at a time, used again by the next."""
+"""Memory for one launch at a time, reused by the next."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import suppress
 from tilewave.errors import CallError, here
 
 _PAGE_BYTES = 4096
-"""Workers' buffers start this far apart at least, so that no two write to one page, let alone one line."""
+"""The least distance of workers' buffers, so that no two write to one page, let alone one cache line."""
 
 _HUGE_BYTES = 2 << 20
 
 
 class NoRoom(CallError, MemoryError):
-    """The system does not have the memory that a launch needs beside its arrays."""
+    """The system does not have the memory that a launch needs besides its arrays."""
 
 
 class _Region:
-    """Zeroed memory of this process alone; a huge page where it is large enough to fill one."""
+    """Zeroed private memory of this process; a huge page where it is large enough to fill one."""
 
     __slots__ = ("address", "bytes", "memory")
 
@@ -62,25 +62,25 @@ class Lease:
 
 
 class Scratch:
-    """Scratch memory for launches, used again by the next one; what a buffer holds at first is anything."""
+    """Scratch memory for launches, reused by the next one; a buffer's initial contents are arbitrary."""
 
     def __init__(self) -> None:
         self._free: list[_Region] = []
 
     def lease(self, workers: int, bytes_each: int) -> Lease:
-        """A buffer of at least `bytes_each` for every worker, page-aligned, that no other lease has meanwhile."""
+        """Return a page-aligned buffer of at least `bytes_each` for every worker, which no concurrent lease has."""
         stride = _rounded_up(max(bytes_each, 1), _PAGE_BYTES)
         try:
             region = self._free.pop()
         except IndexError:
             region = _Region(workers * stride)
         if region.bytes < workers * stride:
-            # The small one goes back to the system, so there never are more than leases at one time.
+            # The small region is freed, so that there are never more regions than concurrent leases.
             region = _Region(workers * stride)
         return Lease(region, stride, self._free)
 
     def free(self) -> None:
-        """Give the memory that no lease holds back to the system."""
+        """Return the memory that no lease holds to the system."""
         self._free.clear()
 
 

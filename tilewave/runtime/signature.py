@@ -1,4 +1,4 @@
-"""What a kernel is called with: arrays and numbers in the author's order, each given by its place or by its name."""
+"""A kernel's signature: arrays and scalars in the author's order, each passed by position or by name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tilewave.runtime.scalars import scalar_value, word_of
 
 
 class BoundCall(NamedTuple):
-    """The arguments of a call, each with its parameter."""
+    """The arguments of a call, by parameter."""
 
     arrays: Sequence[Any]
     scalars: Mapping[str, Any]
-    """By name, as `scalar_value` has them."""
+    """Scalars by name, converted by `scalar_value`."""
     symbols: Mapping[str, Any]
-    """What was given by a name that is no parameter's."""
+    """Keyword arguments that are no parameters."""
 
 
 _PlacedNumber = tuple[int, str, DType]
-"""A number of a call: where it stands among all arguments, its parameter's name, and its dtype."""
+"""A scalar argument: its position among all arguments, its parameter's name, and its dtype."""
 
 
 class _Way(NamedTuple):
-    """Where the arguments of a call are that gives each once, some by their places and some by their names."""
+    """The positions of a call's arguments, where it passes each once, by position or by name."""
 
     arrays: Picked
     numbers: tuple[_PlacedNumber, ...]
@@ -39,15 +39,15 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a kernel, as words of the IR; those of a dtype are numbers, the others arrays."""
+    """The parameters of a kernel, as words of the IR; those with a dtype are scalars, the others arrays."""
 
     kernel: str
     names: tuple[str, ...]
     dtypes: Mapping[str, DType]
-    """Of the numbers."""
+    """The dtypes of the scalar parameters."""
 
     def bind(self, given: Sequence[Any], named: Mapping[str, Any]) -> BoundCall:
-        """Each argument with its parameter; an error where one is missing, or is given twice."""
+        """Return the arguments by parameter; an error where one is missing, or is given twice."""
         if not named and not self.dtypes:
             return BoundCall(given, {}, {})
         way = self._ways.get((len(given), *named)) or self._way(len(given), tuple(named))
@@ -58,11 +58,11 @@ class Signature:
 
     @cached_property
     def _ways(self) -> dict[tuple[Any, ...], _Way]:
-        """Those that calls took, by how many arguments came without a name, and the names of the others."""
+        """The argument orders of past calls, by the count of positional arguments and the names of the others."""
         return {}
 
     def _way(self, count: int, named: tuple[str, ...]) -> _Way | None:
-        """Where each argument stands, if there is one for each parameter, and nothing else."""
+        """Return the position of each argument; None unless there is exactly one for each parameter."""
         order = (*self.names[:count], *named)
         if count + len(named) != len(self.names) or {*order} != {*self.names}:
             return None
@@ -92,7 +92,7 @@ class Signature:
         return BoundCall(way.arrays(everything), self._scalars(way.numbers, everything), symbols)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
-        """Of a number for each parameter that is one, in order, the words that a launch passes."""
+        """Return the words that a launch passes for the scalar parameters' values, given in order."""
         found = self._scalars([(i, name, dtype) for i, (name, dtype) in enumerate(self._numbers)], numbers)
         return tuple([word_of(found[name], dtype) for name, dtype in self._numbers])
 
@@ -101,7 +101,7 @@ class Signature:
         return [(name, self.dtypes[name]) for name in self.names if name in self.dtypes]
 
     def of_numbers(self, names: Set[str]) -> Signature:
-        """Of some of its numbers, and no array."""
+        """Return the signature that has these scalar parameters and no array."""
         kept = tuple(name for name in self.names if name in names)
         return Signature(self.kernel, kept, {name: self.dtypes[name] for name in kept})
 

@@ -1,4 +1,4 @@
-"""The sizes that a kernel leaves open, found in the arrays of a call; what was found is kept by the arrays' shapes."""
+"""Dynamic shapes: a kernel's sizes are inferred from the arrays of a call, and stored by the arrays' shapes."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.scalars import word_of
 
 KEPT_CALLS = 4096
-"""Sets of sizes that a kernel remembers; more than that in turn, and it starts afresh."""
+"""The most sets of sizes that are stored for a kernel; one more clears them all."""
 
 
 @dataclass(eq=False)
 class SizedCall:
-    """What a call with arrays of certain shapes comes to."""
+    """The sizes and parameters of a call with arrays of given shapes."""
 
     values: Mapping[str, Any]
-    """Its numbers by name: open sizes, symbols, and parameters such as `alpha: f32`."""
+    """The call's numbers by name: dynamic sizes, symbols, and parameters such as `alpha: f32`."""
     numbers: tuple[int, ...]
-    """The same in the order of the kernel's arguments, each as the word that a launch passes."""
+    """The values in the order of the kernel's arguments, each as the word that a launch passes."""
     parameters: tuple[Parameter, ...]
     is_right: bool = False
-    """Whether the kernel was found right for these sizes and symbols."""
+    """Whether the kernel was proved or checked to be correct for these sizes and symbols."""
     kept_as: SizedCall | None = None
-    """What is remembered of these sizes, where this call has other numbers beside."""
+    """The stored call of equal sizes, where this one differs from it in other scalar arguments."""
 
     def note_right(self) -> None:
-        """Remember that the kernel is right for these sizes, whatever its other numbers are."""
+        """Record that the kernel is correct for these sizes, whatever its other scalars are."""
         (self.kept_as or self).is_right = True
 
 
 Surely = Callable[[Number, Sequence[Number], Sequence[Sequence[Number]]], Sequence[Number]]
-"""Workgroups, the numbers that a launch passes on, and arrays' lengths → what must hold for all to be right."""
+"""From workgroups, the numbers of a launch, and arrays' lengths to the conditions for a correct launch."""
 
 
 class Size(Protocol):
-    """What the sizes of a call come to, and that they are right."""
+    """Computes and checks the sizes of a call."""
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
-        """`given` are the numbers that a call gives itself; an error where something is wrong."""
+        """Return the sizes of a call with scalar arguments `given`; an error where something is wrong."""
 
     @property
     def look(self) -> CallLook:
-        """What sees at once how arrays lie, and that sizes are right."""
+        """The program that computes a call's layout key and checks its sizes."""
 
     def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
-        """Whether it is known that numbers are right which that has seen, and leaves open."""
+        """Return whether the sizes of a classified call are known to be correct, where its class does not prove it."""
 
     def with_others(self, numbers: Sequence[int], given: Sequence[int]) -> tuple[int, ...] | None:
-        """The numbers of a call that was right, with those that it gives; None where one decides, and is another."""
+        """Return a checked call's numbers with other scalar arguments; None where a different one needs a check."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """An axis that tells a size."""
+    """An array axis whose length gives a size."""
 
     length: int
     array: str
@@ -81,24 +81,24 @@ class _Source:
 
 
 class Sizes:
-    """How a kernel's arrays tell its sizes."""
+    """Infers a kernel's sizes from the shapes of its arrays."""
 
     def __init__(self, kernel: Kernel, written: set[Value]) -> None:
         self.kernel = kernel
         memories = [(v.name, v.type) for v in kernel.body.args if isinstance(v.type, Memory)]
         self._extents = [kind.extents for _, kind in memories]
         self._arrays = [Parameter(name, (), kind.dtype, name in {v.name for v in written}) for name, kind in memories]
-        """The kernel's arrays, before anybody knows their shapes."""
+        """The kernel's arrays, without their shapes."""
         self.numbers = numbers_of(kernel)
         self._names = [v.name for v in self.numbers]
         self.limits = limits_of(kernel)
         self.passed = tuple(self.limits)
-        """The indices that arrays tell."""
+        """The indices whose sizes array shapes give."""
         self._telling = [
             (len(extents), [(axis, str(e)) for axis, e in enumerate(extents) if e in self.passed])
             for extents in self._extents
         ]
-        """Of each array how many axes it has, and which of them tell a size."""
+        """For each array, its rank and the axes whose lengths give a size."""
         self._others = {v.name: (i, v.type.dtype) for i, v in enumerate(self.numbers) if v.type != INDEX_SCALAR}
         self._kept: dict[Any, SizedCall] = {}
 
@@ -108,20 +108,20 @@ class Sizes:
 
     @cached_property
     def _shapes(self) -> list[list[tuple[int, int]]]:
-        """Of each array where its lengths stand among the numbers of a launch, or -1 and the length that is known."""
+        """For each axis of each array, the position of its length among the launch's numbers, or -1 and the length."""
         at = {name: place for place, name in enumerate(self.launch.names)}
         return [[(at[e], 0) if isinstance(e, str) else (-1, e) for e in extents] for extents in self._extents]
 
     def words(self, given: Mapping[str, Any]) -> list[int]:
-        """The numbers that a call gives itself, each as a word."""
+        """Return the scalar arguments of a call, each as a word."""
         names = (name for name in self._names if name not in self.limits)
         return [word_of(given[name], self._others[name][1]) if name in self._others else given[name] for name in names]
 
     def look(self, surely: Surely | None, telling: Collection[str]) -> CallLook:
-        """What sees at once what a call comes to, and is not sure where lengths do not agree or arrays meet.
+        """Return the program that classifies calls; it gives up where lengths do not agree or arrays overlap.
 
-        `surely` tells when the kernel is right; where it cannot be told so, calls are alike only if the numbers of
-        these names are the same.
+        `surely` gives conditions for the kernel to be correct; None where there are none. Calls of one class also have
+        equal values of the numbers named in `telling`.
         """
         ranks, given = [*map(len, self._extents)], [name for name in self._names if name not in self.limits]
         recorder = Recorder(sum(1 + 2 * rank for rank in ranks) + len(given))
@@ -140,7 +140,7 @@ class Sizes:
         return CallLook(ranks, len(given), program, *results)
 
     def _agreeing(self, arrays: Sequence[PlacedArray], known: dict[str, Number]) -> Iterator[Number]:
-        """What must hold for arrays' lengths to agree; `known` is told the sizes that they tell."""
+        """Yield what must hold for the arrays' lengths to agree, and add the sizes that they give to `known`."""
         for array, extents in zip(arrays, self._extents, strict=True):
             for length, extent in zip(array.lengths, extents, strict=True):
                 if isinstance(extent, int) or extent in known:
@@ -151,7 +151,7 @@ class Sizes:
                     yield from (length >= least, length <= most)
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
-        """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""
+        """Return the call's sizes; `given` are its checked scalar arguments. An error where they do not agree."""
         key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.passed else ()
         if given:
             key += tuple([(name, x) for name, x in given.items() if name not in self._others])
@@ -165,7 +165,7 @@ class Sizes:
         return self._with_others(found, given) if self._others else found
 
     def of_values(self, values: Mapping[str, Any]) -> SizedCall:
-        """The same for sizes that somebody knows."""
+        """Return the call for known sizes; an error where one is outside its limits."""
         self._check_limits(values)
         words = [values[name] for name in self._names]
         launched = self.launch(words)
@@ -183,7 +183,7 @@ class Sizes:
         return SizedCall(known, tuple(words), tuple(parameters))
 
     def _with_others(self, found: SizedCall, given: Mapping[str, Any]) -> SizedCall:
-        """The same sizes with the call's own numbers of other dtypes, which decide nothing that is kept."""
+        """Return the stored call with this call's scalar arguments of other dtypes, which its key does not contain."""
         words = list(found.numbers)
         for name, (at, dtype) in self._others.items():
             words[at] = word_of(given[name], dtype)
@@ -191,12 +191,12 @@ class Sizes:
 
     @cached_property
     def _computed(self) -> list[tuple[int, int]]:
-        """The axes of arrays whose lengths follow from sizes that others tell, such as that of `Memory[M // 2, …]`."""
+        """The array axes whose lengths are computed from other sizes, such as that of `Memory[M // 2, …]`."""
         axes = [(i, axis, e) for i, extents in enumerate(self._extents) for axis, e in enumerate(extents)]
         return [(i, axis) for i, axis, e in axes if isinstance(e, str) and e not in self.passed]
 
     def _check_computed(self, arrays: Sequence[Any], call: SizedCall) -> None:
-        """Lengths that follow from others; the rest is checked with the arrays."""
+        """Check lengths that are computed from other sizes; the rest is checked with the arrays."""
         for i, axis in self._computed if arrays else ():
             shape, wanted = _shape(arrays[i]), call.parameters[i]
             if shape[axis] != wanted.shape[axis]:
@@ -224,7 +224,7 @@ class Sizes:
         return found
 
     def _agree(self, name: str, source: _Source, arrays: Sequence[Any], given: Mapping[str, Any]) -> None:
-        """An error where what an axis tells is not what the call or an array before it says, or is too much."""
+        """Raise where an axis contradicts the caller's size or an earlier array, or is too long."""
         first, length = self._first(name, arrays), source.length
         if given.get(name, length) != length:
             what = f"{name} is {given[name]}, but {source}, which makes it {length}"
@@ -251,7 +251,7 @@ class Sizes:
         self._fail(what, f"compile it with longest={{{name}: {length}}}, or call the kernel itself, which does so")
 
     def _first(self, name: str, arrays: Sequence[Any]) -> _Source:
-        """The first axis that tells a size."""
+        """Return the first axis whose length gives the size `name`."""
         for array, p, (_, telling) in zip(arrays, self._arrays, self._telling, strict=True):
             for axis, passed in telling:
                 if passed == name:

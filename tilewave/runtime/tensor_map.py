@@ -1,6 +1,6 @@
-"""Tensor maps: how Hopper's copy engine is told where an array lies and which box of it one copy takes.
+"""Tensor maps: the descriptors from which TMA knows an array's layout and the box that one copy takes.
 
-The driver counts axes from the fastest, we from the slowest, as arrays do. What the engine cannot do is refused here,
+The driver counts axes from the fastest; here they count from the slowest, as in arrays. What TMA cannot do is refused
 before the driver sees it, with the reason; out of bounds it reads zeros and writes nothing.
 """
 
@@ -19,6 +19,7 @@ from tilewave.runtime.cuda_driver import CudaDriver
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 GRAIN = ENGINE.grain_bytes
 
+# CUtensorMapDataType; TMA only moves bytes, so every dtype of one byte is its UINT8.
 _DTYPES = {
     "f8e4m3fn": 0,
     "f8e5m2": 0,
@@ -39,20 +40,20 @@ _NO_INTERLEAVE, _FILL_WITH_ZEROS = 0, 0
 
 
 class TensorMap(NamedTuple):
-    """An array as the copy engine sees it; sizes, strides and box from the slowest axis to the fastest."""
+    """An array as TMA sees it; sizes, strides and box from the slowest axis to the fastest."""
 
     dtype: DType
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    """In bytes; that of the fastest axis is one element, and that of an axis of length 1 counts for nothing."""
+    """In bytes; one element along the fastest axis, and ignored along an axis of length 1."""
     box: tuple[int, ...]
-    """How many elements along each axis one copy takes."""
+    """The elements of one copy along each axis."""
     swizzle_bytes: int = 128
     l2_promotion_bytes: int = 128
-    """How much the L2 cache fetches at once."""
+    """The bytes that the L2 cache fetches at once."""
 
     def problem(self, pointer: int) -> str:
-        """Why the copy engine cannot take this array at this address, as said after its name; empty if it can."""
+        """Return why TMA cannot access this array at this address, as said after its name; empty if it can."""
         sizes, strides, item, grain = self.sizes, self.strides, self.dtype.bytes, ENGINE.grain_bytes
         if not 1 <= len(sizes) <= ENGINE.most_axes:
             return f"has {len(sizes)} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
@@ -70,7 +71,7 @@ class TensorMap(NamedTuple):
         return ""
 
     def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:
-        """The map in the copy engine's own words."""
+        """Return the map as the 128 bytes that TMA reads."""
         descriptor, rank = TensorMapBytes(), len(self.sizes)
         numbers = (ctypes.c_uint64 * (2 * rank))(*self.numbers())
         kind = self.encoding()
@@ -81,23 +82,23 @@ class TensorMap(NamedTuple):
         return descriptor
 
     def numbers(self) -> list[int]:
-        """Its sizes and strides, as the driver reads them."""
+        """Return the sizes and strides in the driver's order."""
         item = self.dtype.bytes
         return map_numbers(self.sizes[::-1], [stride // item for stride in reversed(self.strides)], item)
 
     def encoding(self) -> Encoding:
-        """What the driver is told before where an array is and how long, and behind that."""
+        """Return the driver's arguments that do not depend on the array's address and lengths."""
         assert len(self.box) == len(self.sizes) == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
         return encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype)
 
 
 class Encoding(NamedTuple):
-    """What the driver is told of all tensor maps of one kind, as it has the words."""
+    """The arguments of cuTensorMapEncodeTiled that all tensor maps of one kind share."""
 
     dtype: int
     rank: int
     box: Any
-    """In memory, and behind it as many steps of one element."""
+    """The box in memory, followed by an element stride of 1 for each axis."""
     interleave: int
     swizzle: int
     promotion: int
@@ -105,14 +106,14 @@ class Encoding(NamedTuple):
 
     @property
     def units_at(self) -> int:
-        """Where the steps begin behind the box."""
+        """The offset of the element strides, which follow the box."""
         return ctypes.sizeof(self.box) // 2
 
 
 def map_numbers(lengths: Sequence[Number], steps: Sequence[Number], item_bytes: int) -> list[Number]:
-    """The numbers of a map: lengths, then strides in bytes of all axes but the first, and a 0 for it.
+    """Return the sizes and strides of a map: lengths, then strides in bytes of all axes but the first, and a 0 for it.
 
-    Axes go from the fastest to the slowest; one of length 1 gets a stride that the engine accepts.
+    Axes go from the fastest to the slowest; one of length 1 gets a stride that TMA accepts.
     """
     row = rounded_up(lengths[0] * item_bytes, GRAIN) * GRAIN
     axes = zip(lengths[1:], steps[1:], strict=True)
@@ -120,7 +121,7 @@ def map_numbers(lengths: Sequence[Number], steps: Sequence[Number], item_bytes: 
 
 
 def encoding(box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: DType) -> Encoding:
-    """Of tensor maps of such boxes."""
+    """Return the encoding of tensor maps with this box, swizzle, L2 promotion and dtype."""
     row, rank = box[-1] * dtype.bytes, len(box)
     assert all(1 <= size <= ENGINE.longest_side for size in box), f"a box of {box}: 1 to {ENGINE.longest_side} per axis"
     assert row % GRAIN == 0, f"rows of {row} bytes in a box; multiples of {GRAIN} are needed"

@@ -1,4 +1,4 @@
-"""A compiled kernel ↔ the members of its file: its text, what a launch must provide, and what its target adds."""
+"""A compiled kernel ↔ the members of its file: its IR text, what a launch must provide, and the target's members."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UNSAID = "its file does not say that it is right for all of them"
 
 @dataclass(frozen=True)
 class SavedKernel:
-    """What a file holds of a compiled kernel."""
+    """The contents of a compiled kernel's file."""
 
     kernel: Kernel
-    """On whole tiles."""
+    """The kernel's IR on whole tiles."""
     target: str
     dynamic_symbols: tuple[str, ...]
     verdicts: Verdicts
@@ -52,7 +52,7 @@ def write_kernel(path: Path, saved: SavedKernel) -> None:
 
 @dataclass(frozen=True)
 class SavedParameter:
-    """An array that a kernel takes; an extent that stays open is a name."""
+    """An array that a kernel takes; a dynamic extent is a name."""
 
     name: str
     shape: tuple[Extent, ...]
@@ -67,7 +67,7 @@ def saved_parameters(kernel: Kernel) -> tuple[SavedParameter, ...]:
 
 
 def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
-    """The file, and what it holds."""
+    """Return the file, and the kernel in it."""
     contents = read(path)
     about = contents.about
     kernel = contents.kernel(TILES)
@@ -86,7 +86,7 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
 
 
 def _assumed(contents: Contents, kernel: Kernel) -> tuple[Assumed, ...]:
-    """What a call's numbers are held against; nothing in files of kernels that assume nothing."""
+    """Return the conditions on the numbers of a call; none in files of kernels without assumptions."""
     given = {v.name for v in numbers_of(kernel)}
     found = contents.about.fields.get("assumed", [])
     try:
@@ -99,7 +99,7 @@ def _assumed(contents: Contents, kernel: Kernel) -> tuple[Assumed, ...]:
 
 
 def _every_size(contents: Contents, kernel: Kernel) -> EverySize:
-    """What was found when it was compiled; nothing in files of kernels whose sizes are fixed."""
+    """Return the proof made at compile time; without one, dynamic sizes are checked at each call."""
     if "every_size" not in contents.about.fields:
         return EverySize(doubts=(UNSAID,)) if open_sizes(kernel) else EverySize()
     found = restored(EverySize, contents.about.record("every_size"))

@@ -1,4 +1,4 @@
-"""`tilewave.load`: a kernel that was compiled elsewhere, ready to run; nothing is compiled here."""
+"""`tilewave.load`: a kernel that was compiled before, ready to run; nothing is compiled at load time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewave.forks import IMPORTING
 
 
 def load(path: str | PathLike[str]) -> Compiled:
-    """The kernel that `compiled.save(path)` wrote; load only what you would run, since its machine code will be."""
+    """Return the kernel that `compiled.save(path)` wrote; load only trusted files: their machine code will run."""
     with IMPORTING:
         from tilewave.saved.kernel import read_kernel  # noqa: PLC0415  zipfile is heavy; `import tilewave` does not wait
 

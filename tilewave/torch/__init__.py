@@ -1,4 +1,4 @@
-"""The door to torch: kernels as operators of torch's, and models whose layers are ours.
+"""tilewave in torch: kernels as torch operators, and models whose layers run as tilewave kernels.
 
 Importing this imports torch; nothing else of tilewave does.
 """

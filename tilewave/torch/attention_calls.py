@@ -1,4 +1,4 @@
-"""Modules that call torch's `scaled_dot_product_attention`: within them, ours answers where it can."""
+"""Modules that call torch's `scaled_dot_product_attention`: patched ones call tilewave's where it applies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def calls_attention(module: nn.Module) -> bool:
-    """Whether its own `forward` names torch's attention."""
+    """Return whether the `forward` of a module's class names torch's attention."""
     code = getattr(type(module).forward, "__code__", None)
     return code is not None and _names(code) and "forward" not in module.__dict__
 
@@ -30,7 +30,7 @@ def _names(code: CodeType) -> bool:
 
 
 class WithOurAttention:
-    """The `forward` of a module, in which calls of torch's attention are ours."""
+    """The `forward` of a module, in which calls of torch's attention run tilewave's."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -58,7 +58,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """torch's function of that name; still torch's where numbers are dropped, or a causal mask is aligned otherwise."""
+    """torch's function of that name; falls back to torch for dropout, or for a causal mask of another alignment."""
     if not _is_ours(query, key, value, dropout_p, is_causal, enable_gqa):
         return _THEIRS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     bias = attn_mask
@@ -68,7 +68,7 @@ def scaled_dot_product_attention(
 
 
 def _is_ours(q: Tensor, k: Tensor, v: Tensor, dropped: float, causal: bool, grouped: bool) -> bool:
-    """A causal mask of torch's begins at the first key, ours ends at the last: they agree where both are as many."""
+    """Return whether tilewave's attention serves a call; causal masks are torch's only for equally many q and k."""
     same_axes = q.dim() == k.dim() == v.dim() and q.dim() >= 2
     if dropped or not same_axes or not q.dtype == k.dtype == v.dtype or (causal and q.shape[-2] != k.shape[-2]):
         return False
@@ -79,5 +79,5 @@ def _is_ours(q: Tensor, k: Tensor, v: Tensor, dropped: float, causal: bool, grou
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def takes(device: str, dtype: torch.dtype) -> bool:
-    """Whether there is code of ours for a dtype on a device: GPUs multiply halves, the CPU everything."""
+    """Return whether there is a kernel for a dtype on a device: GPUs take 16-bit floats, the CPU all dtypes."""
     return runs_on(device) and (dtype in HALVES or device in ("cpu", "meta"))

@@ -1,7 +1,7 @@
-"""Attention as an operator of torch's, and in place of `scaled_dot_product_attention`.
+"""Attention as a torch operator, and in place of `scaled_dot_product_attention`.
 
-Its backward pass is made of products and holds the weights of all queries and keys at once: it needs as much memory as
-they have elements, which the forward pass does not.
+The backward pass is made of matrix products and stores the weights of all queries and keys at once: it needs memory
+proportional to their number, which the forward pass does not.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[A
     scores = matmul(q, keys.mT).to(lse.dtype) * scale
     capped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
     shown = _seen_only(capped if bias is None else capped + bias.to(lse.dtype), causal, window)
-    # A query that sees no key has -inf for its sum, and -inf - -inf would be no number.
+    # A query that sees no key has a log-sum-exp of -inf, and -inf - -inf would be NaN.
     weights = torch.exp(shown - lse.clamp_min(torch.finfo(lse.dtype).min)[..., None])
     mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1)
     mean = mean if grad_lse is None else mean - grad_lse
@@ -97,20 +97,20 @@ def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[A
 
 
 def _repeated(x: Tensor, q: Tensor) -> Tensor:
-    """Heads of keys or values, as many as there are of queries."""
+    """Return heads of keys or values, repeated to the number of query heads."""
     return x if x.dim() < 3 or x.shape[-3] == q.shape[-3] else x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
 
 
 def _gathered(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of heads that several heads of queries share."""
+    """Return the gradient of heads that several query heads share: the sum over these."""
     if grad.shape == x.shape:
         return grad
     return grad.unflatten(-3, (x.shape[-3], grad.shape[-3] // x.shape[-3])).sum(-3)
 
 
 def _seen_only(scores: Tensor, causal: bool, window: int | None) -> Tensor:
-    """-inf where a query does not see a key; the last query stands at the last key."""
-    ahead = 1 if causal else window  # of a query's own place, the first that it does not see
+    """Return scores with -inf where a query does not see a key; the last query is aligned with the last key."""
+    ahead = 1 if causal else window  # the first invisible key, relative to the query's position
     if ahead is None:
         return scores
     queries, keys = scores.shape[-2:]

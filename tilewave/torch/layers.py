@@ -1,4 +1,4 @@
-"""torch's layers with our forward passes: each is torch's own class with another `forward`, and can be turned back."""
+"""torch layers with tilewave's forward passes: subclasses that override `forward`, and can be changed back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ACTIVATIONS = {nn.GELU: "gelu", nn.SiLU: "silu", nn.ReLU: "relu"}
 
 
 def activation_of(module: nn.Module) -> str | None:
-    """The activation that a layer of this kind computes, if a linear layer can do it on its way."""
+    """Return the activation that a layer computes, if a linear layer can apply it in its epilogue."""
     name = ACTIVATIONS.get(type(module))
     return "gelu_tanh" if name == "gelu" and module.approximate == "tanh" else name
 
 
 class OurLinear(nn.Linear):  # type: ignore[misc]
     activation: str | None = None
-    """Of the layer behind this one, which then has nothing left to do."""
+    """The activation of the following layer, fused into this one; that layer is then the identity."""
 
     def forward(self, x: Tensor) -> Tensor:
         if runs_on(device_name(x.device)):
@@ -61,7 +61,7 @@ class OurRmsNorm(nn.RMSNorm):  # type: ignore[misc]
 
 
 def _rows(x: Tensor, axes: int) -> Tensor:
-    """With the last axes as one."""
+    """Return a tensor with its last axes collapsed into one."""
     return x if axes == 1 else x.flatten(-axes)
 
 
@@ -71,7 +71,7 @@ class OurSoftmax(nn.Softmax):  # type: ignore[misc]
 
 
 class Passed(nn.Module):  # type: ignore[misc]
-    """An activation that the layer in front has computed."""
+    """An activation layer whose work the preceding linear layer does."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ THEIRS_OF = {ours: theirs for theirs, ours in OURS.items()}
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def runs_on(device: str) -> bool:
-    """Whether there is code of ours for a device; where there is none it is said once, and torch's own is taken."""
+    """Return whether tilewave has code for a device; where it has none, warn once and let torch run the layer."""
     return has_target(device)
 
 

@@ -1,4 +1,4 @@
-"""`op(kernel)`: an operator of torch's of any kernel."""
+"""`op(kernel)`: a torch operator from any kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewave.torch.tensors import LIBRARY
 
 
 class TorchOperator:
-    """A kernel as an operator of torch's: called with tensors, it gives back the results that it allocates."""
+    """A kernel as a torch operator: called with tensors, it allocates and returns the results."""
 
     def __init__(
         self, kernel: WaveKernel, signature: OperatorSignature, name: str, gradients: Sequence[_Gradients]
@@ -42,13 +42,13 @@ class TorchOperator:
             cast=signature.cast,
         )
         self.operator = self._operator.registered
-        """torch's own."""
+        """The registered torch operator."""
 
     def __repr__(self) -> str:
         return f"<operator tilewave::{self.name}{self.signature.schema}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The results; arguments stand in the kernel's order, without those that are allocated, or are named."""
+        """Return the results; arguments come in the kernel's order without the allocated ones, or by name."""
         if named or len(args) != len(self.arguments):
             args = self._bound(args, named)
         self.signature.want_tensors(args)
@@ -58,7 +58,7 @@ class TorchOperator:
         return self._operator(*args)
 
     def _want_no_gradient(self, tensors: Sequence[Tensor]) -> None:
-        """Of what is changed in place torch would lose the gradients, and say nothing."""
+        """Refuse tensors that require gradients: torch would silently lose those of tensors changed in place."""
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             what = (
                 f"{self.kernel.name} changes {self.signature.mutated[0]} in place, and an argument asks for gradients"
@@ -79,7 +79,7 @@ class TorchOperator:
         return self._calls(LIBRARY, arrays, *others)
 
     def _work(self, lib: ArrayLibrary, *parted: Any) -> CallWork:
-        """What a call comes to, of its tensors and then of its numbers."""
+        """Return the work of a call, given its tensors and then its scalar arguments."""
         signature = self.signature
         args = signature.joined(parted)
         signature.check(args)
@@ -138,7 +138,7 @@ def _given_back(results: list[Any]) -> Any:
 
 
 class _Gradients:
-    """One part of a backward pass: what it wants by name, and the gradients that it gives, by argument."""
+    """One part of a backward pass: the names of its inputs, and the gradients that it returns, by argument."""
 
     def __init__(self, wanted: Sequence[str], compute: Callable[..., Mapping[str, Any]]) -> None:
         self.wanted, self.compute = wanted, compute
@@ -148,7 +148,7 @@ class _Gradients:
 
 
 def _gradients(forward: OperatorSignature, backward: Any) -> _Gradients:
-    """Of a kernel, an operator or a function; it finds by their names what it gets, and says so what it gives."""
+    """Return a part of the backward pass: a kernel, an operator or a function, whose parameter names say its inputs."""
     made = op(backward) if isinstance(backward, WaveKernel) else backward
     if not callable(made):
         what = f"op: backward is {described(made)}, which computes no gradients"
@@ -191,7 +191,7 @@ def _want_kernel(kernel: object) -> None:
 
 
 def _want_names(kernel: WaveKernel, results: object, name: object) -> None:
-    """An error where results are no list of names, or the operator's own name is none that torch can register."""
+    """Raise where `results` is no list of names, or torch cannot register an operator under `name`."""
     if results is not None and not _are_names(results):
         what = f"op: results is {results!r}, no list of different names"
         raise TraceError(what, loc=here(), remedy=f'name arrays that {kernel.name} writes: results=["y"]')
@@ -216,12 +216,12 @@ def op(
     subs: Mapping[Symbol, Any] | None = None,
     name: str | None = None,
 ) -> TorchOperator:
-    """An operator of torch's, `torch.ops.tilewave.<name>`, of a kernel.
+    """Return a torch operator, `torch.ops.tilewave.<name>`, for a kernel.
 
-    `results` are the arrays that it allocates and gives back: by default all that the kernel writes and does not read.
-    Those that it writes beside are changed in place. `backward` is a kernel, an operator or a function, or several of
-    them: each gets the arguments, results and gradients of results (`grad_c`) that its parameters are named after, and
-    a kernel writes the gradients of arguments (`grad_a`); a function gives them back as {"a": …}.
+    `results` are the arrays that it allocates and returns: by default all that the kernel writes and does not read.
+    Other arrays that the kernel writes are changed in place. `backward` is a kernel, an operator or a function, or
+    several of them: each gets the arguments, results and gradients of results (`grad_c`) that its parameters are named
+    after, and a kernel writes the gradients of arguments (`grad_a`); a function returns them as {"a": …}.
     """
     _want_kernel(kernel)
     _want_names(kernel, results, name)

@@ -1,7 +1,7 @@
-"""`tilewave.ops` on torch's tensors: operators with gradients, known to `torch.compile`, `torch.export` and autocast.
+"""`tilewave.ops` on torch tensors: operators with gradients, known to `torch.compile`, `torch.export` and autocast.
 
-Each is one operator of torch's, with the function of `tilewave.ops` that runs it, the shape and dtype of its results,
-and a backward pass made of the same operators. Calls that nobody watches go past torch's dispatcher.
+Each is one torch operator, with the function of `tilewave.ops` that runs it, the shape and dtype of its results, and a
+backward pass made of such operators. Calls outside compilers, modes and profilers skip torch's dispatcher.
 """
 
 from tilewave.torch.attention_operators import attention as attention

@@ -1,4 +1,4 @@
-"""`patch(model)`: the layers of a model that are ours from then on, and why others are not."""
+"""`patch(model)`: run the layers of a model as tilewave kernels, and report which ones and why not others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation
 from tilewave.torch.tensors import LIBRARY, device_name
 
 ROUNDS, BURST = 5, 10
-"""Of measuring a layer: as many rounds in turns, each of so many calls."""
+"""Timing of a layer: alternating repetitions, and the calls in each."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a model, by its name there, and what became of it."""
+    """A layer of a model, by its name there, and whether it was patched."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class PatchReport:
-    """Which layers of a model are ours, and why others are not; it prints as a list."""
+    """Which layers of a model run as tilewave kernels, and why others do not; prints as a list."""
 
     layers: tuple[Layer, ...]
 
@@ -49,7 +49,7 @@ class PatchReport:
 
     @property
     def torchs(self) -> dict[str, str]:
-        """Those that stay as they were, and why."""
+        """The names of layers that torch still runs, and the reason for each."""
         return {layer.name: layer.why for layer in self.layers if not layer.is_ours}
 
     def __str__(self) -> str:
@@ -57,10 +57,10 @@ class PatchReport:
 
 
 def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
-    """Let a model's linear layers, norms, softmaxes and attention run as our kernels; its parameters stay as they are.
+    """Run a model's linear layers, norms, softmaxes and attention as tilewave kernels; its parameters do not change.
 
-    Modules whose `forward` names `scaled_dot_product_attention` get ours for it. With inputs for the model, each other
-    layer is measured as they use it, and stays torch's where that is faster.
+    Modules whose `forward` names `scaled_dot_product_attention` call tilewave's instead. With inputs for the model,
+    each other layer is timed as they use it, and is left to torch where that is faster.
     """
     _want_model("patch", model)
     found = {name: _considered(name, module) for name, module in _layers(model)}
@@ -83,7 +83,7 @@ def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
 
 
 def unpatch(model: nn.Module) -> None:
-    """Turn a patched model's layers back into torch's."""
+    """Change a patched model's layers back into torch's."""
     _want_model("unpatch", model)
     for module in list(model.modules()):
         _turn_back(module)
@@ -112,7 +112,7 @@ def _turn_back(module: nn.Module) -> None:
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Those that we have a kernel for, or could have if they were of torch's own class."""
+    """Yield the layers that tilewave has a kernel for, and subclasses of these, which are reported but not patched."""
     for name, module in model.named_modules():
         if isinstance(module, tuple(OURS)) and type(module) not in THEIRS_OF:
             yield name, module
@@ -139,7 +139,7 @@ def _target(weight: Any) -> str:
 
 
 def _pairs(model: nn.Module) -> Iterator[tuple[str, OurLinear, str]]:
-    """Linear layers with an activation right behind them, which is taken over: name, layer, activation."""
+    """Fuse activations into the linear layers that they follow, and yield each: name, layer, activation."""
     for name, parent in list(model.named_modules()):
         if type(parent) is not nn.Sequential:
             continue
@@ -153,7 +153,7 @@ def _pairs(model: nn.Module) -> Iterator[tuple[str, OurLinear, str]]:
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether hooks look at what goes in or comes out."""
+    """Return whether a module has hooks on its inputs, outputs or gradients."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
@@ -162,7 +162,7 @@ def _is_watched(module: nn.Module) -> bool:
 
 @dataclass
 class _Calls:
-    """What each layer was called with."""
+    """The arguments of each layer's first call."""
 
     given: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ class _Calls:
 def _measured(
     model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], found: Mapping[str, Layer]
 ) -> dict[str, Layer]:
-    """The layers with their times; those that torch computes faster are turned back."""
+    """Return the layers with their times; those that torch computes faster are changed back."""
     calls, modules = _Calls(), dict(model.named_modules())
     ours = [name for name, layer in found.items() if layer.is_ours and layer.kind != ATTENTION]
     hooks = [modules[name].register_forward_pre_hook(calls.hook(name)) for name in ours]
@@ -192,20 +192,20 @@ def _judged(layer: Layer, module: nn.Module, args: tuple[Any, ...]) -> Layer:
     ours, theirs = _in_turns(module, THEIRS_OF[type(module)], args)
     times = f"{ours:.0f} µs beside torch's {theirs:.0f}"
     why = f"{layer.why}, {times}" if layer.why else times
-    if ours <= theirs or fused:  # torch would need a pass of its own for the activation
+    if ours <= theirs or fused:  # without the fusion torch would need another pass for the activation
         return replace(layer, why=why)
     _turn_back(module)
     return replace(layer, is_ours=False, why=f"faster so: ours takes {times}")
 
 
 def _in_turns(module: nn.Module, theirs: Any, args: tuple[Any, ...]) -> tuple[float, float]:
-    """Microseconds of our layer and of torch's, medians of rounds in turns."""
+    """Return the microseconds of tilewave's and of torch's layer, medians of alternating repetitions."""
     calls = (lambda: module(*args)), (lambda: theirs.forward(module, *args))
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS + 1):
         for call, times in zip(calls, found, strict=True):
             times.append(_burst(call))
-    ours, others = (statistics.median(times[1:]) for times in found)  # the first of each compiles and warms up
+    ours, others = (statistics.median(times[1:]) for times in found)  # the first repetition compiles and warms up
     return ours, others
 
 

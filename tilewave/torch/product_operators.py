@@ -1,4 +1,4 @@
-"""Products and linear layers as operators of torch's; their backward passes are products again."""
+"""Products and linear layers as torch operators; their backward passes are products again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _of_second(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """The gradient of the second factor; where all rows meet the same one, it is one product."""
+    """Return the gradient of the second operand; where the batch shares it, this is a single product."""
     if y.dim() == 2:
         return matmul(x.flatten(0, -2).mT, g.flatten(0, -2))
     return matmul(x.mT, g).sum_to_size(y.shape)

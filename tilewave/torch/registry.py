@@ -1,4 +1,4 @@
-"""Operators of torch in the namespace `tilewave`: what runs, what their results look like, gradients, autocast."""
+"""Torch operators in the namespace `tilewave`: implementation, shapes of results, gradients, autocast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMESPACE = "tilewave"
 AUTOCAST = {"cpu": "CPU", "cuda": "CUDA"}
 Run = Callable[..., Any]
 Cast = Callable[[str, Sequence[Any]], Sequence[Any]]
-"""Of a kind of device and the arguments of a call under autocast, what the operator gets."""
+"""From a device kind and the arguments of a call under autocast to the operator's arguments."""
 
 DEFINED: set[str] = set()
 """The names of all operators so far."""
@@ -21,7 +21,7 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
 class Operator:
-    """One of torch's operators; calls that nothing of torch's watches go past its dispatcher."""
+    """A torch operator; calls outside compilers, modes and profilers skip torch's dispatcher."""
 
     def __init__(self, registered: Any, run: Run, differentiated: Any, cast: Cast | None) -> None:
         self.registered, self.run, self.differentiated, self.cast = registered, run, differentiated, cast
@@ -37,7 +37,7 @@ class Operator:
         return self.registered(*args)
 
     def _cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the dispatcher would hand on under autocast."""
+        """Return the arguments that the dispatcher would pass on under autocast."""
         device = next(x.device.type for x in args if isinstance(x, torch.Tensor))
         is_cast = self.cast is not None and device in AUTOCAST and torch.is_autocast_enabled(device)
         return tuple(self.cast(device, args)) if self.cast is not None and is_cast else args
@@ -54,13 +54,13 @@ def define(
     backward: Run | None = None,
     cast: Cast | None = None,
 ) -> Operator:
-    """The operator; `save(ctx, inputs, output)` keeps for `backward(ctx, *grads)` what that needs."""
+    """Define and return an operator; `save(ctx, inputs, output)` stores what `backward(ctx, *grads)` needs."""
     DEFINED.add(name)
     made = torch.library.custom_op(f"{NAMESPACE}::{name}", run, mutates_args=mutates, schema=schema)
     made.register_fake(fake)
     if backward is not None:
         made.register_autograd(backward, setup_context=save)
-    registered = getattr(getattr(torch.ops, NAMESPACE), name)  # its `.default` would be no event of a profile
+    registered = getattr(getattr(torch.ops, NAMESPACE), name)  # calls of its `.default` do not appear in profiles
     for device, key in AUTOCAST.items() if cast is not None else ():
         _LIBRARY.impl(name, _casting(registered, cast, device, key), f"Autocast{key}")
     differentiated = None if backward is None or save is None else _differentiated(name, run, save, backward)
@@ -68,7 +68,7 @@ def define(
 
 
 def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
-    """The same as torch's own class of differentiable functions, which takes a fifth of the time."""
+    """Return the operator as a torch.autograd.Function, which takes a fifth of the dispatcher's time."""
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = run(*args)
@@ -80,7 +80,7 @@ def _differentiated(name: str, run: Run, save: Run, backward: Run) -> Any:
 
 
 def free_name(wanted: str) -> str:
-    """The name, or one like it where an operator has it already."""
+    """Return the name, with a number appended where an operator has it already."""
     found, count = wanted, 2
     while found in DEFINED:
         found, count = f"{wanted}_{count}", count + 1
@@ -88,7 +88,7 @@ def free_name(wanted: str) -> str:
 
 
 def _casting(operator: Any, cast: Any, device: str, key: str) -> Run:
-    """What stands in front of an operator under autocast: its arguments are cast, and autocast has done its part."""
+    """Return an operator's implementation under autocast: it casts the arguments and calls it without autocast."""
     mine = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{key}"))
 
     def under_autocast(*args: Any) -> Any:
@@ -99,12 +99,12 @@ def _casting(operator: Any, cast: Any, device: str, key: str) -> Run:
 
 
 def to_autocast_dtype(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Floats in the dtype that autocast asks for: products are faster in it."""
+    """Cast floats to autocast's dtype, in which products are faster."""
     return _cast(args, torch.get_autocast_dtype(device))
 
 
 def to_float32(device: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Floats in f32: sums and exponents need its digits."""
+    """Cast floats to f32, whose precision sums and exponentials need."""
     return _cast(args, torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""`out=`: results in tensors that the caller has, by the rule of `tilewave.ops.results`."""
+"""`out=`: results in the caller's tensors, by the rule of `tilewave.ops.results`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tilewave.torch.tensors import LIBRARY, bare, have_memory
 
 
 def noted(found: Tensor, out: Tensor | None) -> Tensor:
-    """What was written, and torch knows that it was."""
-    if out is not None and not out.is_inference():  # such tensors have no versions
+    """Return a written result, after its tensor's version counter is raised for autograd."""
+    if out is not None and not out.is_inference():  # inference tensors have no version counter
         torch.autograd.graph.increment_version(out)
     return found
 
 
 def want_writable(of: ArrayArguments, arrays: Sequence[Tensor | None]) -> None:
-    """Raise an error where `out`, the last array of a call of one of torch's operators, cannot be written.
+    """Raise an error where `out`, the last array of a torch operator's call, cannot be written.
 
-    The operator allocates its result, which `given` copies; what a tensor cannot tell, as it is traced, is not asked.
+    The operator allocates its result, which `given` copies; checks that need memory are skipped for traced tensors.
     """
     out = arrays[-1]
     if out is None:
@@ -37,7 +37,7 @@ def want_writable(of: ArrayArguments, arrays: Sequence[Tensor | None]) -> None:
 
 
 def given(of: ArrayArguments, found: Tensor, out: Tensor | None) -> Tensor:
-    """The result, in the tensor that the caller gave for it, if any."""
+    """Return the result, copied into the caller's tensor if there is one."""
     if out is None:
         return found
     want_shape(of.caller, out, found.shape)

@@ -1,4 +1,4 @@
-"""softmax and the norms as operators of torch's."""
+"""softmax and the norms as torch operators."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def rms_norm(
 
 
 def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, out: Tensor | None) -> Any:
-    """The norm of x + residual, and that sum."""
+    """Return the norm of x + residual, and that sum."""
     arrays = (x, residual, weight, out)
     if is_free() and (layout := free_layout(arrays)) is not None:
         found, total = rows.add_rms_norm.known(LIBRARY, layout, arrays, (eps,))
@@ -155,7 +155,7 @@ def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _row_numbers(x: Tensor, *others: Tensor | None) -> Tensor:
-    """A number for each row, in the dtype that norms are computed in."""
+    """Return an empty tensor of one number for each row, in the dtype that norms are computed in."""
     is_double = any(t is not None and t.dtype == torch.float64 for t in (x, *others))
     return x.new_empty((prod(x.shape[:-1]),), dtype=torch.float64 if is_double else torch.float32)
 

@@ -1,4 +1,4 @@
-"""What a kernel is as an operator of torch's: arguments, results that are allocated, sizes that nobody tells."""
+"""A kernel's signature as a torch operator: arguments, allocated results, and sizes that no argument gives."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ Kind = MemoryType | DType
 
 @dataclass(frozen=True)
 class OperatorSignature:
-    """A kernel's parameters, and which of them a call gives."""
+    """A kernel's parameters, and which of them a call passes."""
 
     kernel: str
     parameters: Mapping[str, Kind]
-    """All of the kernel's, in the author's order."""
+    """All parameters of the kernel, in the author's order."""
     results: tuple[str, ...]
-    """Arrays that are allocated and given back."""
+    """Arrays that are allocated and returned."""
     mutated: tuple[str, ...]
-    """Arrays of the caller's that are written."""
+    """The caller's arrays that are written in place."""
     fixed: Mapping[Symbol, Any]
-    """Symbols that have a value whatever the call."""
+    """Symbols with a value that is the same in every call."""
 
     @cached_property
     def given(self) -> tuple[str, ...]:
-        """The kernel's parameters that a call gives."""
+        """The kernel's parameters that a call passes."""
         return tuple(name for name in self.parameters if name not in self.results)
 
     @cached_property
     def sizes(self) -> tuple[Symbol, ...]:
-        """Those that only results have: a call gives them behind everything else."""
+        """Symbols that occur only in the shapes of results: a call passes them after all other arguments."""
         passed = {*self.fixed, *(dim for name in self.given for dim in self._dims(name) if isinstance(dim, Symbol))}
         wanted = [s for name in self.results for dim in self._dims(name) for s in dim.symbols()]
         return tuple(s for s in dict.fromkeys(wanted) if s not in passed)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of the operator, in order."""
+        """The operator's arguments, in order."""
         return (*self.given, *(size.name for size in self.sizes))
 
     @property
     def schema(self) -> str:
-        """As torch spells it."""
+        """The operator's schema in torch's syntax."""
         listed = [f"{self._spelled(name)} {name}" for name in self.given]
         listed += [f"SymInt {size}" for size in self.sizes]
         results = ", ".join("Tensor" for _ in self.results)
@@ -64,22 +64,22 @@ class OperatorSignature:
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
-        """Those of the arguments that are arrays."""
+        """The arguments that are arrays."""
         return tuple(name for name in self.given if isinstance(self.parameters[name], MemoryType))
 
     @cached_property
     def _order(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Which arguments are arrays, and which are not."""
+        """The indices of arguments that are arrays, and of those that are not."""
         arrays = tuple(i for i, name in enumerate(self.arguments) if name in self.arrays)
         return arrays, tuple(i for i in range(len(self.arguments)) if i not in arrays)
 
     def parted(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arrays of a call, and what it gives beside."""
+        """Return the arrays of a call, and its other arguments."""
         arrays, others = self._order
         return tuple([args[i] for i in arrays]), tuple([args[i] for i in others])
 
     def joined(self, parted: Sequence[Any]) -> list[Any]:
-        """What was `parted`, in the order of the arguments."""
+        """Return the two results of `parted` as one list in the order of the arguments."""
         arrays, others = self._order
         found = dict(zip((*arrays, *others), parted, strict=True))
         return [found[i] for i in range(len(found))]
@@ -97,7 +97,7 @@ class OperatorSignature:
     # -- of a call
 
     def want_tensors(self, args: Sequence[Any]) -> None:
-        """An error where something else stands for an array."""
+        """Raise where an array argument is no tensor."""
         for at in self._order[0]:
             if not isinstance(args[at], Tensor):
                 name = self.arguments[at]
@@ -105,7 +105,7 @@ class OperatorSignature:
                 raise CallError(what, loc=here(), remedy=f"pass torch.as_tensor({name})")
 
     def check(self, args: Sequence[Any]) -> None:
-        """An error where a tensor is of another dtype or has other axes than the kernel takes."""
+        """Raise where a tensor has another dtype or rank than the kernel takes."""
         for name, value in zip(self.given, args, strict=False):
             kind = self.parameters[name]
             if not isinstance(kind, MemoryType):
@@ -118,7 +118,7 @@ class OperatorSignature:
                 raise CallError(what, loc=here(), remedy=f"pass a tensor with {len(kind.dims)}")
 
     def allocated(self, args: Sequence[Any]) -> dict[str, Tensor]:
-        """New tensors for the results, in the shapes that the arguments tell."""
+        """Return new tensors for the results, in the shapes that follow from the arguments."""
         known = {**self.fixed, **dict(zip(self.sizes, args[len(self.given) :], strict=True))}
         like = None
         for name, value in zip(self.given, args, strict=False):
@@ -137,7 +137,7 @@ class OperatorSignature:
         return found
 
     def cast(self, device: str, args: Sequence[Any]) -> list[Any]:
-        """Under autocast floats become what the kernel takes."""
+        """Cast float arguments to the kernel's dtypes, under autocast."""
         found = list(args)
         for i, name in enumerate(self.given):
             kind, value = self.parameters[name], args[i]
@@ -158,7 +158,7 @@ def _listed(kind: MemoryType) -> str:
 
 
 def signature_of(kernel: WaveKernel, results: Sequence[str] | None) -> OperatorSignature:
-    """By default a kernel's results are the arrays that it writes and does not read; others it writes are changed."""
+    """Return a kernel's signature; by default its results are the arrays that it writes and does not read."""
     parameters = dict(parameters_of(kernel))
     names = {word(name): name for name in parameters}
     written, read = ([names[v.name] for v in values] for values in _touched(kernel))
@@ -179,6 +179,6 @@ def signature_of(kernel: WaveKernel, results: Sequence[str] | None) -> OperatorS
 
 
 def _touched(kernel: WaveKernel) -> tuple[Any, Any]:
-    """What it writes and what it reads, found by tracing it once."""
+    """Return what a kernel writes and what it reads, found by tracing it once."""
     longest = {size.symbol: LEAST_WHOLE for size in prepared(kernel).whole}
     return touched(kernel.compile(target="numpy", longest=longest).kernel)

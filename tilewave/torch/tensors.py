@@ -1,4 +1,4 @@
-"""torch's tensors as operations ask for them, and which calls need torch to look at them first."""
+"""torch's implementation of `ArrayLibrary`, and the test of which calls must go through torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 
 
 class TorchLibrary:
-    """What operations ask of a library of arrays, answered for torch."""
+    """The `ArrayLibrary` of torch tensors."""
 
     def dtype(self, caller: str, name: str, array: Tensor) -> DType:
         found = _DTYPES.get(array.dtype)
@@ -59,7 +59,7 @@ class TorchLibrary:
         return _layout()(arrays, False)
 
     def allocation(self, like: Tensor) -> Callable[[], Tensor]:
-        # With its strides torch takes two thirds of the time that it takes without.
+        # empty_strided takes two thirds of the time of empty.
         shape, steps = tuple(like.shape), tuple(like.stride())
         return partial(torch.empty_strided, shape, steps, dtype=like.dtype, device=like.device)
 
@@ -67,12 +67,12 @@ class TorchLibrary:
         return tuple([bare(array) for array in arrays])
 
     def digits(self) -> Digits:
-        """As torch is told by `torch.set_float32_matmul_precision`."""
+        """Return the precision set by `torch.set_float32_matmul_precision`."""
         return Digits.ALL if torch.get_float32_matmul_precision() == "highest" else Digits.FEWER
 
 
 def device_name(device: torch.device) -> str:
-    """As tilewave spells it: `cpu`, `cuda:0`, `rocm:0`."""
+    """Return tilewave's name of a device: `cpu`, `cuda:0`, `rocm:0`."""
     if device.type != "cuda":
         return str(device.type)
     return f"{'rocm' if torch.version.hip else 'cuda'}:{device.index or 0}"
@@ -80,6 +80,7 @@ def device_name(device: torch.device) -> str:
 
 LIBRARY = TorchLibrary()
 _PLAIN = (Tensor, torch.nn.Parameter)
+"""The classes of plain tensors: a derived class may wrap a tensor without memory, or redefine operators."""
 
 
 # which calls torch has nothing to do with ---------------------------------------------------------------------------
@@ -92,12 +93,12 @@ _transform = torch._C._functorch.peek_interpreter_stack
 
 
 def is_free() -> bool:
-    """Whether torch has nothing to do with operators that its tensors do not ask for."""
+    """Return whether the dispatcher has nothing to do for operators, apart from what their tensors require."""
     return not is_autocast() and is_unwatched()
 
 
 def is_unwatched() -> bool:
-    """Whether nothing of torch's watches operators: no compiler, mode, transform or profiler."""
+    """Return whether nothing in torch observes operators: no compiler, mode, transform or profiler."""
     return not (
         _is_compiling()
         or _modes()
@@ -109,25 +110,25 @@ def is_unwatched() -> bool:
 
 
 def _watches(mode: Any) -> bool:
-    """Whether a mode on torch's functions is about operators too: one that says where new tensors go is not."""
+    """Return whether a function mode observes operators too: one that sets the device of new tensors does not."""
     return getattr(mode, "watches_operators", type(mode) is not DeviceContext)
 
 
 def free_layout(tensors: tuple[Any, ...]) -> Any:
-    """How tensors lie that a kernel may have at once, with None among them; None where torch must look at them first,
-    as it differentiates one, or one is of a class of its own."""
+    """Return the layout key of tensors, some of which may be None; None where the dispatcher must see them first:
+    one requires a gradient, or is of a derived class."""
     return _layout()(tensors, _is_grad_enabled())
 
 
 def have_memory(tensors: Iterable[Tensor]) -> bool:
-    """Whether tensors are of torch's own classes and have addresses: none is traced, faked or transformed."""
+    """Return whether tensors are plain and have addresses: none is traced, faked or transformed."""
     if _is_compiling() or _modes() or _transform() is not None:
         return False
     return all(type(t) in _PLAIN and not t.is_meta and t.layout is torch.strided for t in tensors)
 
 
 def asks_gradient(tensors: Iterable[Tensor]) -> bool:
-    """Whether torch differentiates what is made of these, and all are of its own classes and hold what they mean."""
+    """Return whether autograd tracks a result of these tensors, which are all plain and not lazily negated."""
     if not _is_grad_enabled() or not any(t.requires_grad for t in tensors):
         return False
     return all(type(t) in _PLAIN and not t.is_meta and not t.is_neg() for t in tensors)
@@ -139,7 +140,7 @@ def _layout() -> Callable[[tuple[Any, ...], bool], Any]:
 
 
 def _asked_layout(tensors: tuple[Any, ...], grad: bool) -> Any:
-    """What machine code finds, asked of the tensors themselves."""
+    """Return the layout key that machine code would find, read from the tensors' attributes."""
     found: list[Any] = []
     for t in tensors:
         if t is None:
@@ -155,12 +156,12 @@ def _asked_layout(tensors: tuple[Any, ...], grad: bool) -> Any:
 
 
 def bare(tensor: Any) -> Any:
-    """A tensor that does not ask for gradients, which its operator computes; anything else as it is."""
+    """Return a tensor detached where it requires a gradient, which its operator computes; anything else unchanged."""
     return tensor.detach() if isinstance(tensor, Tensor) and tensor.requires_grad else tensor
 
 
 def want_tensors(of: ArrayArguments, arrays: Sequence[Any]) -> None:
-    """Raise an error where an array is missing, or another library's."""
+    """Raise an error where an array is missing, or is no torch tensor."""
     of.want_all(arrays)
     for name, array in zip(of.names, arrays, strict=True):
         if array is not None and not isinstance(array, Tensor):

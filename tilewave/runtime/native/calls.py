@@ -1,4 +1,4 @@
-"""What makes a whole call: it reads torch's tensors, looks at them, and finds their launch."""
+"""Machine code for whole calls: it reads torch tensors, classifies the call, and finds its launch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from tilewave.runtime.native.records import CALL, READER, UNKNOWN
 from tilewave.runtime.native.text import api, constant, copy, fields, loop
 
 CUDA = 2
-"""As DLPack numbers devices."""
+"""DLPack's number of CUDA devices."""
 _LEGACY_STREAMS = 2
-"""Streams of a number below it are no streams of anybody's, and are not captured."""
+"""Smaller numbers are default streams, which CUDA does not capture."""
 TENSOR_BYTES = 48
+"""The size of a DLTensor, whose fields the code below addresses by their offsets."""
 
 
 def look_at() -> str:
-    """As DLPack lays a DLTensor out."""
+    """Return code that reads a tensor into a DLTensor."""
     return f"""
 ; Whether the array is a tensor whose class means what torch's does; its DLTensor is written then.
 define i1 @look_at(ptr %record, ptr %array, ptr %tensor_at) {{
@@ -61,7 +62,7 @@ unknown:
 
 
 def _want_false(name: str, call: str) -> str:
-    """Goes on where Python says False, and to `unknown` otherwise."""
+    """Return code that continues where a Python call returns False, and jumps to `unknown` otherwise."""
     return f"""  %{name}.said = {call}
   %{name}.failed = icmp eq ptr %{name}.said, null
   br i1 %{name}.failed, label %unknown, label %{name}.known
@@ -125,7 +126,7 @@ unknown:
 
 
 def address_of(name: str) -> str:
-    """Of the first element of the tensor that was looked at."""
+    """Return code for the address of the first element of the tensor in `%tensor_at`."""
     return f"""  %{name}.data = load i64, ptr %tensor_at
   %{name}.offset.in = getelementptr i8, ptr %tensor_at, i64 40
   %{name}.offset = load i64, ptr %{name}.offset.in
@@ -133,7 +134,7 @@ def address_of(name: str) -> str:
 
 
 def _reading() -> str:
-    """One of the arrays: all are on the device of the first."""
+    """Return code that reads one of the arrays: all are on the device of the first."""
     return f"""  %array = call ptr {api("PyTuple_GetItem")}(ptr %tensors, i64 %read.i)
   %no_array = icmp eq ptr %array, null
   br i1 %no_array, label %unknown, label %read.one
@@ -161,7 +162,7 @@ read.fine:"""
 
 
 def giving() -> str:
-    """One of the numbers."""
+    """Return code that reads one of the scalar arguments."""
     return f"""  %one = call ptr {api("PyTuple_GetItem")}(ptr %tuple, i64 %give.i)
   %no_number = icmp eq ptr %one, null
   br i1 %no_number, label %unknown, label %give.one

@@ -1,9 +1,9 @@
-"""What every launch on an NVIDIA GPU runs on the host, as machine code: made once in a process, by LLVM.
+"""The machine code that every launch on an NVIDIA GPU runs on the host, compiled once per process by LLVM.
 
-It computes host programs, fills what the driver reads of a launch, and has the driver launch it. `call` does all that a
-call needs whose arrays are torch's: it asks each tensor where it lies (by DLPack's table of C functions, which takes a
-sixth of the time that its attributes take), runs the kernel's program, finds the launch in the kernel's own dictionary,
-and makes it. What it does not know, it leaves to Python.
+It evaluates host programs, fills what the driver reads of a launch, and calls the driver. `call` does a whole call of
+torch tensors: it reads each tensor's layout (by DLPack's table of C functions, which takes a sixth of the time that
+attributes take), runs the kernel's program, finds the launch in the kernel's dictionary, and makes it. Calls that it
+does not know are left to Python.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from tilewave.runtime.native.replay import layout, replay_call
 from tilewave.runtime.native.steps import INTRINSICS, evaluate
 
 _FAST_CALL = 0x80
-"""As Python numbers ways to call: arguments come in an array, and with their number."""
+"""Python's METH_FASTCALL: arguments come as an array and a count."""
 
 
 class _MethodDefinition(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
 
 
-# A prototype of our own: `ctypes.pythonapi` is shared by everybody who sets its argtypes.
+# A private prototype, as anyone may set the argtypes of `ctypes.pythonapi`.
 _new_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
 
 
 class Engine(NamedTuple):
-    """The machine code, callable."""
+    """The functions of the machine code."""
 
     evaluate: Any
-    """A program and its numbers, by their addresses."""
+    """Takes the addresses of a program and of its numbers."""
     launch: Any
-    """A record of `LAUNCH`, the numbers of a call by their address, and a stream."""
+    """Takes a record of `LAUNCH`, the address of the call's numbers, and a stream."""
     make_call: Any
-    """A record of `CALL`, arrays and numbers by their address, with room for a program, a device and a stream."""
+    """Takes a record of `CALL`, the address of arrays and numbers with space for the program, a device and a stream."""
     call: _MethodDefinition
-    """call(arrays, numbers) of a record of `CALL`."""
+    """A call of (arrays, numbers), bound to a record of `CALL`."""
     layout: _MethodDefinition
-    """lie(arrays, grad) of a record of `READER`."""
+    """From (arrays, grad) to the layout key, bound to a record of `READER`."""
     replay_call: _MethodDefinition
-    """replay_call(arrays[, numbers]) of a record of `ALIKE`."""
+    """A replayed call of (arrays[, numbers]), bound to a record of its first call."""
     memory: Any
-    """What holds it."""
+    """The objects that own the code."""
 
 
 def of_record(method: _MethodDefinition, record: NativeRecord) -> Any:
-    """A function of a record, which lives as long: Python takes it for that one's module."""
+    """Return a Python function bound to a record, which it keeps alive as if it were its module."""
     return _new_function(ctypes.addressof(method), record.address, record)
 
 
 @cache
 def engine() -> Engine:
-    """Made when something is first launched."""
+    """Return the machine code, compiled at the first launch of the process."""
     with IMPORTING:
         import llvmlite.binding as llvm  # noqa: PLC0415  it is heavy, and most of what is compiled is not launched
 

@@ -1,4 +1,4 @@
-"""What fills everything that the driver reads of a launch, on the stack, and has the driver launch it."""
+"""Machine code that fills a launch's frame on the stack, and has the driver launch it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tilewave.runtime.native.records import KEPT_BITS, LAUNCH, MAP, MAP_WORDS, U
 from tilewave.runtime.native.text import api, copy, fields, loop
 
 _CONFIG_STREAM, _CONFIG_ATTRIBUTES, _CONFIG_COUNT = 32, 40, 48
-"""Where a CUlaunchConfig has these, in bytes."""
+"""Byte offsets of fields of a CUlaunchConfig."""
 _MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
-"""The golden ratio, by which words are scattered."""
+"""The golden ratio times 2⁶⁴, a multiplier that hashes words."""
 _KEEPS = "true" if getattr(sys, "_is_gil_enabled", lambda: True)() else "false"
-"""Whether maps are kept: without Python's lock, two threads might write one place."""
+"""Whether encoded maps are stored: without the GIL, two threads might write to one slot."""
 
 
 def _filled() -> str:
-    """Words, pointers to parameters, and the config; from the block `filled` to `point.done`."""
+    """Return code for words, pointers to parameters, and the config; from the block `filled` to `point.done`."""
     store = """  %stored.in = getelementptr i64, ptr %stored, i64 %store.i
   %stored.at = load i64, ptr %stored.in
   %stored.from = getelementptr i64, ptr %r, i64 %stored.at
@@ -60,7 +60,7 @@ def _filled() -> str:
 
 
 def _encoded() -> str:
-    """A tensor map: one that is kept, or a new one."""
+    """Return code for a tensor map: a stored one, or a new one."""
     mix = f"""  %mix.in = getelementptr i64, ptr %sizes, i64 %mix.i
   %mix.word = load i64, ptr %mix.in
   %mixed = xor i64 %hash, %mix.word

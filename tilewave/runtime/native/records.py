@@ -1,4 +1,4 @@
-"""Records that machine code reads: words, which have names, for it and for whoever fills them."""
+"""Records that machine code reads: words with names, which Python fills by these names too."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ LAUNCH = (
     *("config_at", "attributes_at", "attributes", "uses_pdl", "*grid", "maps", "*encodings"),
     *("*function", "*context", "*launch", "*get_current", "*push", "*pop", "*encode"),
 )
-"""A launch: its program, what it is filled with beside the numbers of a call, its frame, and the driver's functions."""
+"""A launch: its program, its inputs besides the scalar arguments, its frame, and the driver's functions."""
 MAP = (
     *("map_at", "dtype", "rank", "pointer", "sizes_at", "strides_at", "*box", "*units"),
     *("interleave", "swizzle", "promotion", "fill", "*kept"),
 )
-"""How the driver encodes a tensor map, and where some are kept: the driver takes half a microsecond for each."""
+"""How the driver encodes a tensor map, and where encoded ones are stored: each takes the driver half a microsecond."""
 KEPT_BITS, MAP_WORDS = 5, 16
-"""How many bits number the maps that are kept of each parameter, by their arrays' addresses and sizes; and how long a
-map is."""
+"""The bits that number the stored maps of each parameter, by their arrays' addresses and sizes; and the words of a
+map."""
 CALL = (
     *("arrays", "*ranks", "*dtypes", "words", "given", "*program", "numbers", "keys", "*key", "inputs", "*input"),
     *("*launches", "*is_capturing", "*reader"),
 )
-"""A kernel's calls: its arrays, the program that looks at them, and its launches by what that finds."""
+"""A kernel's calls: its arrays, the program that classifies them, and its launches by class."""
 REPLAY = ("*call", "*reader", "arrays", "*places", "words", "given", "*template", "device")
-"""A call of arrays that lie as others did: where their addresses go among the words of that, and on which device."""
+"""A replayed call: the words of its first call, the positions of the arrays' addresses among them, and its device."""
 READER = ("*tensor", "*parameter", "*look", "*stream", "*requires_grad", "*is_neg", "device")
-"""How torch's tensors are read."""
+"""How torch tensors are read."""
 
 LAUNCHED, UNKNOWN = 0, -1
-"""What a call says: that it is done, or that Python must look; above, what cuLaunchKernelEx failed with, and below, one
-more than what cuTensorMapEncodeTiled did."""
+"""Results of a call: it is launched, or Python must take it; above 0 is an error of cuLaunchKernelEx, and below -1 one
+of cuTensorMapEncodeTiled."""
 
 
 class NativeRecord:
-    """Words in memory that machine code reads, and all that they name by its address."""
+    """Words in memory that machine code reads, and the objects whose addresses they have."""
 
     def __init__(self, fields: Sequence[str], values: Mapping[str, Any], kept: object = None) -> None:
-        """An address is given as a number, or as what is there. That stays there as long as the record, as `kept` does,
-        which other memory of it may name."""
+        """An address is passed as a number or as the object there. The record keeps these objects alive, and `kept`,
+        which their memory may refer to."""
         assert {*values} == {name.lstrip("*") for name in fields}, f"these are no {fields}: {[*values]}"
         self._kept = [*values.values(), kept]
         self._words = (ctypes.c_int64 * len(fields))(*[_word(values[name.lstrip("*")]) for name in fields])
@@ -54,7 +54,7 @@ class NativeRecord:
 
 
 def words(numbers: Sequence[int], room: int = 1) -> Any:
-    """These as words in memory, with room for at least so many; a struct.error where one is no number of 64 bits."""
+    """Return numbers as 64-bit words in memory, at least `room` of them; a struct.error where one does not fit."""
     count = max(room, len(numbers))
     found = (ctypes.c_int64 * count)()
     struct.pack_into(f"{len(numbers)}q", found, 0, *numbers)
@@ -68,12 +68,12 @@ def _word(value: Any) -> int:
 
 
 def memory_for_maps(rank: int) -> Any:
-    """Where maps of so many axes are kept: each with its array's address, its sizes and its strides."""
+    """Return memory for encoded maps of this rank: each with its array's address, its sizes and its strides."""
     return words([], (1 + 2 * rank + MAP_WORDS) << KEPT_BITS)
 
 
 def in_memory(program: HostProgram) -> NativeRecord:
-    """A program as machine code reads it."""
+    """Return a host program as machine code reads it."""
     steps = [number for step in program.steps for number in step]
     return NativeRecord(
         PROGRAM,

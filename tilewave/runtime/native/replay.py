@@ -1,5 +1,4 @@
-"""What serves calls of arrays that lie as others did: it tells how they lie, and makes calls of which only addresses
-are new."""
+"""Machine code for replayed calls: the layout key of tensors, and calls in which only addresses and numbers are new."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from tilewave.runtime.native.text import api, constant, copy, fields, loop
 MOST_ARRAYS, MOST_AXES = 16, 8
 """Calls with more are left to Python."""
 HOST = 1
-"""As DLPack numbers devices."""
+"""DLPack's number of host devices."""
 _HEAD = 3
-"""Words of an array's lie before its lengths: dtype and axes, device, grain."""
+"""Words of an array's layout key before its lengths: dtype and axes, device, alignment."""
 _ROOM = MOST_ARRAYS * (_HEAD + 2 * MOST_AXES)
 
 
@@ -51,7 +50,7 @@ unknown:
 
 
 def _told() -> str:
-    """One of the arrays."""
+    """Return code that adds one array to the layout key."""
     return f"""  %word = load i64, ptr %word.in
   %to = getelementptr i64, ptr %r, i64 %word
   %array = call ptr {api("PyTuple_GetItem")}(ptr %tensors, i64 %read.i)
@@ -112,7 +111,7 @@ read.told:"""
 
 
 def _placed() -> str:
-    """The address of one of the arrays."""
+    """Return code that stores the address of one array."""
     return f"""  %array = call ptr {api("PyTuple_GetItem")}(ptr %tensors, i64 %read.i)
   %no_array = icmp eq ptr %array, null
   br i1 %no_array, label %unknown, label %read.one

@@ -1,4 +1,4 @@
-"""What computes a host program: a step after the other, each by its number."""
+"""Machine code that evaluates a host program: step after step, each by its number."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _DOES: Mapping[str, str] = {
     "bits": """  %size = call i64 @llvm.abs.i64(i64 %x, i1 false)
   %zeros = call i64 @llvm.ctlz.i64(i64 %size, i1 false)
   %value = sub i64 64, %zeros""",
-    # Up to here doubles are exact, and their root is off by one at most, where it is rounded.
+    # Up to here doubles are exact, and the rounded root is off by one at most.
     "root": f"""  %lost = icmp sgt i64 %x, {1 << 52}
   %least = call i64 @llvm.smax.i64(i64 %x, i64 0)
   %double = sitofp i64 %least to double
@@ -98,7 +98,7 @@ _DOES: Mapping[str, str] = {
 
 
 def _case(name: str) -> str:
-    """A step, with names that are its own."""
+    """Return the code of a step, with its names made unique."""
     own = _DOES[name].replace("%x", "\0x").replace("%y", "\0y").replace("%z", "\0z").replace("%", f"%{name}.")
     return f"do.{name}:\n{own}\n  br label %kept".replace("\0", "%")
 

@@ -1,4 +1,4 @@
-"""Pieces of LLVM's text: fields of a record, loops, copies, and functions of Python's own."""
+"""Pieces of LLVM IR text: fields of a record, loops, copies, and functions of Python's C API."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def fields(record: str, names: Sequence[str]) -> str:
 
 
 def loop(name: str, before: str, count: str, body: str, carried: tuple[str, str, str] | None = None) -> str:
-    """Comes from the block `before` and goes on in `name.done`; its counter is `%name.i`.
+    """Return a loop that is entered from the block `before` and continues in `name.done`; its counter is `%name.i`.
 
-    `carried` is a value of the loop's own, with its type, what it is at first, and what a round makes of it.
+    `carried` is a loop-carried value: its type, its initial value, and its value after an iteration.
     """
     value, first, following = carried or ("", "", "")
     phi = f"  {value} [ {first}, %{before} ], [ {following}, %{name}.end ]\n" if carried else ""
@@ -44,10 +44,10 @@ def copy(to: str, source: str, words: str) -> str:
 
 
 def api(name: str) -> str:
-    """A function of Python's own, by its address."""
+    """Return a function of Python's C API, by its address."""
     return f"inttoptr (i64 {ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value} to ptr)"
 
 
 def constant(value: object) -> str:
-    """One that never goes away."""
+    """Return an immortal Python object, by its address."""
     return f"inttoptr (i64 {id(value)} to ptr)"
