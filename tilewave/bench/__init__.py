@@ -1,7 +1,7 @@
-"""Measuring: contestants that are checked and then timed in rounds, and what was found as records.
+"""Benchmarking: contestants that are checked and then timed in rounds, and the results as records.
 
-A contestant is anything that computes one thing on given arrays: a kernel of ours, a library. Each is held against
-float64 first, and one that is wrong is not timed. Then come rounds: all contestants in turns, in a new random order
-each time, so that what slows the machine slows all of them. What is told is a median, beside half the distance between
-the quartiles, and a ratio only between neighbours in time. The command line parses and prints; nothing else.
+A contestant is anything that computes one result on given arrays: a tilewave kernel or a library. Each is first checked
+against float64, and a wrong one is not timed. Then all contestants are timed in rounds, in a new random order each
+time, so that whatever slows the machine slows all of them. Results are the median and half the interquartile range;
+ratios are taken only between samples adjacent in time. The command line only parses and prints.
 """

@@ -19,7 +19,7 @@ from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import Pass, pass_name
 
 TARGET = targets_on("cuda")[0].name
-"""What is measured on the GPU: the first chip that stands in the table."""
+"""The GPU target that is measured: the first one of the table."""
 CHIP = CHIPS[TARGET]
 WITHOUT = "without "
 Passes = tuple[Pass, ...]
@@ -76,7 +76,7 @@ def ablation_without(name: str) -> Ablation:
 
 
 def checked_ablation(name: str) -> Ablation:
-    """The same, or an error where no pass is called so."""
+    """Return the ablation without a pass; raise an error if no pass has this name."""
     _known(name, copying_passes(CHIP, Places()))
     return ablation_without(name)
 

@@ -21,7 +21,7 @@ CHECKED_BYTES = 8 * 12
 
 
 def make_arguments(compiled: Compiled, seed: int) -> list[Array]:
-    """Normal numbers, integers from -127 to 127; an element that nobody writes shows."""
+    """Return random arguments: normal floats, integers from -127 to 127; outputs are filled with a poison value."""
     _check_memory(compiled)
     _, read = touched(compiled.kernel)
     names = {value.name for value in arguments(compiled.kernel)[0] if value in read}

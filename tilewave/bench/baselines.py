@@ -56,7 +56,7 @@ def torch_baseline(a: Array, b: Array, dtype: DType, threads: int) -> Contestant
         return LeftOut("torch", f"it has no product of {dtype} on the CPU", is_ours=False)
     if importlib.util.find_spec("torch") is None:
         return LeftOut("torch", "it is not installed", is_ours=False)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # or its threads spin into whoever is measured next
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # or torch's threads spin during the next contestant's sample
     try:
         with IMPORTING:
             import torch  # noqa: PLC0415  optional, and heavy

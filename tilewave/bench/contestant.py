@@ -10,7 +10,7 @@ from tilewave.ir.types import DType
 
 Launch = Callable[[], object]
 Advance = Callable[[], object]
-"""Called after each piece of work, by whoever shows progress."""
+"""Called after each piece of work, to show progress."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +24,11 @@ class Contestant:
     is_ours: bool
     note: str = ""
     kernels: int = 1
-    """That a launch consists of; each writes its result in a narrow dtype."""
+    """The number of kernels of a launch; each writes its result in a narrow dtype."""
     prepare: Launch = tuple
     """Makes its code, if that can be done ahead."""
     version: str = ""
-    """Of the library whose it is."""
+    """The version of the contestant's library."""
 
 
 @dataclass(frozen=True)

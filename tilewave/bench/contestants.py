@@ -56,7 +56,7 @@ def _of_ours(name: str, arena: Arena, settings: Settings, compile_it: Callable[[
 
 
 def compile_ahead(contestants: Sequence[Contestant | LeftOut]) -> None:
-    """LLVM runs in processes of its own: it makes the code of all contestants of ours at once."""
+    """Compile all tilewave contestants in parallel; threads suffice, because LLVM runs in separate processes."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(_make_code, [one for one in contestants if isinstance(one, Contestant)]))
 
@@ -70,7 +70,7 @@ def _make_code(contestant: Contestant) -> None:
 
 
 def cublas(arena: Arena, out: DType) -> list[Contestant | LeftOut]:
-    """As torch calls it: mm, _scaled_mm for 8-bit floats, _int_mm for i8; an epilogue is kernels of its own."""
+    """Return cuBLAS as torch calls it: mm, _scaled_mm for 8-bit floats, _int_mm for i8; epilogues are extra kernels."""
     writes = _written_by_cublas(arena.dtype, out)
     note = "" if writes == out else f"cublas writes {writes}, not {out}"
     c = arena.output(writes)
@@ -125,7 +125,7 @@ def _written_by_cublas(dtype: DType, out: DType) -> DType:
 
 
 def triton(arena: Arena, out: DType) -> list[Contestant | LeftOut]:
-    """The fastest of its groups, found in a few rounds of their own."""
+    """Return the Triton kernel with its fastest group size, chosen in a few extra rounds."""
     if arena.epilogue.name:
         return [LeftOut("triton", "its kernel has no epilogue", is_ours=False)]
     if not TRITON_KERNEL.is_file():

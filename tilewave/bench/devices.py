@@ -48,13 +48,13 @@ class Device(Protocol):
         """A copy of an array, where kernels find it."""
 
     def get(self, held: Any, dtype: DType) -> Array:
-        """What it holds now, as an array of its own; whatever was launched has ended."""
+        """Return a copy of what `put` gave, after all launches have ended."""
 
     def refill(self, held: Any, array: Array, dtype: DType) -> None:
         """Write an array's elements into what `put` gave."""
 
     def modes(self, wanted: Sequence[Mode]) -> tuple[Mode, ...]:
-        """Those in which it measures."""
+        """Return the modes in which this device measures, given the wanted ones."""
 
     def stopwatch(self, launches: Mapping[str, Launch], mode: Mode) -> Stopwatch: ...
 

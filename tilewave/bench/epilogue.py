@@ -19,7 +19,7 @@ class Epilogue:
     steepest: float
     """By how much it enlarges an error at most."""
     roundings: int
-    """Of C's dtype where each part of it is a kernel of its own: what the sums, and each part but the last, lose."""
+    """Roundings to C's dtype if each part is a separate kernel: one of the sums, one of each part but the last."""
 
 
 def _unchanged(torch: Any, sums: Any, bias: Any) -> Any:

@@ -26,7 +26,7 @@ GRAPH_SECONDS = 0.010
 """A longer burst is several replays of one graph."""
 
 TRIED_LAUNCHES = 8
-"""In the graph that tells how long a launch takes."""
+"""Launches in the graph that estimates the duration of one launch."""
 
 F32_UNIT = 2.0**-23
 """The matrix unit cuts off what f32 cannot hold."""
@@ -154,7 +154,7 @@ class Launching:
     words: str
     repeated: Callable[[Launch, int], Launch]
     fastest_seconds: float
-    """Of one launch of the fastest contestant."""
+    """The duration of one launch of the fastest contestant."""
 
     @staticmethod
     def of(torch: Any, launches: Mapping[str, Launch]) -> Launching:
@@ -220,7 +220,7 @@ class Bursts:
     mode: Mode
     replays: dict[str, Launch]
     repeats: int
-    """Of a replay, in a burst."""
+    """Replays of the graph in a burst."""
     launches: int
     """In a burst."""
 

@@ -1,4 +1,4 @@
-"""Any kernels measured: those that take the same arguments are checked, then timed in rounds beside the first.
+"""Benchmark any kernels: those with the same arguments are checked, then timed in rounds against the first.
 
 found = measure_kernels({"mine": compiled, "other": another}, KernelSettings(rounds=9))
 found.rounds[0].time("mine").median     # seconds
@@ -26,7 +26,7 @@ from tilewave.errors import TilewaveError
 from tilewave.runtime.arrays import Parameter
 
 ANY_NUMBER = 1.0
-"""What a scalar argument is given where nobody says it: how long a kernel takes does not hang on it."""
+"""The default value of a scalar argument: a kernel's duration does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class KernelSettings:
     rounds: int = 15
     seed: int = 0
     modes: tuple[Mode, ...] = (SHORT,)
-    """Of a GPU; a CPU has its own."""
+    """The modes on a GPU; a CPU has one fixed mode."""
     check_seconds: float | None = None
-    """That the interpreter may take for each kernel, about; without it, a few."""
+    """The approximate time limit of the interpreter for each kernel; None: CHECK_SECONDS."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Values of scalar arguments, by name; of those that are not named, ANY_NUMBER."""
 
@@ -90,7 +90,7 @@ class KernelReport:
     """One for each mode; only those take part whose result is right."""
     launched_by: str
     load: float = 0.0
-    """Of the machine, before any of this ran; of a CPU that is measured."""
+    """The load average of the machine before the benchmark; only for a CPU."""
 
     @property
     def passed(self) -> bool:
@@ -156,7 +156,7 @@ def compared(name: str, ratio: Estimate) -> str:
 
 
 def grouped(kernels: Mapping[str, Compiled], others: Mapping[str, Compiled]) -> list[dict[str, Compiled]]:
-    """Kernels that take the same arguments, together; each of `others` beside those that it is to be compared with."""
+    """Group kernels by their arguments, and add each of `others` to the group that it is compared with."""
     groups: dict[Signature, dict[str, Compiled]] = {}
     for name, kernel in kernels.items():
         groups.setdefault(signature(kernel), {})[name] = kernel
@@ -237,7 +237,7 @@ def _contestant(
     device: Device,
     numbers: Mapping[str, float],
 ) -> Contestant:
-    """It shares what is only read with the others, and has its own of what it writes."""
+    """Return the contestant of a kernel: read-only arguments are shared, and written ones are private copies."""
     held = [
         device.put(array, p.dtype) if p.written else shared
         for shared, array, p in zip(inputs, arrays, kernel.parameters, strict=True)
@@ -265,7 +265,7 @@ def _checked(
 
 
 def _launched(contestant: Contestant, kernel: Compiled, arrays: Sequence[Array], device: Device) -> list[Array]:
-    """The arguments behind one call, made on fresh ones."""
+    """Return the arguments after one launch on freshly filled ones."""
     for held, array, p in zip(contestant.output, arrays, kernel.parameters, strict=True):
         if p.written:
             device.refill(held, array, p.dtype)

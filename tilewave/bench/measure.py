@@ -15,8 +15,8 @@ from tilewave.bench.rounds import Estimate
 from tilewave.runtime.pool import default_threads
 
 PAUSE_SECONDS = 0.2
-"""Before each sample. After a product OpenBLAS's threads still spin for 100 to 130 ms, in the way of whoever comes
-next; by then they sleep."""
+"""The pause before each sample: OpenBLAS's threads spin for 100 to 130 ms after a product and would slow the next
+sample."""
 
 SHORTEST_SECONDS = 0.01
 """A sample repeats a call for at least so long; shorter, and the clock and the waking of threads would show."""
@@ -45,12 +45,12 @@ class CallTimes:
         return Estimate.of(self.seconds).spread
 
     def differs_from(self, other: CallTimes) -> bool:
-        """Whether the medians lie further apart than both spreads together."""
+        """Return whether the medians differ by more than the sum of both spreads."""
         return abs(self.median - other.median) > self.spread + other.spread
 
 
 def measure(contestants: Mapping[str, Launch], repeats: int, seed: int, after_each: Advance) -> dict[str, CallTimes]:
-    """Time every contestant once per repeat, in an order drawn anew each time; warmed up before."""
+    """Time every contestant once per repeat, in a new random order each time, after a warm-up."""
     clock = Calls.of(contestants)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     draw = random.Random(seed)
@@ -78,7 +78,7 @@ class Calls:
         return [self.sample(name)[0] for name in order]
 
     def sample(self, name: str) -> tuple[float, float]:
-        """Of one call: by the clock, and in processor time."""
+        """Return the wall-clock and the processor time of one call."""
         time.sleep(PAUSE_SECONDS)
         return _sample(self.launches[name], self.calls[name])
 
@@ -112,7 +112,7 @@ def _timing(calls: int, found: list[tuple[float, float]]) -> CallTimes:
 
 @contextmanager
 def threads_of(wanted: int | None) -> Iterator[int]:
-    """So many threads for as long as this lasts, or as many as the environment and the machine say."""
+    """Set the number of threads within the context; None: the number from the environment or the machine."""
     before = os.environ.get("TILEWAVE_NUM_THREADS")
     if wanted is not None:
         os.environ["TILEWAVE_NUM_THREADS"] = str(wanted)

@@ -28,9 +28,9 @@ class MeasuredOn:
     driver: str = ""
     torch: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of the baselines' packages."""
+    """The versions of the baselines' packages."""
     commit: str = ""
-    """Of tilewave's repository; nothing where it was installed as a package."""
+    """The commit of tilewave's repository; empty if it is installed as a package."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -91,7 +91,7 @@ def version_of(package: str) -> str:
 
 
 def load() -> float:
-    """Of the machine: processes that wanted a core, on average over a minute."""
+    """Return the machine's load average over one minute."""
     return os.getloadavg()[0]
 
 
@@ -103,7 +103,7 @@ def busy(load: float) -> list[str]:
 
 
 def commit() -> str:
-    """Of the repository that tilewave runs from, with a + where files were changed since; nothing elsewhere."""
+    """Return the commit of the repository that tilewave runs from, with a + if files were changed since; else ""."""
     if not (REPOSITORY / ".git").exists():
         return ""
     git = ("git", "-C", str(REPOSITORY))

@@ -1,4 +1,4 @@
-"""The arrays of a GEMM, its product in float64, and what a result is worth beside it."""
+"""The arrays of a GEMM, its product in float64, and the check of a result against it."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Problem:
         return np.empty((self.m, self.n), self.out.numpy)
 
     def poison(self, c: Array) -> None:
-        """Make an output show every element that nobody writes."""
+        """Fill an output with values that reveal every element that is not written."""
         c.fill(np.nan if self.out.is_float else np.iinfo(self.out.numpy).min)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A result beside float64; `max_difference` is nan where an element is no number."""
+    """A result compared with float64; `max_difference` is nan if an element is not a number."""
 
     max_difference: float
     errors: int
@@ -99,7 +99,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Rows of the product in float64, and how far from each element a right result may lie."""
+    """Rows of the product in float64, and the error bound of each element."""
 
     rows: Array
     want: Floats
@@ -126,7 +126,7 @@ def drawn_rows(rows: int, count: int, seed: int) -> Array:
 
 
 def available_bytes() -> int | None:
-    """Memory that can be taken without swapping; None where the system does not tell."""
+    """Return the memory available without swapping; None if the system does not report it."""
     try:
         lines = MEMINFO.read_text().splitlines()
     except OSError:

@@ -16,9 +16,9 @@ R = TypeVar("R")
 
 
 class RayWorkers:
-    """Workers of a cluster: `address` is that of one that runs, and `auto` finds it; without, one is started here.
+    """Workers of a Ray cluster: `address` is that of a running one, `auto` finds it; without it, one is started.
 
-    Each task takes so many CPUs and GPUs of a worker; with a GPU of its own, it measures alone there.
+    Each task takes `gpus` GPUs, or one CPU if that is 0; with a whole GPU, no other task measures on it.
     """
 
     def __init__(self, address: str = "", count: int | None = None, gpus: float = 0) -> None:
@@ -38,11 +38,11 @@ class RayWorkers:
 
     @property
     def gpu_count(self) -> int:
-        """Of the whole cluster."""
+        """The number of GPUs of the whole cluster."""
         return int(self.ray.cluster_resources().get("GPU", 0))
 
     def results(self, do: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R | Killed]]:
-        """Ray starts a task anew whose worker is gone."""
+        """Yield results as they arrive; Ray restarts a task whose worker has died."""
         how: dict[str, Any] = {"max_retries": MOST_TIMES - 1, "num_gpus": self.gpus} | (
             {} if self.gpus else {"num_cpus": 1}
         )

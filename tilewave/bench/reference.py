@@ -1,16 +1,16 @@
-"""What a kernel's result is worth, where nobody has written its formula down: beside its own program in float64.
+"""The check of any kernel's result against the same program interpreted in float64.
 
-A kernel's tiles mean something in numpy. With every float made float64 the same program gives `wide`, what it computes
-but for roundings; with its own dtypes it gives `own`, one right result among many, since a target may add up in another
-order. A result c may lie from `wide` as far as
+A kernel's tile ops have a meaning in numpy. With every float made float64 the program gives `wide`, its result
+without rounding; with its declared dtypes it gives `own`, one correct result among many, since a target may sum in
+another order. A result c may differ from `wide` by
 
     |own - wide|            what these very roundings do, cancellation included, and on average elsewhere
   + n · (|wide| + s)        n: the kernel's roundings, relative (`rounding.py`); s: how far the result moves, per unit,
                             when every input moves by a random share of itself
   + half a unit of c's last place.
 
-Integers are to be equal, and a float cast to one may fall on either side. Where the whole would take too long, some
-workgroups are drawn, and it is said how many.
+Integers must be equal, and a float cast to one may round to either side. Where the whole kernel would take too long, a
+random sample of workgroups is checked, and their number is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewave.ir.rewrite import map_blocks, rename, walk
 from tilewave.ir.types import F64, DType
 
 CHECK_SECONDS = 4.0
-"""That the interpreter may take for all its runs, about."""
+"""The approximate time limit for all runs of the interpreter."""
 NUDGES = 2
 """Runs with inputs moved at random."""
 NUDGE = 2.0**-20
@@ -41,7 +41,7 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """The same program on float64."""
+    """Return the kernel with every float type replaced by float64."""
     values = [*kernel.body.args]
     for op in walk(kernel.body):
         values += [*op.results, *(v for block in op.blocks for v in block.args)]
@@ -58,12 +58,12 @@ def _widened(block: Block, new: dict[Value, Value]) -> Block:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A result beside its reference; `max_difference` is nan where an element is no number and should be one."""
+    """A result compared with its reference; `max_difference` is nan if an element is unexpectedly not a number."""
 
     max_difference: float
     errors: int
     elements: int
-    """That were looked at."""
+    """The number of elements that were checked."""
     numberless: int
     """Elements that are no number in float64 either."""
     workgroups: int
@@ -77,7 +77,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One array that a kernel writes, and how far from `wide` its elements may lie."""
+    """One array that a kernel writes, and the bound of its elements' distance from `wide`."""
 
     at: int
     dtype: DType
@@ -123,7 +123,7 @@ class KernelReference:
         seconds: float | None = None,
         numbers: Mapping[str, float] = NO_NUMBERS,
     ) -> KernelReference:
-        """`arrays` are the arguments before the call; they stay as they are. `numbers` stand beside them."""
+        """Compute the reference for arguments before a call, which are not changed; `numbers` are scalar arguments."""
         kernel, draw = compiled.kernel, np.random.default_rng(seed)
         limit = CHECK_SECONDS if seconds is None else seconds
         chosen = _chosen(lambda some: _run(kernel, arrays, some, numbers), kernel.workgroup_count, draw, limit)
@@ -146,7 +146,7 @@ class KernelReference:
         return all(a.agrees_with(b) for a, b in zip(self.outputs, other.outputs, strict=True))
 
     def check(self, arrays: Sequence[Array], repeated: Sequence[Array]) -> Accuracy:
-        """The arguments behind a call, and behind a second one."""
+        """Check the arguments after a call, and after a second call."""
         found = [(output, arrays[output.at]) for output in self.outputs]
         return Accuracy(
             max((output.largest_difference(x) for output, x in found), default=0.0),
@@ -160,7 +160,7 @@ class KernelReference:
 
 
 def _chosen(run: Callable[[list[int]], object], count: int, draw: np.random.Generator, limit: float) -> list[int]:
-    """As many workgroups, drawn at random, as fit into the time; the first tells how long one takes, once warm."""
+    """Return as many random workgroups as fit into the time limit, from a warm run of the first one."""
     order = [int(w) for w in draw.permutation(count)]
     run(order[:1])
     start = time.perf_counter()

@@ -18,7 +18,7 @@ CUBLAS = "cublas"
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for."""
+    """The settings of a GEMM benchmark."""
 
     shapes: tuple[Shape, ...]
     dtype: DType
@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def pieces(self) -> int:
-        """Of work: what progress counts."""
+        """The number of pieces of work that progress counts."""
         return len(self.shapes) * (1 + len(MODES[self.modes]) * self.rounds)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Checked:
-    """A contestant's result beside float64: ‖C - want‖ / ‖want‖, what that may be, and three launches compared."""
+    """A contestant's result compared with float64: ‖C - want‖ / ‖want‖, its bound, and three launches compared."""
 
     contestant: str
     error: float
@@ -92,7 +92,7 @@ class Result:
     rounds: tuple[Rounds, ...]
     """One for each mode; only those take part whose result is right."""
     launched_by: str
-    """`CUDA graphs`, or what stood in their place and why."""
+    """`CUDA graphs`, or the fallback and its reason."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -147,7 +147,7 @@ class GemmReport:
         return tuple(given)
 
     def geometric_means(self, mode: str) -> dict[str, float]:
-        """Of the ratios to the baseline, for each contestant that has one on every shape."""
+        """Return the geometric mean of the ratios to the baseline, for each contestant timed on every shape."""
         found: dict[str, list[float]] = {}
         for result in self.results:
             for rounds in result.rounds:

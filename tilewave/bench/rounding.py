@@ -1,8 +1,8 @@
-"""How far roundings may carry a kernel's result: its roundings along the program, each of a unit of its dtype.
+"""The number of roundings of a kernel's result along its program, each of one unit of its dtype.
 
-Whatever order sums are taken in, k products and sums are k + 1 roundings; an elementwise op is one; a loop repeats
-those of its body where it carries floats from round to round. Each is relative to numbers that may be larger than the
-result, so the count is of use only beside a measure of how strongly the result follows what it is computed from: see
+In any order of summation, k products and sums are k + 1 roundings; an elementwise op is one; a loop repeats those of
+its body if it carries floats between iterations. Each is relative to numbers that may be larger than the
+result, so the count is useful only together with a measure of how sensitive the result is to its inputs: see
 `reference.py`.
 """
 
@@ -25,7 +25,7 @@ FUNCTION_UNITS = 4
 
 
 def unit(dtype: DType) -> float:
-    """Of the last place, relative to the number: a matrix unit may cut off what a processor rounds."""
+    """Return one unit in the last place, relative to the number: a matrix unit may truncate where a CPU rounds."""
     return float(ml_dtypes.finfo(dtype.numpy).eps)  # type: ignore[no-untyped-call]
 
 
@@ -42,13 +42,13 @@ def rounding_error(kernel: Kernel) -> float:
 
 
 def casts_floats_to_integers(kernel: Kernel) -> bool:
-    """A float that lies on a whole number's edge may then become either of two."""
+    """Return whether a kernel casts floats to integers: a float near a rounding boundary may then become either one."""
     casts = (op for op in walk(kernel.body) if isinstance(op, Cast))
     return any(op.x.type.dtype.is_float and op.result.type.dtype.is_int for op in casts)
 
 
 def _ignored(kernel: Kernel) -> float:
-    """What the matrix instruction asked for leaves out of both operands."""
+    """Return the relative error of the operand bits that the requested matrix instruction ignores."""
     wish = WISHES.get(kernel.matrix)
     products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
     if wish is None or not wish.ignored_bits or not products:
@@ -86,7 +86,7 @@ class _Count:
         return max(1, min(most, self.longest))
 
     def added_up(self, op: Op) -> int:
-        """Of an op that makes fewer numbers of many: how many of them go into one."""
+        """Return how many elements a reduction combines into one; 0 for other ops."""
         tiles = [v.type for v in op.operands if not isinstance(v.type, Memory)]
         given = max((math.prod(kind.shape) for kind in tiles), default=0)
         made = math.prod(op.result.type.shape)

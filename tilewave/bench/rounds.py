@@ -1,4 +1,4 @@
-"""Rounds of a benchmark: who is timed when, and what medians of neighbours say; no GPU is known here."""
+"""Rounds of a benchmark: the order of samples, and medians of ratios of adjacent samples; independent of the device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Estimate:
 
     @staticmethod
     def of(values: Sequence[float]) -> Estimate:
-        """Of one value, no spread is known."""
+        """Return the median and half the interquartile range; the spread of a single value is 0."""
         if len(values) < 2:
             return Estimate(statistics.median(values), 0.0)
         first, _, third = statistics.quantiles(values, n=4)
@@ -71,7 +71,7 @@ class Rounds:
 
     mode: Mode
     launches: int
-    """In each burst, for all contestants alike."""
+    """Launches per burst, equal for all contestants."""
     rounds: tuple[Round, ...]
     baseline: str
     """Whom the others are compared with; it is timed before and after each of them."""
@@ -84,7 +84,7 @@ class Rounds:
         return tuple(sample.seconds for one in self.rounds for sample in one if sample.contestant == name)
 
     def time(self, name: str) -> Estimate:
-        """Of one launch, in seconds."""
+        """Return the duration of one launch in seconds."""
         return Estimate.of(self.seconds(name))
 
     def tflops(self, name: str, operations: int) -> Estimate:
@@ -149,7 +149,7 @@ def play(
     take: Callable[[Sequence[str]], Sequence[float]],
     advance: Callable[[], object],
 ) -> tuple[Round, ...]:
-    """So many rounds; `take` gives the seconds of a launch for each sample of one round, in order."""
+    """Run `count` rounds; `take` returns the seconds per launch of each sample of one round, in order."""
     draw = random.Random(seed)
     rounds = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""One GEMM in several orders of its tiles: compiled, held against float64, timed beside other libraries."""
+"""One GEMM in several orders of its tiles: compiled, checked against float64, and timed against libraries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOW_SECONDS, SLOW_TIMES = 1.0, 20
 
 @dataclass(frozen=True)
 class Setup:
-    """What is run, in which orders (the first is the baseline), how often, and beside what."""
+    """The problem, its orders (the first is the baseline), the number of repeats, and the libraries to compare with."""
 
     problem: Problem
     tile: tuple[int, int, int]
@@ -50,7 +50,7 @@ class Trial:
     b: Array
     c: Array
     load: float
-    """Of the machine, before any of this ran."""
+    """The load average of the machine before the benchmark."""
 
     @staticmethod
     def of(setup: Setup, advance: Advance) -> Trial:
@@ -97,7 +97,7 @@ class Trial:
         return [text for m in self.setup.mappings for text in m.warnings(self.grid, self.setup.workgroups)]
 
     def checks(self, advance: Advance) -> tuple[Check, ...]:
-        """Each order's result beside float64."""
+        """Compare each order's result with float64."""
         reference = Reference.of(self.setup.problem, self.a, self.b, self.setup.seed)
         return tuple(self._check(kernel, reference, advance) for kernel in self.kernels)
 
@@ -108,7 +108,7 @@ class Trial:
         return reference.check(self.c)
 
     def baselines(self) -> list[Contestant | LeftOut]:
-        """The libraries beside it; one that takes very long has shown enough after one call."""
+        """Return the libraries to compare with; one whose first call is very slow is left out."""
         first = seconds_of(partial(self.kernels[0], self.a, self.b, self.c))
         return [self._baseline(name, first) for name in self.setup.against]
 

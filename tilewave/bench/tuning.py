@@ -81,7 +81,7 @@ class ConfigTimer:
 
 
 def _counted(compiled: Compiled) -> str:
-    """What machine code tells that cannot run here."""
+    """Return statistics of emulated machine code: instructions per matrix instruction, or registers and occupancy."""
     if compiled.build.emulated is None:
         return ""
     try:
@@ -105,9 +105,9 @@ def tune(
     advance: Advance = lambda: None,
     spread: Spread = IN_TURN,
 ) -> Tuned:
-    """Decide a kernel's tiles for sizes on a target, and put the decision on record.
+    """Autotune a kernel's tile sizes for sizes on a target, and save a tuning record.
 
-    how="model": nothing runs; "measured": the model's best few, at most `runs`; "exhaustive": every legal point.
+    how="model": nothing runs; "measured": the cost model's best configs, at most `runs`; "exhaustive": every legal one.
     """
     timer = timer_for(kernel, subs, target, within, rounds)
     want_strength(how)
@@ -142,7 +142,7 @@ def want_cost_model(target: Backend) -> None:
 
 
 def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:
-    """The kernel without its own values for symbols that stand where a tile stands."""
+    """Return the kernel without its values for the symbols that are tile sizes."""
     bare = replace(kernel, subs={}, kept={})
     sizes = dict.fromkeys(unsaid_sizes(bare, {}), 1)
     tiles = {one.symbol for one in tunable(bare, {**sizes}, ())} - set(subs)

@@ -1,11 +1,11 @@
-"""Tasks spread over processes: of this machine, or of a Ray cluster. Who dies is replaced, and its task repeated.
+"""Tasks distributed over processes, local or of a Ray cluster. A dead worker is replaced, and its task repeated.
 
     with LocalWorkers(4) as workers:
         for number, result in workers.results(compile_point, tasks):
             ...
 
-A task is a value, and whoever does it a function at the top of a module: both travel. Results come as they are done,
-each task's once. A task that kills whoever takes it is given up after a few times, and its result is `Killed`.
+A task is a value, and the function that runs it is at module level: both are pickled. Results are yielded as they
+finish, one per task. A task that kills its worker is given up after MOST_TIMES times, and its result is `Killed`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewave.errors import TilewaveError
 T = TypeVar("T")
 R = TypeVar("R")
 MOST_TIMES = 3
-"""That a task is begun, if it ends the process each time."""
+"""How often a task is started if it kills its worker each time."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Workers(Protocol):
     def __enter__(self) -> Workers: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nobody works on."""
+        """Stop all workers."""
 
 
 # -- processes of this machine -----------------------------------------------------------------------------------------
 
 
 class LocalWorkers:
-    """So many processes here; each has one task at a time."""
+    """A pool of `count` local processes; each runs one task at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -86,7 +86,7 @@ class LocalWorkers:
                     yield number, Killed(times[number])
 
     def _free(self, busy: dict[_Process, int]) -> _Process:
-        """One that has nothing to do; a new one in place of whoever died."""
+        """Return an idle process; start a new one if there is none."""
         self.processes = [one for one in self.processes if one.is_alive]
         for one in self.processes:
             if one not in busy:
@@ -95,7 +95,7 @@ class LocalWorkers:
         return self.processes[-1]
 
     def _done(self, busy: dict[_Process, int]) -> list[_Process]:
-        """Those that have answered, or died."""
+        """Wait for and return the processes that have answered or died."""
         ready = {*wait([x for one in busy for x in (one.pipe, one.process.sentinel)])}
         return [one for one in busy if one.pipe in ready or one.process.sentinel in ready]
 
@@ -120,7 +120,7 @@ def answer(do: Callable[[T], R], task: T) -> Answer:
         return Answer(do(task))
     except TilewaveError as error:
         return Answer(None, error.what, error.remedy)
-    except Exception as error:  # whoever asked is told, whatever it is
+    except Exception as error:  # every error is reported to the parent process
         return Answer(None, f"{type(error).__name__}: {error}")
 
 
@@ -146,7 +146,7 @@ class _Process:
             if self.pipe.poll():
                 found: Answer = self.pipe.recv()
                 return found
-        self.end()  # its pipe may close before it is gone: nobody is to give it anything more
+        self.end()  # its pipe may close before the process exits: `_free` must not reuse it
         return None
 
     def end(self) -> None:
@@ -156,7 +156,7 @@ class _Process:
 
 
 def _serve(pipe: Connection) -> None:
-    """One task after the other, until whoever asks is gone."""
+    """Run one task after the other, until the parent process closes the pipe."""
     while True:
         try:
             do, task = pipe.recv()

@@ -1,4 +1,4 @@
-"""Which workgroup computes which tile: pure integer mathematics, composed, proved and measured."""
+"""Mappings from workgroups to tiles: pure integer arithmetic that is composed, proved and measured."""
 
 from tilewave.mapping.algebra import Chain, Formula, Mapping, Renumbering, from_function
 from tilewave.mapping.balance import Balance, Causal, XcdWork, balance, even_rounds

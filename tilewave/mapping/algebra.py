@@ -22,7 +22,7 @@ from tilewave.mapping.orders import Linear, Order
 from tilewave.mapping.steps import MappingStep
 
 FreeFormula = Callable[[Index, Any], tuple[Index, Index]]
-"""A function of (number, grid); the grid is a Grid, or an OpenGrid where only a launch will tell its sides."""
+"""A function of (number, grid); the grid is a Grid, or an OpenGrid where its sides are known only at launch."""
 
 
 class Renumbering(MappingStep):
@@ -94,7 +94,7 @@ class Chain(Renumbering):
 
 @dataclass(frozen=True)
 class Mapping(Walk):
-    """Renumberings, then an order: which workgroup computes which tile."""
+    """Renumberings followed by an order: maps each workgroup to the tile it computes."""
 
     renumberings: tuple[Renumbering, ...] = ()
     order: Order = field(default_factory=Linear)
@@ -115,14 +115,14 @@ class Mapping(Walk):
         return self.order.tile(_renumbered(self.renumberings, t, deal_of(grid, workgroups)), grid)
 
     def parameters(self) -> tuple[object, ...]:
-        """The parameters whose values only a launch will tell, each once."""
+        """Return the parameters whose values are known only at launch, each once."""
         found: list[object] = []
         for step in (*self.renumberings, self.order):
             found += [p for p in step.parameters() if not any(p is other for other in found)]
         return tuple(found)
 
     def bind(self, lookup: Callable[[object], Index]) -> Mapping:
-        """The same mapping with every open parameter replaced by what `lookup` answers for it."""
+        """Return this mapping with every open parameter replaced by its value from `lookup`."""
         return Mapping(tuple(step.bind(lookup) for step in self.renumberings), self.order.bind(lookup))
 
     def warnings(self, grid: Grid, workgroups: int | None = None) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Formula(Order):
             with np.errstate(divide="raise"):
                 return self._pair(self.function(number, grid), grid)
         except (ValueError, TypeError, FloatingPointError):
-            # It asks `if` or `min` of a number, or divides by zero in a branch not taken: one number at a time, then.
+            # The function uses `if` or `min`, or divides by zero in a branch not taken: evaluate number by number.
             return self._one_by_one(number, grid)
 
     def _one_by_one(self, numbers: Array, grid: AnyGrid) -> tuple[Array, Array]:
@@ -205,10 +205,10 @@ def from_function(function: FreeFormula) -> Mapping:
 
 
 def _want_two_parameters(function: FreeFormula) -> None:
-    """Refuse a function that cannot be asked for the tile of a workgroup on a grid."""
+    """Raise MappingError for a function that does not take (number, grid)."""
     try:
         parameters = signature(function)
-    except (TypeError, ValueError):  # one that does not tell its parameters is called as it is
+    except (TypeError, ValueError):  # a function without a signature (a builtin) is called unchecked
         return
     try:
         parameters.bind(0, None)
@@ -219,7 +219,7 @@ def _want_two_parameters(function: FreeFormula) -> None:
 
 
 def mapping_of(given: object) -> Mapping:
-    """A mapping of whatever stands for one: a mapping, an order, a renumbering (then `linear()`), a function."""
+    """Return a mapping from a mapping, an order, a renumbering (followed by `linear()`) or a function."""
     if isinstance(given, Mapping):
         return given
     if isinstance(given, Order):

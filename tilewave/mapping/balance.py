@@ -1,13 +1,13 @@
-"""How evenly a launch spends its work where tiles take differently long, as the rows of causal attention do.
+"""Load balance of a launch whose tiles take different times, such as the rows of causal attention.
 
-A row of queries sees the keys up to its own, so with blocks of 128 queries and 64 keys row r of a causal grid walks
-2·r + 2 blocks of keys. The hardware gives each workgroup, in launch order, to the next unit of its XCD that is free; on
-two units, one head of four rows, that is
+A row of queries attends to the keys up to its own, so with blocks of 128 queries and 64 keys row r of a causal grid
+takes 2·r + 2 blocks of keys. The hardware gives each workgroup, in launch order, to the next unit of its XCD that is
+free; on two units, one head of four rows, that is
 
     linear()          unit 0 | 0 0 2 2 2 2 2 2                        last_first()   unit 0 | 3 3 3 3 3 3 3 3 0 0
                       unit 1 | 1 1 1 1 3 3 3 3 3 3 3 3                               unit 1 | 2 2 2 2 2 2 1 1 1 1
 
-and whoever begins with the longest ends sooner. Counted are blocks of keys; no machine is modelled here.
+and the order that starts with the longest tiles ends sooner. Costs are blocks of keys; no machine is modelled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewave.mapping.text import as_mapping
 
 @dataclass(frozen=True)
 class Causal:
-    """Blocks of `queries` along M, each of which walks the blocks of `keys` up to its last query, or to `length`."""
+    """Blocks of `queries` along M; each takes the blocks of `keys` up to its last query, or up to `length`."""
 
     queries: int
     keys: int
@@ -37,7 +37,7 @@ class Causal:
                 checked_parameter("causal", name, getattr(self, name))
 
     def costs(self, grid: Grid) -> Array:
-        """costs[row, col]: the blocks of keys that a tile walks."""
+        """Return costs[row, col]: the number of key blocks of each tile."""
         seen = (np.arange(grid.rows, dtype=np.int64) + 1) * self.queries
         if self.length is not None:
             seen = np.minimum(seen, self.length)
@@ -67,7 +67,7 @@ class Balance:
 
     @property
     def work(self) -> int:
-        """Of all tiles."""
+        """The cost of all tiles."""
         return sum(xcd.work for xcd in self.xcds)
 
     @property
@@ -82,7 +82,7 @@ class Balance:
 
     @property
     def busy(self) -> float:
-        """Of the units' time, what they compute in."""
+        """The share of the units' time that they spend computing."""
         return self.work / (self.units * self.ends)
 
     def __str__(self) -> str:

@@ -88,7 +88,7 @@ class Walk(Coverage):
 
     @abstractmethod
     def parameters(self) -> tuple[object, ...]:
-        """The parameters whose values only a launch will tell."""
+        """Return the parameters whose values are known only at launch."""
 
     def visits(self, grid: Grid, workgroups: int | None = None) -> Iterator[Visits]:
         """Everything that the workgroups compute, in the order in which tiles are dealt."""
@@ -163,7 +163,7 @@ def _flat(visits: Visits, grid: Grid) -> Array:
 
 
 def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | None) -> Counterexample:
-    """The first thing that goes wrong, in the order in which tiles are dealt; `walk()` begins it anew."""
+    """Return the first error in the order in which tiles are dealt; each call of `walk()` starts from the beginning."""
     seen = np.zeros(grid.size, bool)
     outside: tuple[int, tuple[int, ...]] | None = None
     clash: tuple[int, int] | None = None

@@ -1,4 +1,4 @@
-"""Curves: orders that keep near in the plane what is near in number, at every scale.
+"""Curves: orders in which tiles that are near in number are near in the plane, at every scale.
 
 `morton()` is the Z: at every scale the four quarters north-west, north-east, south-west, south-east. It is the Z of
 the enclosing power of two, with the tiles that do not exist left out; 5×6:
@@ -21,19 +21,19 @@ the enclosing power of two, with the tiles that do not exist left out; 5×6:
 A rectangle of w×h (w along the way from its first corner to its last, h across) is cut into four:
 
         +-----+-------+        A goes away from the base line, B and C go along it, D comes back. A and D are the same
-        |  B  →   C   |        problem turned over a diagonal, B and C are it unchanged. Each part must end beside the
-    h   +--↑--+---↓---+        start of the next; colour the tiles like a chess board and you see when a w×h rectangle
-    h2  |  A  |   D   |        can be walked from corner to corner along its base: if w is even, or w and h are odd. So
+        |  B  →   C   |        problem transposed, B and C are it unchanged. Each part must end next to the start of
+    h   +--↑--+---↓---+        the next; colour the tiles like a chess board and you see when a w×h rectangle can be
+    h2  |  A  |   D   |        traversed from corner to corner along its base: if w is even, or w and h are odd. So
         +-----+-------+        w2 and h2 are even: then A, B and D can, and C can whenever the whole can.
           w2      w-w2
 
-A grid whose longer side is odd and whose shorter side is even cannot be walked from corner to corner along its longer
-side; there the last stretch is turned and ends in the opposite corner.
+A grid whose longer side is odd and whose shorter side is even cannot be traversed from corner to corner along its
+longer side; there the last stretch is transposed and ends in the opposite corner.
 
 How many levels there are, and which sizes occur on each, depends on the grid alone: sizes that are the same for all
 tiles of a level are plain ints and cost nothing. On 2ᵏ×2ᵏ all are, and the curve is the familiar one.
 
-On a grid whose sides only a launch tells, both curves take as many levels as the shorter side can need, since the
+On a grid whose sides are known only at launch, both curves take as many levels as the shorter side can need, since the
 longer one is cut into squares (`morton`) or near-squares (`hilbert`) first, by a division. A level halves: a side of
 at most 2ᵏ becomes one of at most 2ᵏ⁻¹, for `hilbert` too, as w2 and w − w2 are at most 2ᵏ⁻¹ for k > 1. A launch has
 fewer than 2³¹ tiles, so the shorter side is below 2¹⁶, and 16 levels are enough. A level beyond those that a grid needs
@@ -76,7 +76,7 @@ class Curve(Order):
 
     @abstractmethod
     def open(self, number: Index, sides: _Sides) -> tuple[Index, Index]:
-        """(row, col) on a grid whose sides only a launch tells."""
+        """Return (row, col) on a grid whose sides are known only at launch."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Sides:
     bits: int
 
     def turn(self, along: Index, across: Index) -> tuple[Index, Index]:
-        """What belongs to the rows and what to the columns, of what lies along the longer side and across it."""
+        """Return (row, col) from the coordinates along the longer side and across it."""
         return choose(self.is_tall, along, across), choose(self.is_tall, across, along)
 
 
@@ -149,7 +149,7 @@ class _Extent:
         return not self.possible or max(self.possible) > half
 
     def on_side(self, far: Index, near: Index, half: int) -> _Extent:
-        """The extent in the half of the square where the tile lies."""
+        """Return the extent of the half of the square that contains the tile."""
         possible = frozenset({min(half, e) for e in self.possible} | {e - half for e in self.possible if e > half})
         value = next(iter(possible)) if len(possible) == 1 else choose(far, self.value - near, near)
         return _Extent(value, possible)
@@ -170,7 +170,7 @@ def _powers_of_two_below(side: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Hilbert(Curve):
-    """A walk of single steps to neighbours, on every grid; Hilbert's curve on 2ᵏ×2ᵏ."""
+    """A path of single steps to neighbours, on every grid; Hilbert's curve on 2ᵏ×2ᵏ."""
 
     name: ClassVar[str] = "hilbert"
 
@@ -217,7 +217,7 @@ class _Level:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A long grid is a row of `count` blocks, all `width` wide but the last, which may be turned; the levels below."""
+    """A long grid as `count` blocks in a row, `width` wide except the last, which may be transposed, and its levels."""
 
     count: Index
     width: Index
@@ -252,7 +252,7 @@ def _plan(long: int, short: int) -> _Plan:
 
 
 def _open_plan(sides: _Sides) -> _Plan:
-    """The same, by arithmetic on traced sides; 2 · long could leave 32 bits."""
+    """Return the plan by arithmetic on traced sides; avoids 2 · long, which could exceed 32 bits."""
     long, short = sides.long, sides.short
     width = short + short % 2
     whole, rest = divide(long, width)
@@ -302,7 +302,7 @@ def _descend(number: Index, levels: tuple[_Level, ...], w: Index, h: Index) -> t
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where one level's rectangle is cut, and on which side of each cut a number lies."""
+    """The cuts of one level's rectangle, and the side of each cut that a number is on."""
 
     w: Index
     h: Index
@@ -352,5 +352,5 @@ def morton() -> Morton:
 
 
 def hilbert() -> Hilbert:
-    """A walk of single steps to neighbours, on every grid."""
+    """Return an order of single steps to neighbours, on every grid."""
     return Hilbert()

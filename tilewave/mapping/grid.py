@@ -1,4 +1,4 @@
-"""How many tiles there are, how they are dealt to workgroups, and what may stand as a number in a mapping."""
+"""The grid of tiles, the deal of tiles to workgroups, and the checks of numbers in a mapping."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Grid:
 
     @property
     def transposed(self) -> Grid:
-        """The same tiles with M and N swapped."""
+        """Return this grid with M and N swapped."""
         return Grid(self.cols, self.rows, self.batches)
 
     def __str__(self) -> str:
@@ -77,16 +77,16 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class OpenGrid:
-    """A grid whose sides only a launch will tell: each is an int, or a traced number that is at least 1.
+    """A grid with dynamic sides: each is an int, or a traced number that is at least 1.
 
-    Whoever launches sees to it that none is 0, and that there are no more than MOST_TILES tiles.
+    The launcher ensures that no side is 0, and that there are at most MOST_TILES tiles.
     """
 
     rows: Index
     cols: Index
     batches: Index = 1
     _computed: dict[str, Index] = field(default_factory=dict, init=False, repr=False)
-    """What was asked for: a product of traced numbers is a line of the kernel, and stands there once."""
+    """Products already computed: a product of traced numbers is an op of the kernel, and is emitted once."""
 
     @property
     def plane(self) -> Index:
@@ -104,7 +104,7 @@ class OpenGrid:
 
     @property
     def transposed(self) -> OpenGrid:
-        """The same tiles with M and N swapped."""
+        """Return this grid with M and N swapped."""
         return OpenGrid(self.cols, self.rows, self.batches)
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ def _count(name: str, value: object, need: str) -> int:
 
 
 def checked_number(number: Index, count: int, where: str) -> Index:
-    """The number of a tile, or an array of such, below `count`; one that only a launch will tell passes."""
+    """Return a tile number, or an array of them, checked to be below `count`; traced numbers are not checked."""
     if isinstance(number, (bool, np.bool_)) or (
         isinstance(number, Number) and not isinstance(number, (int, np.integer))
     ):
@@ -231,7 +231,7 @@ def _below(number: int, count: int, where: str) -> int:
 
 
 def checked_parameter(step: str, name: str, value: Index) -> Index:
-    """A parameter as an int where its value is known, as it stands where a launch will tell it."""
+    """Return a parameter as an int if its value is known, and unchanged if it is known only at launch."""
     if isinstance(value, (bool, np.bool_)) or value is None or isinstance(value, (str, bytes)):
         raise ParameterError(f"{step}: {name} is a whole number, not {value!r}", name)
     if hasattr(value, "__index__") and not isinstance(value, np.ndarray) and _is_plain_integer(value):
@@ -251,6 +251,6 @@ def _is_plain_integer(value: object) -> bool:
 
 
 def checked_along(step: str, along: object) -> None:
-    """The dimension that a walk runs along."""
+    """Raise ParameterError unless `along` is "m" or "n"."""
     if along not in ("m", "n"):
         raise ParameterError(f'{step}: along is "m" or "n", not {along!r}', "along")

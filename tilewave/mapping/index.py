@@ -79,7 +79,7 @@ def total(*terms: Index) -> Index:
 
 
 def zero_like(value: Index) -> Index:
-    """0: an array of zeros beside an array, so that array in is array out."""
+    """Return 0, or an array of zeros if `value` is an array, so that arrays give arrays."""
     return np.zeros_like(value) if _is_numpy(value) else 0
 
 

@@ -1,9 +1,9 @@
-"""Which blocks of A and B the workgroups of one XCD read: what a mapping is for, in numbers that need no machine.
+"""The blocks of A and B that the workgroups of one XCD read under a mapping; no machine is modelled.
 
 A tile in row r and column c of C = A·Bᵀ reads `k_blocks` blocks of A, those of row r, and as many of B, those of column
-c. An XCD that computes several tiles of a row reads its blocks of A once if its L2 holds them until then. The two ends
-of what can happen are both counted: within a round of workgroups that run at the same time everything is held
-(`reads`), or nothing at all (`without_reuse`). What any order must read at least is `compulsory`.
+c. An XCD that computes several tiles of a row reads its blocks of A once if its L2 still holds them. Both extremes are
+counted: a wave of concurrent workgroups reuses everything in L2 (`reads`), or nothing at all (`without_reuse`). The
+lower bound for any order is `compulsory`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewave.mapping.text import as_mapping
 
 @dataclass(frozen=True)
 class XcdShare:
-    """What one XCD computes, in one round or in all: tiles, and the different rows and columns they lie in."""
+    """The tiles that one XCD computes, in one wave or in all, and the number of distinct rows and columns of these."""
 
     tiles: int
     rows: int
@@ -72,7 +72,7 @@ class Locality:
 
     @property
     def rounds(self) -> int:
-        """Rounds of concurrent workgroups."""
+        """The number of waves of concurrent workgroups."""
         return len(self.xcds[0].rounds)
 
     @property
@@ -82,7 +82,7 @@ class Locality:
 
     @property
     def reads(self) -> int:
-        """What all XCDs read if each holds one round of its own."""
+        """The blocks that all XCDs read if each L2 holds one wave."""
         return sum(xcd.reads for xcd in self.xcds)
 
     @property

@@ -1,6 +1,6 @@
 """Orders: from a tile number to the (row, col) of its tile.
 
-Rows are tiles along M, columns along N. The tables below stand for a grid of 6×8; the entry in row M and column N is
+Rows are tiles along M, columns along N. The tables below show a grid of 6×8; the entry in row M and column N is
 the number of the tile there. The simplest order counts down each column before it moves to the next, `linear()`:
 
         |  N
@@ -26,7 +26,7 @@ as high as what remains (2 rows), so nothing is lost:
       4 | 32  34  36  38  40  42  44  46
       5 | 33  35  37  39  41  43  45  47
 
-`snake(4)` walks the same groups to and fro, so that a step never leaves both its row and its column:
+`snake(4)` traverses the same groups to and fro, so that a step never leaves both its row and its column:
 
     M 0 |  0   7   8  15  16  23  24  31
       1 |  1   6   9  14  17  22  25  30
@@ -35,7 +35,7 @@ as high as what remains (2 rows), so nothing is lost:
       4 | 47  44  43  40  39  36  35  32
       5 | 46  45  42  41  38  37  34  33
 
-`supertiles(2, 4)` cuts the grid into 2×4 super-tiles and walks one after the other, row by row inside each:
+`supertiles(2, 4)` cuts the grid into 2×4 super-tiles and traverses one after the other, row by row inside each:
 
     M 0 |  0   1 |  6   7 | 12  13 | 18  19
       1 |  2   3 |  8   9 | 14  15 | 20  21
@@ -46,7 +46,7 @@ as high as what remains (2 rows), so nothing is lost:
       5 | 28  29 | 34  35 | 40  41 | 46  47
 
 `paired()` goes down each column from its ends inwards, the last row first: where lower rows take longer, as in causal
-attention, any two that follow each other take as long together as the next two:
+attention, any two consecutive tiles take as long together as the next two:
 
     M 0 |  1   7  13  19  25  31  37  43
       1 |  3   9  15  21  27  33  39  45
@@ -55,7 +55,7 @@ attention, any two that follow each other take as long together as the next two:
       4 |  2   8  14  20  26  32  38  44
       5 |  0   6  12  18  24  30  36  42
 
-The curves, `morton()` and `hilbert()`, stand in `curves.py`.
+The curves `morton()` and `hilbert()` are in `curves.py`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Grouped(Order):
 
 @dataclass(frozen=True)
 class Snake(Order):
-    """`grouped`, walked to and fro: each step keeps its row or its column.
+    """`grouped`, traversed to and fro: each step keeps its row or its column.
 
     A step leads to a neighbour, except from one group to the next where the number of columns is even and the group
     higher than one tile: it then stays in its column and jumps over the group.
@@ -171,9 +171,9 @@ def _bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index, Ind
 
 
 def _open_bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index, Index, Index]:
-    """The same where only a launch tells the rows: it also tells how many bands are whole, and what they leave.
+    """Return the results of `_bands` for dynamic rows, from the number of whole bands and the rows that remain.
 
-    No band is above the number of whole ones, which is said though it is so: a machine then computes in 32 bits.
+    `smaller(…, whole)` changes no value: it bounds the band, so that the index is computed in 32 bits.
     """
     whole, left = divide(grid.rows, size)
     across = size * grid.cols
@@ -204,7 +204,7 @@ def _from_both_ends(place: Index, count: Index) -> Index:
 
 @dataclass(frozen=True)
 class Supertiles(Order):
-    """Cut the grid into rows × cols super-tiles, as even as possible, and walk one after the other."""
+    """An order that cuts the grid into rows × cols super-tiles, as even as possible, and traverses them in turn."""
 
     rows: Index
     cols: Index
@@ -246,7 +246,7 @@ def grouped(size: Index, along: str = "m") -> Grouped:
 
 
 def snake(size: Index, along: str = "m") -> Snake:
-    """`grouped(size, along)`, walked to and fro."""
+    """Return `grouped(size, along)`, traversed to and fro."""
     return Snake(size, along)
 
 

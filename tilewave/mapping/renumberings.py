@@ -1,4 +1,4 @@
-"""Renumberings: which number a workgroup takes, given where the hardware has put it.
+"""Renumberings: which number a workgroup takes, given the XCD that the hardware dispatched it to.
 
 The hardware deals workgroups to XCDs round-robin: workgroup w sits on XCD w % xcds. With 12 workgroups on 4 XCDs:
 
@@ -14,8 +14,8 @@ The hardware deals workgroups to XCDs round-robin: workgroup w sits on XCD w % x
     XCD 2 | 6  7  8       XCD 2 | 4 5 10
     XCD 3 | 9 10 11       XCD 3 | 6 7 11
 
-A persistent launch deals its tiles in rounds: tile t goes to workgroup w = t % n in round t // n, and it is w, not t,
-that says where it is computed. With 6 workgroups and 14 tiles on 4 XCDs, XCDs 0 and 1 hold two workgroups and the
+A persistent launch deals its tiles in waves: tile t goes to workgroup w = t % n in wave t // n, and w, not t, decides
+where it is computed. With 6 workgroups and 14 tiles on 4 XCDs, XCDs 0 and 1 hold two workgroups and the
 others one, so their lists of tiles have unequal lengths S:
 
     XCD 0 | 0 4  6 10 12          S = 5        contiguous:  0  1  2  3  4
@@ -23,9 +23,9 @@ others one, so their lists of tiles have unequal lengths S:
     XCD 2 | 2    8                S = 2                    10    11
     XCD 3 | 3    9                S = 2                    12    13
 
-With count = R·n + rest, an XCD x holds c = n // X + [x < n % X] workgroups, and the t-th tile stands in its list at
+With count = R·n + rest, an XCD x holds c = n // X + [x < n % X] workgroups, and the t-th tile is in its list at
 
-    P = round · c + w // X,        S(x) = R · c + rest // X + [x < rest % X]
+    P = wave · c + w // X,         S(x) = R · c + rest // X + [x < rest % X]
 
 so S falls with x, in at most three different values, and sums over it are closed forms of `smaller`.
 """
@@ -68,7 +68,7 @@ class XcdChunked(Renumbering):
 
     def formula(self, t: Index, deal: AnyDeal) -> Index:
         lists = _Lists.of(deal, self.xcds)
-        # Any chunk beyond the shortest list chunks nothing; a huge one, told at the launch, must not overflow below.
+        # A chunk longer than the shortest list chunks nothing; a huge dynamic one must not overflow below.
         chunk = smaller(self.chunk, lists.shortest + 1)
         chunked = lists.shortest // chunk * chunk
         xcd, position = lists.place(t)
@@ -103,8 +103,8 @@ class LastFirst(Renumbering):
 
 @dataclass(frozen=True)
 class Folded(Renumbering):
-    """Every second round of a persistent launch from the last workgroup to the first: whoever had the longest tile of a
-    round has the shortest of the next."""
+    """A renumbering that reverses every second wave of a persistent launch: the workgroup with the longest tile of one
+    wave has the shortest of the next."""
 
     name: ClassVar[str] = "folded"
 
@@ -112,7 +112,7 @@ class Folded(Renumbering):
         return t if deal.in_one_round else self.dealt(*divide(t, deal.workgroups), deal)
 
     def dealt(self, turn: Index, w: Index, deal: AnyDeal) -> Index:
-        """The number of the tile that workgroup w computes in its turn; the last round may be shorter."""
+        """Return the number of the tile that workgroup w computes in its turn; the last wave may be shorter."""
         first = turn * deal.workgroups
         size = smaller(deal.count - first, deal.workgroups)
         return first + choose(turn % 2 >= 1, size - 1 - w, w)
@@ -135,7 +135,7 @@ def _no_xcds(xcds: int, deal: Deal) -> str:
 
 @dataclass(frozen=True)
 class _Lists:
-    """The tiles of each XCD, in the order in which it computes them: how long the lists are, who stands where."""
+    """The tiles of each XCD, in the order in which it computes them: the lists' lengths, and positions in them."""
 
     workgroups: Index
     rounds: Index  # full rounds, R; a launch of one round counts as none and a rest
@@ -158,7 +158,7 @@ class _Lists:
 
     @property
     def longer_by_rest(self) -> Index:
-        """How many XCDs, from the first, get one tile more from the last round, which is not full."""
+        """The number of XCDs, from the first, that get one more tile in the last, partial wave."""
         return self.rest % self.xcds
 
     @property

@@ -27,18 +27,18 @@ class MappingStep(Walk):
                 object.__setattr__(self, field.name, checked_parameter(self.name, field.name, value))
 
     def parameters(self) -> tuple[object, ...]:
-        """The parameters whose values only a launch will tell."""
+        """Return the parameters whose values are known only at launch."""
         values = (getattr(self, field.name) for field in self._fields())
         return tuple(value for value in values if not isinstance(value, (int, str)))
 
     def bind(self: S, lookup: Callable[[object], Index]) -> S:
-        """The same step with every open parameter replaced by what `lookup` answers for it."""
+        """Return this step with every open parameter replaced by its value from `lookup`."""
         values = {field.name: getattr(self, field.name) for field in self._fields()}
         known = {name: lookup(value) for name, value in values.items() if not isinstance(value, (int, str))}
         return replace(self, **known)  # type: ignore[type-var]
 
     def __str__(self) -> str:
-        """As `parse` reads it; what stands at its default is left out."""
+        """Return the text that `parse` reads; arguments equal to their defaults are left out."""
         parts = []
         for field in self._fields():
             value = getattr(self, field.name)

@@ -43,7 +43,7 @@ TOKEN = re.compile(
 
 
 def parse(text: str) -> Mapping:
-    """The mapping that a text such as "xcd_contiguous(8) >> grouped(4)" stands for."""
+    """Return the mapping that a text such as "xcd_contiguous(8) >> grouped(4)" describes."""
     if not isinstance(text, str):
         raise MappingError(f"a mapping is parsed from text, not from {text!r}")
     if len(text) > LONGEST_TEXT:
@@ -52,7 +52,7 @@ def parse(text: str) -> Mapping:
 
 
 def as_mapping(given: object) -> Mapping:
-    """A mapping of whatever stands for one: its text, a mapping, an order, a renumbering (then linear), a function."""
+    """Return a mapping from its text, a mapping, an order, a renumbering (followed by `linear()`) or a function."""
     return parse(given) if isinstance(given, str) else mapping_of(given)
 
 

@@ -1,7 +1,7 @@
-"""What the workgroups of a launch touch, in the shape that every engine reads.
+"""The memory accesses of a launch, in the form that every simulation engine reads.
 
-A *task* is what a workgroup does between two places where it may write: one tile of a GEMM. A task walks *streams* from
-end to end, all at one pace: one row of blocks of A, one of B. Two tasks that walk the same stream read the same bytes.
+A *task* is the work of a workgroup between two points where it may write: one tile of a GEMM. A task reads *streams*
+from end to end, all at one pace: one row of blocks of A, one of B. Two tasks with the same stream read the same bytes.
 
     task     workgroup  turn   reads              written
     (2, 0)       5        0    A row 2, B row 0   128×256 elements of C
@@ -28,7 +28,7 @@ NO_STREAM = -1
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """The tasks of a launch, by workgroup and then in their order, and the streams that they walk."""
+    """The tasks of a launch, sorted by workgroup and then by turn, and the streams that they read."""
 
     arrays: tuple[str, ...]
     array_written_bytes: Array
@@ -43,16 +43,16 @@ class Accesses:
     steps: int
     """How many steps a task takes through its streams."""
     flops: float
-    """Of the whole launch, on the matrix units, without what hangs over an edge."""
+    """Flops of the whole launch on the matrix units, without the out-of-bounds part of boundary tiles."""
     step_flops: float
-    """Of one step of one task, with what hangs over."""
+    """Flops of one step of one task; a boundary tile counts as a full one."""
     dtype: str
     tile: tuple[int, ...] = ()
     tile_grid: tuple[int, int] = (0, 0)
     """Tiles along M and N, where tasks are tiles of one matrix."""
     tile_of_task: Array | None = None
     backwards: Array | None = None
-    """Whether a task walks its streams from their end; None: none does."""
+    """Whether each task reads its streams from the end to the start; None if no task does."""
     tasks_a_tile: float = 1.0
     """How many tasks there are, on average, from where a workgroup begins a tile to where it ends it."""
 
@@ -131,6 +131,6 @@ def _check_formula(mapping: Mapping, gemm: Gemm) -> None:
 
 
 def _extents(size: int, block: int, count: int) -> Array:
-    """The sizes of `count` blocks, the last of which may hang over the edge."""
+    """Return the sizes of `count` blocks; the last one is clipped to the array."""
     starts = np.arange(count, dtype=np.int64) * block
     return np.minimum(size - starts, block).astype(np.float64)

@@ -34,14 +34,14 @@ def tile_of(op: MemoryOp) -> tuple[int, ...]:
 
 
 class VisitStarts:
-    """Where a visit begins along an axis: a number if it is the same for all workgroups, else an array of its own."""
+    """Keys for the starts of visits along an axis: one constant for all workgroups, or an array by workgroup."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], int] = {}
         self._kept: list[Array] = []
 
     def key(self, at: Array) -> int:
-        """The same for the same array, however often a loop comes by it; -1 for a number."""
+        """Return a key that is equal for the same array in every loop iteration, and -1 for a constant."""
         if len(at) == 1 or at.strides[0] == 0:
             return -1
         where = (at.__array_interface__["data"][0], at.strides[0], len(at))
@@ -72,7 +72,7 @@ class Blocks:
         return tuple(prod(self.counts[axis + 1 :]) for axis in range(len(self.counts)))
 
     def bytes_of(self, numbers: Array) -> Array:
-        """The bytes of blocks by their numbers, less what hangs over the edge."""
+        """Return the bytes of the blocks with these numbers, without the out-of-bounds part of boundary blocks."""
         total = np.full(numbers.shape, float(self.memory.type.dtype.bytes))
         where = np.unravel_index(numbers - self.first, self.counts)
         for at, extent, side in zip(where, self.shape, self.side, strict=True):
@@ -126,7 +126,7 @@ def _numbered(sides: dict[Value, list[int]], largest: dict[Value, list[int]]) ->
 
 
 def written_bytes(op: MemoryOp, at: tuple[Array, ...]) -> Array:
-    """Bytes that each workgroup writes, less what hangs over the edge."""
+    """Return the in-bounds bytes that each workgroup writes."""
     total: Any = np.full(len(at[0]), float(op.memory.type.dtype.bytes))
     for begin, size, extent in zip(at, tile_of(op), op.memory.type.shape, strict=True):
         total = total * np.clip(np.minimum(begin + size, extent) - np.maximum(begin, 0), 0, None)

@@ -1,4 +1,4 @@
-"""What no data sheet tells, fitted on measured rows that are named here; facts about chips stand in `machine`."""
+"""Model parameters that no data sheet gives, fitted on the measured rows named here; chip facts are in `machine`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MANY_LOOKS = 1000.0
 
 @dataclass(frozen=True)
 class Softness:
-    """How a partitioned cache chooses what it evicts, and how far its capacity is known.
+    """The eviction policy of a partitioned cache, and the range of its effective capacity.
 
-    Between `narrow` and `wide` of the nominal capacity lies what a cache was ever seen to hold; a launch whose bytes
-    differ between the two stands on a cliff.
+    `narrow` and `wide` bound the share of the nominal capacity that was observed; a launch whose HBM bytes differ
+    between the two is on a capacity cliff.
     """
 
     looks: float = MANY_LOOKS
-    """It evicts the oldest of so many lines."""
+    """How many randomly sampled lines the cache compares to evict the oldest of them."""
     share: float = 1.0
-    """Of the nominal capacity, what it holds."""
+    """The effective share of the nominal capacity."""
     narrow: float = 26 / 30
     wide: float = 42 / 30
 
     def factors(self) -> Array:
-        """Of the capacity: what is expected, then the narrow and the wide one."""
+        """Return the expected, the narrow and the wide share of the nominal capacity."""
         return np.array([self.share, self.narrow, self.wide])
 
     def l2_capacities(self, machine: Machine) -> Array:
@@ -44,10 +44,10 @@ class Softness:
 LONG_STEPS = 64
 """Steps of 64 elements of K from which on units keep in step; fitted like FIRM."""
 FIRM = Softness(looks=12.0)
-"""Of tiles of LONG_STEPS or more; fitted on all rows of h200_l2_counters.csv, the range of capacities by probes."""
+"""For tiles of LONG_STEPS or more; fitted on all rows of h200_l2_counters.csv, the range of capacities by probes."""
 LOOSE = Softness(looks=6.0, share=0.93, narrow=17 / 30)
-"""Of tiles of three quarters as many steps or fewer; fitted on the rows of h200_short_counters.csv. A probe that reads
-and writes by turns, with no GEMM in it, saw 4 to 6 looks, too (benchmarks/fit_l2.py)."""
+"""For tiles of at most 3/4 of LONG_STEPS; fitted on the rows of h200_short_counters.csv. A probe that alternates reads
+and writes, with no GEMM in it, also showed 4 to 6 looks (benchmarks/fit_l2.py)."""
 
 
 IN_STEP_ROUNDS, DRIFT = 10, 0.03
@@ -72,17 +72,17 @@ class TimeParameters:
     """The parameters of `time.py`; `fitted_on` names the rows, `error` is the spread of what they leave unexplained."""
 
     matrix_share: float
-    """Of the data sheet's matrix rate, what a good inner loop reaches."""
+    """The share of the data sheet's matrix rate that a good inner loop reaches."""
     step_floor_seconds: float = 405.6e-9
     """A step of the K loop takes no less: the latency of its loads over the stages in flight."""
     start_seconds: float = 3.223e-6
     """To fill the pipeline of a task and to write its tile."""
     exposed: float = 0.3736
-    """Of the time that memory needs for its bytes, what products do not hide."""
+    """The share of the memory time that is not hidden by matrix instructions."""
     request_seconds_per_byte: float = 2.826e-15
     """Each byte that reaches L2."""
     last_level_bytes_per_second: float = 17.2e12
-    """Where no source tells it: that of MI300X."""
+    """The rate for machines without a known one: that of MI300X."""
     error: float = 0.25
     fitted_on: str = ""
 

@@ -1,6 +1,6 @@
-"""The closed-form engine: per-xcd L2s, their partitions and a last-level cache, by what lies between two walks.
+"""The closed-form engine: the traffic of per-XCD L2s, their partitions and a last-level cache, by reuse distance.
 
-Where an L2 is cut into partitions, `partitions.py` says who holds what. The last-level cache sees what the L2s miss.
+Partitioned L2s are modelled in `partitions.py`. The last-level cache serves the misses of the L2s.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def closed_form(
 def _l2(
     walks: OwnWalks, accesses: Accesses, placed: Placed, machine: Machine, softness: Softness
 ) -> tuple[Array, Array, Array]:
-    """(missed, crossed, asked of memory) of each walk, for each capacity."""
+    """Return the bytes (missed, crossed, requested from memory) of each walk, for each capacity."""
     capacities, written = softness.l2_capacities(machine), _written(accesses, placed, machine)
     if machine.l2.partitions > 1:
         parts = machine.l2.partitions
@@ -45,7 +45,7 @@ def _l2(
 
 
 def _written(accesses: Accesses, placed: Placed, machine: Machine) -> Array:
-    """[domain, beat]: bytes of output that take room: at home, and on the way there in the writer's partition."""
+    """Return [domain, wave]: output bytes that occupy L2, in their home partition and in transit in the writer's."""
     parts, launch_waves, domains = machine.l2.partitions, placed.launch_waves, machine.domains
     if not machine.l2.holds_writes:
         return np.zeros((domains, launch_waves))
@@ -74,7 +74,7 @@ def _lost_to_skew(walks: OwnWalks, accesses: Accesses, placed: Placed, machine: 
 def _memory(
     walks: OwnWalks, asked: Array, accesses: Accesses, placed: Placed, machine: Machine, softness: Softness
 ) -> Array:
-    """What HBM delivers to each walk, for each capacity."""
+    """Return the bytes that HBM delivers to each walk, for each capacity."""
     if machine.last_level is None:
         return asked
     key = walks.launch_wave * accesses.streams + walks.stream

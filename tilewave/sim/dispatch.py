@@ -1,12 +1,12 @@
-"""Who runs where and when: workgroups are dealt to slots, and all slots take their tasks in beats.
+"""Dispatch: which slot runs each workgroup, and in which wave of workgroups.
 
-Hardware deals workgroups in launch order, each to the next free unit; where there are several xcds, workgroup w goes to
-xcd w % xcds and waits for a unit there. In the first round all units are free, and their order is known. Later it is
-known where tiles are long, for units then end in step; where they are short, chance decides which unit is free first.
+Hardware dispatches workgroups in launch order, each to the next free unit; with several XCDs, workgroup w goes to
+XCD w % xcds and waits for a unit there. In the first wave all units are free, and their order is known. Later it is
+known only where tiles are long, because units then finish in step; where they are short, the order is random.
 
-All residents stream through their tasks together, so time is counted in beats: in beat b every occupied slot walks its
-b-th task. A beat goes through its streams in one direction, that of most of its tasks: workgroups that turn round after
-every tile turn together.
+All resident workgroups run their tasks at one pace, so time is counted in waves: in wave b every occupied slot runs its
+b-th task. A wave reads its streams in one direction, that of most of its tasks: workgroups that reverse K after every
+tile reverse together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Residency:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """For each task of the accesses its beat, xcd, L2 domain and merge group."""
+    """The wave, XCD, L2 domain and merge group of each task."""
 
     slots: int
     launch_wave: Array
@@ -53,7 +53,7 @@ class Placed:
     domain_xcd: Array
     """The xcd of each L2 domain."""
     backwards: Array
-    """Whether each beat walks its streams from their end."""
+    """Whether each wave reads its streams from the end to the start."""
 
     @cached_property
     def launch_waves(self) -> int:
@@ -89,7 +89,7 @@ def _by_chance(slot: Array, slots: int) -> Array:
 
 
 def _directions(launch_wave: Array, backwards: Array | None) -> Array:
-    """Whether most tasks of each beat go backwards."""
+    """Return, for each wave, whether most of its tasks read backwards."""
     if backwards is None:
         return np.zeros(int(launch_wave.max()) + 1, bool)
     directions: Array = 2 * np.bincount(launch_wave, backwards) > np.bincount(launch_wave)

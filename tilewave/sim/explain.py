@@ -21,7 +21,7 @@ HITS = (
     "their way to L2 and count once, and writes, which never miss. The share beside a bar is another number: of all "
     "bytes that workgroups ask for, each of them counted, what L2 delivers."
 )
-"""Two numbers that both say L2 stand on one page, and differ."""
+"""Explains why the two L2 percentages on one page differ."""
 
 
 def passed_on(level: Level) -> str:
@@ -40,7 +40,7 @@ def explain(report: Report) -> list[str]:
 
 
 def compare(report: Report, other: Report) -> str:
-    """Why one order is better than another, or that it is not."""
+    """Return one line that compares a report with another: time, HBM reads, L2 hits and waves."""
     gain = other.seconds / report.seconds - 1
     parts = [f"{100 * gain:+.1f} % against {other.mapping}"]
     if abs(report.hbm_read_bytes / other.hbm_read_bytes - 1) > 0.01:

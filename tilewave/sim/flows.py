@@ -1,4 +1,4 @@
-"""What an engine answers: for each stream that a cache walks in a beat, where its bytes came from."""
+"""The result of an engine: for each walk of a stream by an L2 domain in a wave, which level delivered its bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewave.sim.dispatch import Placed
 
 @dataclass(frozen=True, eq=False)
 class OwnWalks:
-    """The streams that the residents of each L2 domain walk in each beat, and how many tasks walk each."""
+    """The walks of a launch: one per wave, L2 domain and stream read there, with the number of tasks that share it."""
 
     launch_wave: Array
     domain: Array
@@ -20,14 +20,14 @@ class OwnWalks:
     size: Array
     peers: Array
     of_read: Array
-    """of_read[task, i] is the walk of a task's i-th read."""
+    """of_read[task, i] is the walk of a task's i-th read, or -1."""
 
     def __len__(self) -> int:
         return len(self.launch_wave)
 
 
 def own_walks(accesses: Accesses, placed: Placed) -> OwnWalks:
-    """Tasks of one domain and beat that read one stream make one walk of it."""
+    """Return the walks of a launch; tasks of one domain and wave that read one stream share one walk."""
     domains, streams = len(placed.domain_xcd), accesses.streams
     key = ((placed.launch_wave * domains + placed.domain)[:, None] * streams + accesses.reads).reshape(-1)
     reads = accesses.reads.reshape(-1) != NO_STREAM
@@ -43,7 +43,7 @@ def own_walks(accesses: Accesses, placed: Placed) -> OwnWalks:
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Bytes of each own walk: missed in its domain, fetched from another partition, asked of memory, read from HBM."""
+    """Bytes per walk: missed in its domain, fetched from another partition, requested from memory, read from HBM."""
 
     walks: OwnWalks
     missed: Array

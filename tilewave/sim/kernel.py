@@ -1,8 +1,8 @@
-"""The accesses of any kernel: its index arithmetic run for all workgroups, and what it touches written down.
+"""The accesses of any kernel, found by evaluating its index arithmetic for all workgroups.
 
-Between two places where a workgroup writes, its reads are one task. Where a read goes round a loop and every workgroup
-moves on by the same blocks, the whole walk is one stream, and a walk through the same blocks from the last to the first
-is that stream backwards. A kernel that does otherwise is taken step by step, every read a task of its own.
+The reads of a workgroup between two writes are one task. Where a read is in a loop and every workgroup advances by the
+same blocks, all its iterations are one stream; reading the same blocks from the last to the first is that stream
+backwards. Any other kernel is simulated step by step, with one task per read.
 """
 
 from __future__ import annotations
@@ -144,20 +144,20 @@ class Tasks:
     reads: list[Array]
     written: list[Array]
     backwards: list[bool]
-    """Of each entry above, whether its streams are walked from their end."""
+    """For each entry of the lists above, whether its streams are read from the end to the start."""
     steps: int
     starts: dict[tuple[int, ...], list[Array]]
-    """The first blocks of streams, by the blocks that lie from there on; a stream is named by its first block."""
+    """The first blocks of streams, keyed by the offsets of their further blocks; a first block identifies a stream."""
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """(first blocks, all blocks) of the streams that move alike, each stream once."""
+        """Yield (first blocks, all blocks) for the streams with the same offsets, each stream once."""
         for offsets, found in self.starts.items():
             first = np.unique(np.concatenate(found))
             yield first, first[:, None] + np.array(offsets)
 
 
 def _streamed(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks | None:
-    """Every read that goes round a loop as one stream; None where workgroups do not keep step."""
+    """Return tasks in which every read in a loop is one stream; None if workgroups do not advance in step."""
     tasks = Tasks([], [], [], [], max(_max_sizes(s) for s in segments), {})
     for segment in segments:
         workgroups = segment.visits[0].workgroups
@@ -196,18 +196,18 @@ def _sites(segment: Segment) -> list[list[Visit]]:
 
 @dataclass(frozen=True, eq=False)
 class Walked:
-    """The streams that a read walks: `first[workgroup, i]`, one for each block of its tile, and which way it goes."""
+    """The streams of a read, `first[workgroup, i]` with one for each block of its tile, and their direction."""
 
     first: Array
     backwards: bool
 
 
 def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list[Array]]) -> Walked | None:
-    """What a read walks; None where workgroups differ in pace."""
+    """Return the streams of a read; None if workgroups advance by different blocks."""
     first = blocks.numbers(site[0].op, site[0].at)
     if (first == NO_STREAM).any():
         return None
-    # Where all workgroups move alike from visit to visit, the first of them tells of all: one look-up for all visits.
+    # Where all workgroups advance by the same blocks, the first workgroup represents all: one look-up for all visits.
     first_workgroup = tuple(np.array([visit.at[axis][0] for visit in site]) for axis in range(len(site[0].at)))
     offsets = []
     for visit, row in zip(site, blocks.numbers(site[0].op, first_workgroup), strict=True):
@@ -236,7 +236,7 @@ def _is_number(at: Array) -> bool:
 
 
 def _step_by_step(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks:
-    """Every read and every write a task of its own."""
+    """Return tasks in which every read and every write is a separate task."""
     tasks = Tasks([], [], [], [], 1, {})
     for segment in segments:
         for execution in _executions(segment):
@@ -348,7 +348,7 @@ class _Assembly:
         return np.array(list(total.values()))
 
     def _whole_share(self) -> float:
-        """Of the tiles that are written, what does not hang over an edge."""
+        """Return the in-bounds share of the tiles that are written."""
         full = sum(
             len(v.workgroups) * prod(tile_of(v.op)) * v.op.memory.type.dtype.bytes
             for segment in self.segments

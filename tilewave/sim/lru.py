@@ -41,7 +41,7 @@ BYTES, LINES, DREW, USES, LARGEST, SMALLEST = range(6)
 ALL = 0
 """Looks: LRU, which knows the oldest of all lines."""
 FAR_BELOW = 4
-"""Lines so many times smaller than the mean are not told apart: there are few bytes in them, and looking takes long."""
+"""Lines this many times smaller than the mean are evicted as if equal: they hold few bytes, and rejection is slow."""
 HBM = 3
 """The column of `flows` that counts bytes from HBM."""
 
@@ -185,7 +185,7 @@ def run_trace(
     last_used: Array,
     flows: Array,
 ) -> None:
-    """Walk all beats, slab by slab; `flows[walk]` are the bytes that it missed, crossed, asked of memory and HBM."""
+    """Trace all waves, slab by slab, and add each walk's bytes to `flows`: missed, crossed, asked of memory, HBM."""
     for launch_wave in range(bounds.shape[0] - 1):
         for turn in range(slabs):
             slab = slabs - 1 - turn if backwards[launch_wave] else turn

@@ -55,7 +55,7 @@ class OwnKernel:
 
 @dataclass(frozen=True)
 class Rates:
-    """Hit rates and speed that a paper gives for one order on MI355X."""
+    """Published hit rates and speed of one order on MI355X."""
 
     gemm: Gemm
     mapping: str

@@ -1,8 +1,8 @@
-"""An L2 cut into partitions, in closed form: each is home to its share of the lines and keeps copies of others.
+"""An L2 of several partitions, in closed form: each is the home of its share of the lines and caches copies of others.
 
-A resident asks its own partition first. A line whose home is elsewhere is kept there as a copy; only where the copy is
-missing does its home hear of it, and only a miss at home goes to memory. So what is used through copies alone grows old
-at home, and histories differ with the capacity: each capacity is a set of caches of its own.
+A resident workgroup asks its own partition first, which keeps lines of other partitions as copies; the home partition
+is asked only if the copy is missing, and memory only on a miss at home. A line that is used through copies alone
+therefore ages at home, and the history depends on the capacity: each capacity has a separate set of caches.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tilewave.sim.flows import OwnWalks
 from tilewave.sim.sampled import SampledCaches
 
 PIECES = 12
-"""A beat is walked in so many steps: a finer cut changes bytes by less than two cards differ."""
+"""Steps per wave: a finer cut changes bytes by less than the difference between two cards."""
 HEARD = 0.5
-"""A home counts as walked where its far residents miss more than this share of their copies."""
+"""A home counts as accessed if remote residents miss more than this share of their copies."""
 
 
 def partitioned_l2(
     walks: OwnWalks, placed: Placed, parts: int, streams: int, capacities: Array, written: Array, looks: float
 ) -> tuple[Array, Array, Array]:
-    """(missed, crossed, asked of memory) of each walk, for each capacity."""
+    """Return the bytes (missed, crossed, requested from memory) of each walk, for each capacity."""
     points, domains = len(capacities), len(placed.domain_xcd)
     each = np.repeat(capacities, domains)
     state = SampledCaches(2 * streams * PIECES, each, placed.launch_waves * PIECES, looks)
@@ -49,7 +49,7 @@ def partitioned_l2(
 
 @dataclass(frozen=True, eq=False)
 class _LaunchWave:
-    """The walks of one beat, for all capacities at once: copies by [point, walk], homes by [point, stream, part]."""
+    """The walks of one wave, for all capacities: copies by [capacity, walk], homes by [capacity, stream, partition]."""
 
     copy_cache: Array
     copy_stream: Array
@@ -58,11 +58,11 @@ class _LaunchWave:
     home_stream: Array
     home_size: Array
     home_of: Array
-    """Which of the streams walked on an xcd each walk is of."""
+    """The index of each walk's stream among the streams read on an XCD."""
     own_part: Array
     walkers: Array
     resident: Array
-    """[stream, partition]: whether somebody who lives there walks it."""
+    """[stream, partition]: whether a workgroup resident at that partition reads the stream."""
 
     @staticmethod
     def of(
@@ -97,10 +97,10 @@ class _LaunchWave:
         return missed[: points * count].reshape(points, count), np.where(self.resident, at_home, at_home * asked)
 
     def flows(self, copies: Array, homes: Array) -> Array:
-        """[(missed, crossed, asked of memory), walk, point] in bytes, of what the pieces missed together."""
+        """Return bytes as [(missed, crossed, requested from memory), walk, capacity], summed over the pieces."""
         crossed, at_home = copies * self.copy_size, homes * self.home_size
         in_own = at_home[:, self.home_of, self.own_part]
-        # Of the partitions that walk a stream together, the first to come misses what is at home with it.
+        # One of the partitions that read a stream takes the miss at home, so it is divided among them.
         return np.stack(
             [(crossed + in_own / self.walkers).T, crossed.T, (at_home.sum(2)[:, self.home_of] / self.walkers).T]
         )

@@ -1,4 +1,4 @@
-"""What is simulated when there is no kernel: a plain GEMM, its tiles, and how many workgroups walk them."""
+"""The problem that is simulated without a kernel: a plain GEMM, its tiles, and its number of workgroups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gemm:
     """The dtype of C; without it, that of A and B, or what i8 is summed in."""
     workgroups: int | None = None
     walk: str = WALKS[0]
-    """One of WALKS; to and fro, a tile begins where the workgroup's last one ended."""
+    """One of WALKS; to and fro, a tile starts at the end of K where the workgroup's previous tile finished."""
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 CLIFF = 1.10
-"""A launch whose HBM bytes differ by more between a narrow and a wide cache stands on a cliff."""
+"""A launch is on a capacity cliff if its HBM bytes differ by more than this between a narrow and a wide cache."""
 NOTHING = "–"
 MARGIN = 0.01
 """What the interval of bytes is widened by: the noise of one measured launch."""
@@ -35,7 +35,7 @@ class Level:
 
 @dataclass(frozen=True)
 class ArrayTraffic:
-    """One array: bytes that it has, that were asked for, missed in L2, read from and written to HBM."""
+    """The traffic of one array: its bytes, bytes requested, missed in L2, read from and written to HBM."""
 
     name: str
     distinct_bytes: float
@@ -47,7 +47,7 @@ class ArrayTraffic:
 
 @dataclass(frozen=True)
 class XcdTraffic:
-    """One xcd: bytes that its residents asked for and missed in its L2, and what of that HBM delivered."""
+    """The traffic of one XCD: bytes that its workgroups requested, that missed in its L2, and that HBM delivered."""
 
     xcd: int
     tasks: int
@@ -58,7 +58,7 @@ class XcdTraffic:
 
 @dataclass(frozen=True)
 class LaunchWave:
-    """One beat of the launch: tasks at work, bytes asked for, missed in L2, read from HBM."""
+    """One wave of workgroups: its tasks, and bytes requested, missed in L2, and read from HBM."""
 
     tasks: int
     asked_bytes: float

@@ -1,19 +1,19 @@
-"""How much of what workgroups ask for reaches L2, where requests of neighbouring units are merged on the way.
+"""The share of read requests that reaches L2, where requests of neighbouring units are merged on the way.
 
-Up to `most` requests for one line from units of one merge group become one, if the first is still under way when the
-others come. So two things decide: how long a request is under way, and how far apart in time its sharers are.
+Up to `most` requests for one line from units of one merge group become one, if the first is still in flight when the
+others arrive. So two things decide: how long a request is in flight, and how far apart in time its sharers are.
 
-A launch begins in step: in its first beat all merge that can. Later, a line that L2 has is back soon, and few are in
-time for it. One that is fetched from further away is under way for longer: for the merge group that asks first, and for
-those others that come before it is there.
+A launch starts in step: in its first wave all requests merge that can. Later, a line that hits in L2 returns soon, and
+few requests are in time for it. A line that is fetched from further away is in flight for longer: for the merge group
+that asks first, and for the others that ask before it arrives.
 
-What a unit asks for last it waits for. A reply that took long wakes all of its sharers at once, so they ask for the
-next line together as well; and a small tile, whose products do not cover its loads, waits for every reply. What a unit
-asks for before that is not what it waits for: its sharers go apart by every stall, on a miss of their own in the last
-stream or on any reply that products do not cover, and the sooner by the square of the distance at which they sit.
+A unit waits for its last load. A late reply releases all of its sharers at once, so they also request the next line
+together; and a small tile, whose matrix instructions do not cover its loads, waits for every reply. A unit does not
+wait for its earlier loads: their sharers drift apart with every stall (on a private miss in the last stream, or on any
+reply that the matrix instructions do not cover), and faster by the square of the distance between their units.
 
-Where a workgroup begins after the first beat, its unit is whichever is free: only runs of workgroups that follow each
-other in the order begin together, and merge.
+A workgroup that starts after the first wave gets whichever unit is free: only runs of workgroups that are consecutive
+in the order start together, and merge.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Sync:
     """How well units stay in step; fitted on the persistent rows of all three files of H200 counters."""
 
     in_l2: float = 0.413
-    """Of requests that could merge, the share that does though L2 has the line and nothing brought units into step."""
+    """The share of mergeable requests that merge on an L2 hit when nothing has put units into step."""
     under_way: float = 0.408
-    """Of the merge groups that ask for a line after the first one, the share that finds it still on its way."""
+    """The share of merge groups, after the first to ask for a line, that find it still in flight."""
     stalls: float = 319.0
-    """Stalls of their own after which next neighbours merge half of what they ask for first."""
+    """Private stalls after which adjacent units merge half of their earlier loads."""
 
 
 COVERING_AREA = 128 * 256
@@ -58,19 +58,19 @@ class SharedReads:
 
     asked_bytes: float
     first_bytes: float
-    """What merging saves in the first beat, if all units are in step."""
+    """Bytes that merging saves in the first wave, if all units are in step."""
     later_bytes: float
-    """The same of all other beats."""
+    """Bytes that merging saves in all later waves, if all units are in step."""
     missed: float
-    """Of the later bytes, the share that is not in the L2 partition that is asked first."""
+    """The share of `later_bytes` that misses in the L2 partition that is asked first."""
     fetched: float
-    """The same, if of all merge groups that share it only one is counted."""
+    """The share of `later_bytes` that misses, counting one of the merge groups that share a line."""
     waiting: float
     """The share of a step in which a unit waits for loads, though L2 has them."""
     distance: float
-    """UnitRun from one sharer to the next."""
+    """Units from one sharer to the next."""
     stalls: float | None
-    """Stalls of a unit, in the whole launch, on what its sharers need not wait for; None: these are the last reads."""
+    """Stalls of a unit in the whole launch that its sharers do not have; None for the last reads of a task."""
 
     def requested(self, sync: Sync) -> float:
         """Bytes that reach L2."""
@@ -121,7 +121,7 @@ def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) ->
 
 @dataclass(frozen=True, eq=False)
 class _Sharing:
-    """For each merge group, beat and stream that it reads, what merging saves and who shares."""
+    """For each merge group, wave and stream: the bytes that merging saves, and how its sharers miss and are spaced."""
 
     launch_wave: Array
     saved_bytes: Array
@@ -152,7 +152,7 @@ def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: in
 
 
 def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
-    """A number for each run of workgroups that read one stream and begin after the first beat; 0 for the others."""
+    """Return a number for each run of workgroups that read one stream and start after the first wave; else 0."""
     order = np.lexsort((placed.slot, placed.launch_wave))
     stream = accesses.reads[order, at]
     run = np.empty_like(order)
@@ -161,7 +161,7 @@ def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
 
 
 def _own_misses(accesses: Accesses, flows: Flows, at: int) -> float:
-    """Of what a unit asks for in its at-th reads, the share that is missed, each line counted for one sharer."""
+    """Return the share of the tasks' at-th reads that misses, each line counted for one sharer."""
     walks = np.unique(flows.walks.of_read[:, at])
     asked = float(accesses.read_bytes[:, at].sum())
     return float(flows.missed[walks[walks >= 0]].sum()) / asked if asked else 0.0

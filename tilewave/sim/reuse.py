@@ -1,18 +1,18 @@
-"""The closed form: what an LRU cache misses when streams are walked in beats, all at one pace.
+"""The closed form: the misses of an LRU cache when streams are read in waves, all at one pace.
 
-A stream last walked in beat i and walked again in beat j finds in front of it, at the fraction x of its length,
+A stream last read in wave i and read again in wave j has, at the fraction x of its length, the reuse distance
 
     D(x) = between + again + (1 - x) · only_i + x · only_j
 
-bytes: what was walked in the beats between, what i and j both walk, the rest of what i walked and nobody since, and
-what j has walked so far that is neither. Where D(x) fits into the cache, x hits: a share of the stream that is
-linear in the capacity. Where j goes the other way than i, what i walked last comes first: after the fraction t
-of beat j
+in bytes: those read in the waves between, those that both i and j read, the rest of those that i read and no wave
+after it, and those that j has read so far that are neither. Where D(x) fits into the cache, x hits: a share of the
+stream that is linear in the capacity. Where j reads in the opposite direction, what i read last comes first: after the
+fraction t of wave j
 
     D(t) = between + t · (again + only_i + only_j)
 
-Every term is known from one number per cache and beat, `alive[i]`: the bytes whose last walk
-was in beat i. So the cost is that of sorting, and grows linearly with the number of walks.
+Every term follows from one number per cache and wave, `alive[i]`: the bytes that were last read in wave i.
+So the cost is that of sorting, and grows linearly with the number of walks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DENSE = 8
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Which cache walks which stream in which beat, each once, ordered by beat; `size` is that cache's share of it."""
+    """Which cache reads which stream in which wave, each once, sorted by wave; `size` is the cache's share."""
 
     launch_wave: Array
     cache: Array
@@ -43,10 +43,10 @@ class Walks:
 
 
 def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra: Array, backwards: Array) -> Array:
-    """Bytes that each walk misses, for each capacity: an array of (walks, capacities).
+    """Return the bytes that each walk misses, for each capacity: an array of (walks, capacities).
 
-    extra[cache, beat] are bytes that a cache takes in at the end of a beat and nobody asks for again; backwards[beat]
-    tells which way a beat goes.
+    extra[cache, wave] are bytes that enter a cache at the end of a wave and are not read again; backwards[wave] is
+    the direction of a wave.
     """
     launch_waves = extra.shape[1]
     state = Caches(streams, np.broadcast_to(capacities, (caches, len(capacities))), extra, backwards)
@@ -60,13 +60,13 @@ def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """The walks of a beat, put together by cache and by the beat in which it last walked the stream."""
+    """The walks of a wave, grouped by cache and by the wave in which it last read the stream."""
 
     cache: Array
     since: Array
     size: Array
     member: Array
-    """The group of each walk."""
+    """The group index of each walk."""
 
 
 def _numbered(keys: Array, most: int) -> tuple[Array, Array]:
@@ -79,9 +79,9 @@ def _numbered(keys: Array, most: int) -> tuple[Array, Array]:
 
 
 class Caches:
-    """When each cache last walked each stream, and the bytes whose last walk was in each beat.
+    """The wave in which each cache last read each stream, and the bytes that were last read in each wave.
 
-    capacities[cache, i]: the answers are given for each i, under one history of walks.
+    capacities[cache, i]: results are given for each i, with one history of walks.
     """
 
     def __init__(self, streams: int, capacities: Array, extra: Array, backwards: Array) -> None:
@@ -95,7 +95,7 @@ class Caches:
         self.known_at, self.known = -1, self.alive
 
     def walk(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> Array:
-        """The share that each walk of one beat misses, all of them being made."""
+        """Make the walks of one wave and return the share that each misses."""
         groups = self._groups(launch_wave, cache, stream, size)
         known = groups.since >= self.oldest
         missed = self._missed(launch_wave, groups)
@@ -105,11 +105,11 @@ class Caches:
         return missed
 
     def tried(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> Array:
-        """The share that each walk of one beat would miss; nothing is remembered of it."""
+        """Return the share that each walk of one wave would miss, without changing the state."""
         return self._missed(launch_wave, self._groups(launch_wave, cache, stream, size))
 
     def _groups(self, launch_wave: int, cache: Array, stream: Array, size: Array) -> _Groups:
-        """Streams that were never walked, or longer ago than anything is kept, stand together before `oldest`."""
+        """Group walks by cache and last wave; streams never read, or evicted since, form one group before `oldest`."""
         before = self.oldest - 1
         length = launch_wave - before
         key = cache * length + np.maximum(self.last[cache * self.streams + stream], before) - before
@@ -125,13 +125,13 @@ class Caches:
         return missed
 
     def _distances(self, launch_wave: int, cache: Array, since: Array, repeated: Array) -> tuple[Array, Array]:
-        """The least and the greatest D(x) of each group of streams that one cache last walked in one beat."""
+        """Return the least and the greatest D(x) of each group of streams that one cache last read in one wave."""
         between = self._walked_since(launch_wave)
         at = np.maximum(since, self.oldest)
         fixed = between[cache, at - self.oldest] + repeated + self.taken[cache, launch_wave] - self.taken[cache, at]
         fixed[since < self.oldest] = FAR
         only_then = self.alive[cache, at] - repeated
-        # Groups stand by cache, then from the longest unused (or new) to the latest: what came before is `only_now`.
+        # Groups are sorted by cache, then from the least recently used (or new) on: `only_now` sums those before.
         running = np.cumsum(repeated) - repeated
         first = np.searchsorted(cache, cache)
         only_now = running - running[first]
@@ -140,8 +140,8 @@ class Caches:
         return fixed + lower, fixed + np.where(reversed_, only_then + only_now, np.maximum(only_then, only_now))
 
     def _walked_since(self, launch_wave: int) -> Array:
-        """[cache, i - oldest]: different bytes walked after beat i and before this one; forgets what cannot hit."""
-        if launch_wave == self.known_at:  # a beat is tried before it is walked
+        """Return [cache, i - oldest]: distinct bytes read between wave i and this one; drop waves that cannot hit."""
+        if launch_wave == self.known_at:  # `tried` may have computed it before `walk`
             return self.known
         window = self.alive[:, self.oldest : launch_wave + 1]
         after = np.cumsum(window[:, ::-1], 1)[:, ::-1] - window

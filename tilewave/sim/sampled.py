@@ -1,14 +1,14 @@
-"""Caches that look at a few lines and evict the oldest of these, in closed form: expected bytes, no random numbers.
+"""Caches that sample a few lines and evict the oldest of them, in closed form: expected bytes, no random numbers.
 
-All that was walked in one step grows old together, so a cache is two numbers for each step: the bytes it holds that
-were walked last in that step, and the share of them that is still there. To evict, it looks at `looks` lines by chance.
-Of lines ordered from the newest (0) to the oldest (1), the oldest of those looked at stands before x with the
+All lines last read in one step age together, so a cache is two numbers for each step: the bytes it holds that were last
+read in that step, and the share of them that is still there. To evict, it samples `looks` lines at random.
+With lines ordered from the newest (0) to the oldest (1), the oldest of those sampled is before x with the
 probability
 
     x ** looks
 
-so a step whose bytes stand between x and y loses y ** looks - x ** looks of what is evicted. One look would be chance
-alone; with many, it is LRU. Nothing is evicted before a cache is full, however far apart two walks of a stream are.
+so a step whose bytes are between x and y loses y ** looks - x ** looks of the evicted bytes. One look is random
+eviction; many looks are LRU. Nothing is evicted before a cache is full, however far apart two walks of a stream are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = 1.0
 
 
 class SampledCaches:
-    """When each cache last walked each stream, and what it still holds of each step."""
+    """The step in which each cache last read each stream, and the bytes that it still holds of each step."""
 
     def __init__(self, streams: int, capacities: Array, steps: int, looks: float) -> None:
         caches = len(capacities)
@@ -30,7 +30,7 @@ class SampledCaches:
         self.last = np.full(caches * streams, -1, np.int32)
         self.held, self.kept = np.zeros((caches, steps)), np.zeros((caches, steps))
         self.oldest = 0
-        """What was walked last before this step is gone."""
+        """Everything last read before this step has been evicted."""
 
     def missing(self, cache: Array, stream: Array) -> Array:
         """The share of each stream that its cache does not hold."""
@@ -41,11 +41,11 @@ class SampledCaches:
         return missing
 
     def walk(self, step: int, cache: Array, stream: Array, size: Array, taken: Array) -> Array:
-        """The share that each walk of one step misses; `taken` are bytes of other things that each cache takes in."""
+        """Return the share that each walk of one step misses; `taken` are other bytes that enter each cache."""
         caches, key = len(self.capacities), cache * self.streams + stream
         since = self.last[key]
         missing = self._missing(cache, since)
-        # While a step is walked, its end grows old: half of what makes room for the step is gone by then.
+        # The end of a step is read last: half of the evictions that the step causes have happened by then.
         if self._evict(step, 0.5 * self._too_much(step, np.bincount(cache, size * missing, minlength=caches))):
             missing = self._missing(cache, since)
         self._renewed_window(step, cache, since, size, missing, taken)
@@ -55,7 +55,7 @@ class SampledCaches:
         return missing
 
     def _renewed_window(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
-        """What is walked now was walked last in this step."""
+        """Mark the streams read now as last read in this step."""
         known, length = missing < 1.0, step - self.oldest
         flat = cache[known] * length + since[known] - self.oldest
         moved = np.bincount(flat, (size * (1.0 - missing))[known], minlength=len(self.held) * length)
@@ -70,7 +70,7 @@ class SampledCaches:
         return too_much
 
     def _evict(self, end: int, volume: Array) -> bool:
-        """So many bytes of what each cache walked last before step `end`; whether there were any."""
+        """Evict `volume` bytes from what each cache last read before step `end`; return whether there were any."""
         if volume.max() <= NOTHING:
             return False
         while volume.max() > NOTHING:

@@ -34,7 +34,7 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate: its tile, its report, and why it stands where it stands."""
+    """A candidate: its tile, its report, and the reason for its rank."""
 
     tile: tuple[int, ...]
     """Empty where a kernel has its own."""
@@ -86,7 +86,7 @@ def best(
 def best_orders(
     machine: Machine, simulate_in: Callable[[str], Report], advance: Advance = lambda: None
 ) -> tuple[Ranked, ...]:
-    """The same for whatever is simulated in one order or another, its tile given."""
+    """Return all orders for a given tile from the fastest to the slowest; `simulate_in` simulates one order."""
     plain = simulate_in(str(linear()))
     found = []
     for order in mappings_for(machine):

@@ -27,12 +27,12 @@ Engine = Callable[[Accesses, Placed, Machine, Residency, Softness], Flows]
 Problem = Gemm | HasKernel | Kernel
 DEFAULT = Residency()
 LONGEST_SERIES = 2048
-"""Beats of a report; where a launch has more, neighbours are added up."""
+"""The most waves in a report; in a longer launch, consecutive waves are added up."""
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRun:
-    """A report together with what it was made of, for pictures: who ran where, and what each walk cost."""
+    """A report with the data it was made from, for plots: where each task ran, and the traffic of each walk."""
 
     report: Report
     accesses: Accesses
@@ -40,7 +40,7 @@ class SimulatedRun:
     flows: Flows
 
     def called(self, order: str) -> SimulatedRun:
-        """The same, its order named: a kernel that was compiled in another order than its own does not know it."""
+        """Return this run with its order named, which a kernel compiled in another order does not know."""
         return replace(self, report=replace(self.report, mapping=order))
 
 
@@ -111,7 +111,7 @@ def _of_another_target(problem: Problem, chip: Machine) -> tuple[str, ...]:
 def sensitivity(
     problem: Problem, machine: Machine | str, mapping: object = None, symbols: Mapping[str, int] | None = None
 ) -> tuple[Sensitivity, ...]:
-    """The same launch with residents out of step, and with two workgroups on a unit."""
+    """Simulate a launch as assumed, with residents out of step, and with two workgroups per unit."""
     return sensitivity_of(run(problem, machine, mapping, symbols=symbols), machine)
 
 

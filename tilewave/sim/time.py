@@ -1,11 +1,11 @@
-"""How long it takes, and where the time goes.
+"""The predicted duration of a launch, by cause.
 
-    seconds = beats · steps · step + tiles · start + exposed · (HBM bytes / its rate + …)
+    seconds = waves · steps · step + tiles · start + exposed · (HBM bytes / its rate + …)
 
-A step of a task's loop lasts as long as its products on one unit, but no less than the latency of its loads allows. All
-units wait for the last beat, which is rarely full: the tail. A tile that is walked step by step, because others take
-more steps or fewer, has as many beats, and one start and end. Traffic is mostly hidden behind products; what is not is
-a share of the time that the bytes need. No launch is faster than its bytes: that is the roof.
+A step of a task's loop takes as long as its matrix instructions on one unit, but at least the latency of its loads over
+the stages in flight. All units wait for the last wave, which is rarely full: the tail. A tile that is simulated step by
+step, because others have more or fewer steps, has as many waves but one prologue and epilogue. Traffic is mostly hidden
+by matrix instructions; `exposed` is the share that is not. No launch is faster than its bytes: the roofline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = ("matrix", "load latency", "start and end", "tail", "HBM", "last level",
 
 @dataclass(frozen=True)
 class TimePart:
-    """One thing that time goes into."""
+    """One component of the predicted time."""
 
     name: str
     seconds: float

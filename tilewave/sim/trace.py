@@ -1,6 +1,6 @@
-"""The trace engine: the same walks, slab by slab through caches that hold lines; slower, and nothing is averaged away.
+"""The trace engine: the walks of the closed form, simulated slab by slab through caches of lines; slower, no averages.
 
-Without numba it refuses what would take minutes.
+Without numba it refuses problems that would take minutes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Tracer:
             )
 
     def run(self, l2_factor: float, last_factor: float) -> Array:
-        """[walk, (missed, crossed, asked of memory, HBM)] with capacities multiplied by the factors."""
+        """Return bytes as [walk, (missed, crossed, asked of memory, HBM)], with capacities scaled by the factors."""
         machine, last = self.machine, self.machine.last_level
         flows = np.zeros((len(self.walks), 4))
         older, newer, held, used = lru.empty_lists(machine.domains, self.lines)

@@ -1,4 +1,4 @@
-"""The model beside what was measured: every row, and the summary that must not get worse.
+"""The model compared with measurements: every row, and the summary that must not get worse.
 
 Rows that a parameter was fitted on are marked `fitted`. For time on H200 the choice of an order is judged on shapes
 left out of the fit.
@@ -40,7 +40,7 @@ KNOWN_MISS = ("9216", "grouped(1)")
 
 @dataclass(frozen=True)
 class Compared:
-    """A prediction beside its measurement; `low` and `high` are the interval of a row on a cliff."""
+    """A prediction and its measurement; `low` and `high` are the interval of a row on a capacity cliff."""
 
     machine: str
     problem: str
@@ -89,13 +89,13 @@ def h200_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
 
 @cache
 def unseen_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
-    """The same on other shapes."""
+    """Return every measured launch of the shapes in `unseen_counters`, simulated."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in unseen_counters())
 
 
 @cache
 def short_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
-    """The same of short and middle K, on three cards."""
+    """Return every measured launch of short and medium K, on three cards, simulated."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in short_counters())
 
 
@@ -105,12 +105,12 @@ def h200_rows() -> list[Compared]:
 
 
 def unseen_rows() -> list[Compared]:
-    """The same on other shapes, whose times nothing was fitted on."""
+    """Return HBM bytes, requests, hit rate and time of the launches whose times were not fitted on."""
     return _counted(unseen_runs(), "")
 
 
 def _counted(runs: Iterable[tuple[ProfilerCounters, SimulatedRun]], timed: str) -> list[Compared]:
-    """`timed` names the quantity that was fitted beside bytes and requests."""
+    """Compare simulated runs with their rows; `timed` names the quantity that was fitted besides bytes and requests."""
     found = []
     for row, made in runs:
         report = made.report
@@ -126,7 +126,7 @@ def _counted(runs: Iterable[tuple[ProfilerCounters, SimulatedRun]], timed: str) 
 
 
 def own_rows() -> list[Compared]:
-    """Bytes, requests and hits of tilewave's own kernel, which walks K to and fro."""
+    """Return bytes, requests and hits of tilewave's GEMM, which alternates the direction of K."""
     found = []
     for row in own_kernels():
         report = run(row.gemm, "H200", row.mapping).report
@@ -255,7 +255,7 @@ def choices() -> list[Choice]:
 
 
 def tile_choices() -> list[Choice]:
-    """The same, with the tile left to the prediction as well."""
+    """Return, for each shape, the tile and order chosen by the prediction of a model that has not seen the shape."""
     return [_choice([r for r in persistent_runs() if r[0].shape == shape], timing) for shape, timing in left_out()]
 
 
@@ -290,7 +290,7 @@ class BoundedMetric:
 
 
 def byte_loss_of_chosen_groups(rows: Sequence[tuple[ProfilerCounters, SimulatedRun]]) -> float:
-    """By HBM bytes, how far the predicted-best group lies from the measured-best one, at the worst."""
+    """Return the largest relative excess of HBM bytes of the predicted-best group over the measured-best one."""
     worst = 0.0
     for shape, tile in dict.fromkeys((row.shape, row.gemm.tile) for row, _ in rows):
         mine = [r for r in rows if (r[0].shape, r[0].gemm.tile) == (shape, tile)]

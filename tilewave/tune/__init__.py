@@ -1,1 +1,1 @@
-"""Which tile, which order: chosen from a space, with legality counted, a time predicted and a reason said."""
+"""Autotuning: choose tiles and an order from a space of configs, with legality checks, a cost model and a reason."""

@@ -20,7 +20,7 @@ from tilewave.tune.tune import Tune
 
 CHOSEN = RemarkKind("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
-"""Points that a reason names beside the one that was chosen."""
+"""The number of runner-up configs that a reason names."""
 
 
 class TileMachine(TileValues, Protocol):
@@ -32,27 +32,27 @@ class TileMachine(TileValues, Protocol):
 
     @property
     def units(self) -> int:
-        """That compute at once."""
+        """The number of units (SMs, CUs, threads) that compute concurrently."""
 
     @property
     def stages_operands(self) -> bool:
-        """Whether operands of products go through shared memory, whoever asks for it."""
+        """Whether mma operands always go through shared memory, even if the kernel does not ask for it."""
 
     def refused(self, cut: CutWork) -> str: ...
     def is_repeated(self, cut: CutWork) -> bool: ...
     def sums_in_same_order(self, work: TileWork) -> bool:
-        """Whether an element's products are added up in one order in tiles of any size, as many at once."""
+        """Return whether the order of summation of an element's products is the same for every tile size."""
 
     def program_of(self, cut: CutWork) -> Hashable | None:
         """Equal for points that come to the same program; None where each has its own."""
 
     def predict(self, cut: CutWork) -> Prediction: ...
     def predict_all(self, cuts: Sequence[CutWork]) -> list[Prediction]:
-        """Of one kernel, each as `predict` does, and sooner."""
+        """Return the predictions of `predict` for many configs of one kernel, computed faster."""
 
     def traits(self, cut: CutWork) -> tuple[float, ...] | None:
-        """Where a point lies among others: where the model errs about one, it does about those that are 1 or 2 away.
-        None where no point tells of another."""
+        """Return a config's coordinates in feature space, where errors of the cost model correlate within 1 or 2.
+        None if they do not correlate."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TileChoice:
 
     config: Mapping[Symbol, int]
     order: str
-    """Of tiles, where that was decided too; nothing where the author says it, or it makes no difference."""
+    """The order of tiles if it was chosen; empty if the author gives it or it makes no difference."""
     prediction: Prediction
     considered: int
     illegal: Mapping[str, int]
@@ -81,22 +81,22 @@ class TileChoice:
     others: tuple[Predicted, ...]
     """The next best."""
     sizes: str
-    """That it was decided for."""
+    """The sizes that the choice is for."""
     how: str = "the model"
     worst_share: float = 1.0
-    """Of the best predicted time, how much the choice takes at most, over the sizes that it serves."""
+    """The largest ratio of the choice's time to the best predicted time, over the sizes of its bucket."""
     notes: tuple[str, ...] = ()
     """What else must be said: records that were passed over, and why."""
     record: str = ""
     """The file of the record that says so; nothing where the model chose."""
 
     def noting(self, notes: Sequence[str]) -> TileChoice:
-        """The same choice, with more to be said of how it came about."""
+        """Return this choice with further notes on how it was made."""
         return replace(self, notes=(*self.notes, *notes))
 
     @property
     def tiles(self) -> dict[Symbol, int]:
-        """Of the kernel's own symbols."""
+        """The values of the kernel's symbols."""
         return {s: n for s, n in self.config.items() if s not in KNOBS}
 
     @property
@@ -117,7 +117,7 @@ class TileChoice:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether operands are read where they lie."""
+        """Whether operands are read in place, without packing."""
         return bool(self.config.get(IN_PLACE))
 
     @property
@@ -208,7 +208,7 @@ def rank_configs(problem: TiledProblem, configs: Iterable[Config], machine: Tile
         repeats = machine.is_repeated(cut) or program in programs
         programs |= {program} - {None}
         (repeated if repeats else found).append((config, cut))
-    wanted = found or repeated  # the author may have asked for these alone
+    wanted = found or repeated  # `Tune` may have left only repeated configs
     predicted = zip(wanted, machine.predict_all([cut for _, cut in wanted]), strict=True)
     ranked = sorted(predicted, key=lambda one: (one[1].seconds, one[0][1].tasks))
     return RankedConfigs(tuple(Predicted(config, given) for (config, _), given in ranked), dict(illegal))
@@ -223,10 +223,10 @@ def _cut_or_why(problem: TiledProblem, config: Config, machine: TileMachine) -> 
     return work, machine.refused(work)
 
 
-# -- sizes that a call tells ------------------------------------------------------------------------------------------
+# -- dynamic sizes ----------------------------------------------------------------------------------------------------
 
 WHOLE_BITS, LARGEST_BITS = 6, 15
-"""Sizes beyond 2 ** 6 are decided by halves of what lies between two powers of two, and those beyond 2 ** 15 as one."""
+"""Above 2 ** 6 there are two size buckets between powers of two; all sizes above 2 ** 15 share one bucket."""
 LAST_BUCKET = WHOLE_BITS + 2 * (LARGEST_BITS - WHOLE_BITS) + 1
 ALIGNED = 16
 """Elements that rows are a multiple of where they begin well."""
@@ -244,7 +244,7 @@ def bucket(size: int) -> int:
 
 
 def bucket_ends(number: int) -> tuple[int, int]:
-    """The least and the largest size of a bucket; of the last, a size that stands for all."""
+    """Return the smallest and the largest size of a bucket; the last bucket has a nominal largest size."""
     if number <= WHOLE_BITS:
         return (1, 1) if number == 0 else ((1 << number - 1) + 1, 1 << number)
     if number == LAST_BUCKET:
@@ -311,7 +311,7 @@ def _least_loss(
 
 
 def _key(config: Config) -> tuple[int, ...]:
-    """Of its tiles."""
+    """Return the tile sizes of a config, without the knobs."""
     return tuple([n for s, n in config.items() if s not in KNOBS])
 
 

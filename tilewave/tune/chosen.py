@@ -1,4 +1,4 @@
-"""Which choice of tiles is taken: what is on record, as far as it compiles, and then the model's."""
+"""The choice that is compiled: the first tuning record that compiles, else the cost model's best."""
 
 from __future__ import annotations
 

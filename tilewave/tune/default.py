@@ -1,4 +1,4 @@
-"""What is taken where nobody gave a tile: the model's choice for the sizes at hand, or for the bucket of a call's."""
+"""The default tile sizes: a tuning record's or the cost model's choice for given sizes, or for a call's size bucket."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from tilewave.tune.tune import Tune
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
 TYPICAL = 4096
-"""A size that stands for those of a call that nobody has made yet."""
+"""The assumed value of a dynamic size before the first call."""
 T = TypeVar("T")
 MOST_RECORDS = 8
 """Records of one decision that are tried, the nearest and best first, until one can be compiled."""
 
 
 def stale_note(stale: Sequence[Found]) -> str:
-    """That there are records of an older text of the kernel."""
+    """Return the note that tuning records are for an older text of the kernel."""
     files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
     return f"records in {files} are of another text of this kernel, and were not used: tune it again"
 
 
 def records_here() -> Records:
-    """Those of the path as it is now."""
+    """Return the tuning records of the current search path."""
     return _records(tuple(search_path()))
 
 
@@ -100,15 +100,15 @@ class TunableKernel:
     problem: TiledProblem
     space: Space
     left_open: tuple[Symbol, ...]
-    """The sizes that a call's arrays tell."""
+    """The dynamic sizes, which are read from a call's arrays."""
     digest: str
-    """Of what it computes: its text, as traced."""
+    """The digest of the kernel's traced text."""
     asked: tuple[str, ...] = ()
     """Orders of tiles that are to be tried."""
     fixed: Mapping[Symbol, int] = field(default_factory=dict)
     """What must not be decided otherwise, by a record either."""
     adds_products_alone: bool = False
-    """Whether its sums hang on the depth of no tile."""
+    """Whether no tile's depth changes the order of summation."""
 
     @staticmethod
     def of(
@@ -137,16 +137,17 @@ class TunableKernel:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """That are tried where the author does not say one."""
+        """The orders that are tried if the author gives none."""
         if self.asked or not isinstance(self.machine, GpuTiles):
             return self.asked
         return tuple(orders_on(self.machine.card))
 
     def for_all_batches(self) -> TunableKernel:
-        """The same, such that no sum hangs on sizes along which tiles lie.
+        """Return the batch-invariant form of this kernel: no sum depends on the sizes of the grid's dimensions.
 
-        Where instructions of one depth add up, tiles are decided by the sizes as ever, but for their depth: if more is
-        done with a step's products than to add them up, that is decided by the depths alone. Else all of a tile is.
+        Where all matrix instructions have one depth, tile sizes are still chosen by size, except the tile depth: if a
+        step does more with its products than add them up, its depth is chosen by the K sizes alone. Otherwise all tile
+        sizes are chosen by the K sizes alone.
         """
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
@@ -165,16 +166,16 @@ class TunableKernel:
 
     @property
     def passed(self) -> tuple[GivenSize, ...]:
-        """Where a call tells the sizes that are open."""
+        """Return the array and axis from which each dynamic size is read at a call."""
         return given_sizes(self.kernel, self.left_open)
 
     @property
     def typical(self) -> dict[Symbol, int]:
-        """Sizes that stand for those of calls to come."""
+        """The assumed values of the dynamic sizes."""
         return dict.fromkeys(self.left_open, TYPICAL)
 
     def choices(self, buckets: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
-        """What is on record, then the model's, the best first; for the sizes, or for those of a bucket."""
+        """Return the choices of tuning records, then the cost model's, best first, for fixed sizes or a size bucket."""
         buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
         made = self.predicted(buckets)
         found = self.on_record(buckets)
@@ -191,7 +192,7 @@ class TunableKernel:
         return [choice.noting(notes) for choice in (*recorded, *made)]
 
     def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
-        """Of a bucket, what is on record for all of it, and then for its largest sizes."""
+        """Return the tuning records for a whole size bucket, followed by those for its largest sizes."""
         found = _look_up(self.key(buckets))
         return found.before(_look_up(self.key_of_sizes(self.largest(buckets)))) if buckets else found
 
@@ -208,7 +209,7 @@ class TunableKernel:
         return self.problem.sized(largest_sizes(buckets))
 
     def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
-        """What a decision for a bucket is on record for; without one, for the sizes."""
+        """Return the key of the tuning records for a size bucket, or for the sizes if there are no buckets."""
         return self._key({dim: "{}..{}".format(*bucket_ends(number)) for dim, number in buckets.items()})
 
     def key_of_sizes(self, problem: TiledProblem) -> RecordKey:
@@ -257,7 +258,7 @@ class TunableKernel:
         return TileChoice(config, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
-        """Of the arrays, as far as they are known."""
+        """Return the known sizes of the arrays."""
         arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]
         dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
         return {d: problem.values[d] for d in dims if d in problem.values}
@@ -286,12 +287,12 @@ class TunableKernel:
 
 
 def largest_sizes(buckets: Mapping[Symbol, int]) -> dict[Symbol, int]:
-    """Of a bucket."""
+    """Return the largest sizes of a bucket."""
     return {dim: bucket_ends(number)[1] for dim, number in buckets.items()}
 
 
 def _look_up(key: RecordKey) -> LookedUp:
-    """What is on record for a kernel, and then for the one of `ops.matmul` that computes the same."""
+    """Return the tuning records of a kernel, followed by those of the `ops.matmul` kernel that computes the same."""
     records = records_here()
     found = records.look_up(key)
     if key.kernel == SHIPPED_OF:
@@ -308,7 +309,7 @@ def _digest(
     traced: Kernel,
     machine: TileMachine,
 ) -> str:
-    """Of what a kernel computes, whatever its sizes, where it can be traced without them, and whatever it is called."""
+    """Return the digest of what a kernel computes, without its name and, if it traces without them, its sizes."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     sizes = {d for kind in arrays for d in kind.dims}
     passed = {s: v for s, v in probe.items() if s not in sizes}
@@ -318,8 +319,8 @@ def _digest(
 
 
 def _anonymous(kernel: Kernel, stages_operands: bool) -> str:
-    """Its text without the names that its author gives it and its arrays; where operands go through shared memory
-    anyway, without who asks for that, too."""
+    """Return the kernel's text without the names of the kernel and its arrays; where operands are always staged in
+    shared memory, also without the requests for it."""
     arrays = [v for v in kernel.body.args if isinstance(v.type, Memory)]
     numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
 
@@ -337,7 +338,7 @@ def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol,
 
 
 def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symbol, Any]:
-    """The values of those symbols that do not hang on what is open."""
+    """Return the values of the symbols that do not depend on dynamic sizes."""
     numbers = dict.fromkeys(left_open)
     kept = {s: v for s, v in said.items() if not _hangs_on(v, numbers, said)}
     return check_subs(kept)
@@ -353,7 +354,7 @@ def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, 
 
 @dataclass(frozen=True)
 class GivenSize:
-    """A size, and the array and axis of a call that tell it."""
+    """A dynamic size, and the array and axis of a call that it is read from."""
 
     symbol: Symbol
     array: int
@@ -361,7 +362,7 @@ class GivenSize:
 
 
 def given_sizes(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[GivenSize, ...]:
-    """Where each is told first."""
+    """Return the first array and axis of each dynamic size."""
     found: dict[Symbol, GivenSize] = {}
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     for at, kind in enumerate(arrays):
@@ -382,7 +383,7 @@ class BySize(Generic[T]):
         """For arrays of these shapes, in the time of a look into a table."""
         try:
             key = tuple([bucket(shapes[one.array][one.axis]) for one in self.passed])
-        except IndexError:  # an array has too few axes, which whoever serves the call will say
+        except IndexError:  # an array has too few axes, which the kernel's check of its arguments reports
             key = next(iter(self.made))
         return self.made.get(key) or self._new(key)
 

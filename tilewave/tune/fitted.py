@@ -1,4 +1,4 @@
-"""What no data sheet tells of small grids, small tiles and launches that wait for memory; each set names its rows."""
+"""Fitted cost model parameters for small grids, small tiles and memory-bound launches; each set names its rows."""
 
 from __future__ import annotations
 
@@ -11,93 +11,93 @@ class LaunchTiming:
     """The parameters of `gpu.py`; times in seconds."""
 
     matrix_share: float
-    """Of the data sheet's matrix rate, what a unit reaches within one step."""
+    """The share of the data sheet's matrix rate that a unit reaches within one step."""
     group_gap: float
     """Between the products of two steps of one group of waves; others of its workgroup multiply meanwhile."""
     step_gap: float
     """Between those of all groups."""
     least_step: float
-    """Of a step, however little is multiplied: to wait for its operands, multiply them and tell."""
+    """The least time of a step: wait for its operands, multiply them and signal the mbarrier."""
     launch: float
-    """Of the launch itself."""
+    """The time of the launch itself."""
     start: float
-    """Of a task: to fill its pipeline."""
+    """The time to fill a task's pipeline."""
     start_per_sum: float
-    """And for each element of its tile: to write it."""
+    """The time to write each element of a task's tile."""
     start_per_byte: float
-    """And for each byte of its first step: to have it there."""
+    """The time to load each byte of a task's first step."""
     start_hidden: float
-    """Of these, what is left where a workgroup goes on from tile to tile."""
+    """The share of the start times that remains in a persistent workgroup."""
     together: float
     """How much longer products of several workgroups on a unit take than those of one."""
     no_room: float
     """To begin, where the launch before is still on the units and leaves no room."""
     not_early: float
-    """And where a launch does not begin before the one before has ended."""
+    """The extra time of a launch without programmatic dependent launch (PDL)."""
     hand_over: float
     """To wait for the parts of a tile."""
     hand_over_per_sum: float
-    """And to add one, for each of its sums."""
+    """The time to add one split, per element of its tile."""
     added_power: float
-    """Of the number of parts, that this grows with."""
+    """The exponent of the number of splits that this time grows with."""
     taken_alone: float
-    """To take a part behind the one before, where they do not come all at once."""
+    """The time to add a split after the previous one, where they do not arrive all at once."""
     scattered: float
-    """As many parts a tile counts for whose slices are added by workgroups of their own."""
+    """The effective number of splits of a tile whose slices are added by separate workgroups."""
     row_start: float
-    """Of a task without products."""
+    """The start time of a task without mma."""
     outside_row: float
-    """For each row of a step's copies, of a cache line or less, that lies outside an array and is filled with zeros."""
+    """The time per out-of-bounds row of a step's copies, of at most a cache line, that is filled with zeros."""
     short_row: float
     """For each row of a step's copies that is shorter than a line."""
     unaligned_store: float
-    """Of what a lane stores at once because rows of the result lie on no grain of the copy engine, of one unit."""
+    """The time of one lane store to result rows that are unaligned for TMA, on one unit."""
     held_store: float
-    """Of an element of such rows where lanes hold too many sums to bring them into rows first."""
+    """The time per element of unaligned rows where lanes hold too many accumulators to stage them into rows."""
     transposed_store: float
-    """And of all elements where the result is computed transposed."""
+    """The time per element where the result is computed transposed."""
     unit_bytes_per_second: float
-    """That the copy engine of one unit brings."""
+    """The rate at which TMA loads on one unit."""
     few_units: float
     """How much faster it is where few units copy: by this power of all units to those."""
     latency: float
-    """Of a copy: until its first bytes are there, and known to be."""
+    """The latency of a copy until its first bytes have arrived and are signalled."""
     ring_sharpness: float
     """How sharply the longer of a step and of filling its place in shared memory decides."""
     copy_launch: float
-    """Of a launch that copies operands into rows which the engine can take."""
+    """The time of a launch that packs unaligned operands for TMA."""
     copy_bytes_per_second: float
-    """Of these, read and written."""
+    """The rate of packed copies, read and written."""
     lane_gap: float
-    """Of a step whose operands lanes load: until the first of them are there."""
+    """The time until the first operands of a step arrive that lanes load."""
     lane_latency: float
-    """And how much later that is where they come from memory."""
+    """The additional latency if they come from memory."""
     not_ahead: float
     """To wait for a step that lanes could not load ahead."""
     lane_loads_per_second: float
-    """Of one unit, each of so many bytes as rows are multiples of."""
+    """Lane loads per second of one unit, each as wide as the row stride allows."""
     lane_line: float
-    """Of one unit, for each cache line that they load from."""
+    """The time per cache line that lanes of one unit load from."""
     l2_bytes_per_second: float
-    """That all units together get from L2; infinite where the rate of each says it."""
+    """The rate of L2 to all units together; infinite if the rate per unit is the limit."""
     l2_kept_bytes: float
-    """Of arrays, what is still in L2 when the next launch reads them."""
+    """Bytes of arrays that are still in L2 when the next launch reads them."""
     l2_thrashed: float
-    """Of these, so much more, and nothing is."""
+    """The relative excess over `l2_kept_bytes` at which nothing is left in L2."""
     kept_bytes_per_second: float
-    """Of arrays in L2, each byte counted once."""
+    """The rate for arrays in L2, each byte counted once."""
     crowded_bytes_per_second: float
-    """The same, where the next launch begins and finds no room."""
+    """The rate for arrays in L2 where the next launch starts early and finds no free units."""
     hbm_share: float
-    """Of the data sheet's bandwidth, what a launch gets."""
+    """The share of the data sheet's bandwidth that a launch gets."""
     unaligned_lines_copied: float
-    """As many times as long the engine takes for rows that lie in one cache line more than they fill."""
+    """The slowdown of TMA for rows that are not aligned to cache lines."""
     many_sums: float
     """How much longer they take where a lane holds more than 128 sums."""
     sharpness: float
     """How sharply the longest of products, L2 and memory decides: their sum at 1, their maximum at infinity."""
     early_sharpness: float
-    """The same, where the next launch begins beside this one."""
+    """The value of `sharpness` where the next launch overlaps this one (PDL)."""
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
@@ -216,13 +216,13 @@ class HostTiming:
     task: float = 0.25e-6
     """To take a tile and begin it."""
     pack_bytes_per_second: float = 13e9
-    """Of one thread, that lays operands out in panels."""
+    """The rate at which one thread packs operands into panels."""
     cache_bytes_per_second: float = 180e9
-    """Of one thread, that reads tiles again and again."""
+    """The rate at which one thread rereads tiles."""
     memory_bytes_per_second: float = 5e9
-    """Of one thread, that reads or writes what is in none of its own caches."""
+    """The rate at which one thread reads or writes data outside its private caches."""
     elements_per_second: float = 400e6
-    """Of one thread, that reads or writes them and computes a little on the way."""
+    """The rate at which one thread reads or writes elements with a little computation."""
     error: float = 0.5
     fitted_on: str = "benchmarks/tuner_cpu.py, 20 shapes of f32 on two cores of a Xeon (avx512)"
 

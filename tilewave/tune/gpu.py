@@ -1,18 +1,17 @@
-"""How long a launch takes on a GPU: for every grid, down to one tile.
+"""The cost model of a launch on a GPU, for every grid down to one tile.
 
     seconds = launch + copies + start + hand over
               + (busy ** q + (L2 bytes / rate) ** q + (bytes of arrays / rate) ** q) ** (1 / q)
 
-`busy` is what the unit with the most work does: rounds of tasks, each a start and its steps. A step takes its products
-and the gap before the next, but no less than waiting, multiplying and telling takes; as long as its bytes take to come;
-and as long as its place in shared memory takes to be filled again, divided by the number of places. Where several
-workgroups fit on a unit, they fill each other's gaps. Where the last round leaves units idle and the compiler shares
-its tiles, or where sums are cut, parts of tiles are counted, with what they hand over. `copies` are those of rows that
-the copy engine cannot take.
+`busy` is the time of the unit with the most work: waves of tasks, each a start and its steps. A step takes its matrix
+instructions and the gap before the next, but at least the time to wait, multiply and signal; the time to load its
+bytes; and the time to refill its stage in shared memory, divided by the number of stages. Where several
+workgroups fit on a unit, they fill each other's gaps. With stream-K or split-K, parts of tiles are counted, with the
+cost of adding them. `copies` are packed copies of operands that are unaligned for TMA.
 
-Launches follow each other. Of kernels whose workgroups have one tile or part each, the next begins while the last one
-ends. Where it finds room on the units for all of its workgroups, its start costs nothing, q is larger, since each fills
-what the other leaves idle, and what both read is still in L2; else it is read from memory once more.
+Launches follow each other. If each workgroup of a kernel has one tile or split, the next launch starts while the last
+one ends (PDL). If all of its workgroups fit on the units, its start costs nothing, q is larger, since each fills
+the other's idle time, and what both read is still in L2; otherwise it is read from memory again.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 HALF_DEPTH = 16
 """Elements of f16 that the matrix unit takes along the depth."""
 MEASURED_BYTES = 2
-"""Of an element, of which launches were measured."""
+"""The element size of the measured launches."""
 MANY_ROUNDS = 8
-"""Of tasks: behind so many it does not matter how full the last one is."""
+"""The number of waves after which it does not matter how full the last one is."""
 UNEVEN_SIDE = 2.0
 """As many loads a tile counts for whose side is no power of two, which lanes cannot share evenly."""
 MOSTLY = 0.75
-"""Of a step: where products take so much, its time goes into them."""
+"""The share of a step above which matrix instructions are named as its bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ class Prediction:
     error: float
     """One standard deviation, as a share."""
     limit: str
-    """What the time goes into, in a few words."""
+    """The bottleneck, in a few words."""
     fitted_on: str
 
 
 @dataclass(frozen=True)
 class SharedTiles:
-    """Tiles of a round in parts: how many, the steps of the longest, and whether slices of them are added apart."""
+    """The tiles of a wave split along K: how many parts, the steps of the longest, and whether slices are scattered."""
 
     parts: int
     longest: int
@@ -70,7 +69,7 @@ class SharedTiles:
 def shared_round(
     units: int, tiles: int, steps: int, step_bytes: int, sums_bytes: int, on_lines: bool, are_all: bool
 ) -> SharedTiles | None:
-    """How the compiler shares the tiles of a last round, if it does."""
+    """Return how stream-K splits the tiles of a last wave; None if it does not."""
     rule = StreamK(units)
     if not on_lines:
         cut = rule.best_cut(tiles, steps, step_bytes, ends_in_zeros=True)
@@ -101,7 +100,7 @@ class StepTime:
     alone: float
     """Where it is alone there."""
     served: float
-    """Of whoever brings its bytes."""
+    """The time of the loads of a step."""
 
     def of(self, tasks: int) -> float:
         """A step of so many tasks at once."""
@@ -110,7 +109,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class GpuTiles(GpuRoom):
-    """A chip, the card whose figures stand for it, and what was fitted there."""
+    """A chip, the card that represents it, and the parameters fitted on it."""
 
     timing: LaunchTiming
 
@@ -145,13 +144,13 @@ class GpuTiles(GpuRoom):
         return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": cut.distinct_bytes * memory}
 
     def _missed(self, cut: CutWork) -> float:
-        """Of its arrays, the share that the launch before has not left in L2."""
+        """Return the share of the arrays that the previous launch has not left in L2."""
         t = self.timing
         beyond = cut.distinct_bytes + self._copied_bytes(cut) - t.l2_kept_bytes
         return min(1.0, max(0.0, beyond / (t.l2_kept_bytes * t.l2_thrashed)))
 
     def _copies(self, cut: CutWork) -> float:
-        """Of operands into rows that the engine can take: one launch, which reads and writes them."""
+        """Return the time of the launch that packs unaligned operands for TMA; 0 without one."""
         copied = self._copied_bytes(cut)
         return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second if copied else 0.0
 
@@ -169,7 +168,7 @@ class GpuTiles(GpuRoom):
         return t.is_across and not t.is_column, not t.is_off(grain)
 
     def traits(self, cut: CutWork) -> tuple[float, ...]:
-        """Sides, parts and stages that double, sides that are uneven, sizes, how arrays lie, rounds, and who loads."""
+        """Return features of a config: sides, splits, stages, uneven sides, sizes, layouts, waves, and how it loads."""
         sides = [x for p in cut.products for x in (log2(p.rows), log2(p.cols), 1.5 * log2(p.depth))]
         uneven = [1.5 * (n % GROUP_ROWS > 0) for p in cut.products for n in (p.rows, p.cols)]
         walked = [*cut.operands, *(t for t in cut.transfers if t.is_written)]
@@ -187,7 +186,7 @@ class GpuTiles(GpuRoom):
         return (*sides, *uneven, *arrays, *layout, *_of_rounds(rounds), 0.5 * log2(steps), *loads, *knobs)
 
     def _lanes_in_turns(self, cut: CutWork, rounds: float) -> list[float]:
-        """Whether they wait for what they load, and the rounds of as many workgroups as a unit has registers for."""
+        """Return features of lane loads: whether lanes wait for them, and the waves of resident workgroups."""
         return [3.0 * self._waits_for_loads(cut), *_of_rounds(rounds / self.resident(cut))]
 
     # -- products
@@ -260,7 +259,7 @@ class GpuTiles(GpuRoom):
         return self.timing.many_sums if self.sums_per_lane(cut) > MANY_SUMS else 1.0
 
     def _copied(self, cut: CutWork) -> float:
-        """By the copy engine, which goes row by row, and fills what lies outside an array."""
+        """Return the time of TMA loads of a step, which go row by row and fill out-of-bounds rows."""
         t = self.timing
         busy = min(self.card.units, cut.tasks * cut.split)
         rate: float = t.unit_bytes_per_second * (self.card.units / busy) ** t.few_units
@@ -269,7 +268,7 @@ class GpuTiles(GpuRoom):
         return inside + self.outside_rows(cut) * t.outside_row + self.short_rows(cut) * t.short_row
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """All loads, and each cache line that a row of a tile lies in."""
+        """Return the time of lane loads of a step, and of each cache line that they touch."""
         t, line = self.timing, self.chip.line_bytes
         lines = sum(x.tile_bytes * x.times / min(x.tile_row_bytes, line) for x in cut.operands)
         return self._lane_loads(cut) / t.lane_loads_per_second + lines * t.lane_line / cut.steps
@@ -282,8 +281,8 @@ class GpuTiles(GpuRoom):
 
     @computed_once
     def _lane_loads(self, cut: CutWork) -> float:
-        """Of a step: as many bytes at a time as rows are multiples of, or one by one where a tile grows to whole
-        instructions, all of it, though what lies outside touches no line."""
+        """Return the lane loads of a step: as wide as the row stride allows, or one element each where a tile is padded
+        to whole instructions; padding counts, though it touches no cache line."""
         widest, found = self.chip.widest_load_bytes, 0.0
         for x, more in zip(cut.operands, self.grown(cut), strict=True):
             at_once = gcd(x.row_bytes, widest) if more == 1.0 else x.tile_bytes / x.elements
@@ -293,7 +292,7 @@ class GpuTiles(GpuRoom):
 
     @computed_once
     def _sums(self, cut: CutWork) -> int:
-        """Of a tile, as it grows to whole instructions."""
+        """Return the accumulator elements of a tile padded to whole instructions."""
         found = ((p, self.taken(p, cut)) for p in cut.products)
         return max((p.batch * prod(t.padded[:2] if t else (p.rows, p.cols)) for p, t in found), default=0)
 
@@ -302,8 +301,8 @@ class GpuTiles(GpuRoom):
         return t.start + t.start_per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
 
     def _stored(self, cut: CutWork) -> float:
-        """What the copy engine does not store, lanes do: what is computed transposed one by one, and rows of results on
-        no grain of the engine as many bytes at a time as they allow."""
+        """Return the time of lane stores, where TMA does not store: transposed results element by element, and
+        unaligned rows as wide as their stride allows."""
         t, widest, results = self.timing, self.chip.widest_load_bytes, self.stored_by_lanes(cut)
         if self.chip.tma and self._is_transposed(cut):
             written = (x for x in cut.transfers if x.is_written and not self._staged_writes(cut))
@@ -346,7 +345,7 @@ class GpuTiles(GpuRoom):
         return shared_round(*facts)
 
     def _persistent(self, cut: CutWork, shared: SharedTiles | None, alone: float, start: float) -> tuple[float, float]:
-        """Rounds of whole tiles, then the last one, whose tiles the compiler may cut along their depth."""
+        """Return (start, busy) for waves of whole tiles, then the last one, which stream-K may split."""
         t = self.timing
         rounds, left = divmod(cut.tasks, self.card.units)
         busy = rounds * cut.steps * alone + max(0, rounds + bool(left) - 1) * t.start_hidden * start

@@ -40,30 +40,30 @@ T = TypeVar("T")
 EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
 HELD_REGISTERS = 40
-"""Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+"""Registers of a lane, besides accumulators, the operands of a step, and loads for the next."""
 MOST_REGISTERS = 255
-"""That a lane can name."""
+"""The most registers that a lane can address."""
 MOST_RESIDENT = 8
 GROUP_LANES = 128
 PLAIN_REGISTERS = 32
-"""Of a lane, beside its sums, where groups of waves multiply out of shared memory; `ptxas -v` says 26 to 30."""
+"""Registers of a lane besides accumulators, where wgmma reads shared memory; `ptxas -v` says 26 to 30."""
 GROUPED = GROUP_INSTRUCTIONS[0]
-"""Of all of these rows lie alike in shared memory, and sums in registers."""
+"""A representative: all of these have the same layouts of rows in shared memory and of accumulators in registers."""
 STAGED_ROWS = 2 * GROUP_ROWS
-"""Of shared memory, that a group of waves writes its sums through: two boxes."""
+"""Rows of shared memory that a warpgroup stages its epilogue through: two TMA boxes."""
 MOST_ELEMENTS = 2 * GROUP_LANES * GROUPED.most_sums
-"""Of a tile, for whose sums two groups of waves have registers."""
+"""The largest tile whose accumulators fit into the registers of two warpgroups."""
 GRAIN, ACROSS_GRAIN = 8, 16
-"""Columns that groups of waves multiply, and those that the engine brings of what lies across the depth, or stores."""
+"""The granularity of columns in wgmma, and in TMA loads across the depth and TMA stores."""
 MOST_ROUNDS = 8
-"""Of more, one that is not full costs little."""
+"""The number of waves from which a partial last one costs little."""
 LINE_ROWS, STEP_PRODUCTS = 4, 128
-"""Of an instruction's depth, what a unit brings to shared memory or reads there in a cycle, and sums it adds to."""
+"""Rows of one instruction depth that a unit moves through shared memory per cycle, and accumulators it updates."""
 
 
 @dataclass(frozen=True)
 class WholeRounds:
-    """Lengths of tiles of which all units have as many, beside tiles of whole groups of rows."""
+    """Tile lengths with which all units get equally many tiles, for tiles of whole warpgroup rows."""
 
     units: int
     grain: int
@@ -81,18 +81,18 @@ class WholeRounds:
 
 
 def _step_cycles(length: int, beside: int) -> float:
-    """Products, or what is brought and read for them: a group reads its own rows, and all of the other side."""
+    """Return the cycles of a step: matrix instructions, or loads and shared memory reads if those take longer."""
     moved = length + beside + beside // GROUP_ROWS * (GROUP_ROWS + length)
     return max(length * beside / STEP_PRODUCTS, moved / LINE_ROWS)
 
 
 class Loading(Enum):
-    """Who brings the operands of a launch."""
+    """How the operands of a launch are loaded."""
 
     AS_THEY_LIE = "as they lie"
-    """The copy engine, or, on chips without one, lanes."""
+    """By TMA, or by lanes on chips without it."""
     REPACKED = "repacked"
-    """The engine, behind a launch that copies rows to where it can take them."""
+    """By TMA, after a launch that packs unaligned rows."""
     BY_LANES = "by lanes"
     """Element by element: the engine cannot take such rows, and to copy them does not pay."""
 
@@ -109,7 +109,7 @@ class TakenInstruction:
 
     @property
     def groups(self) -> int:
-        """Of waves that compute apart from each other."""
+        """The number of warpgroups that compute independently."""
         together = self.instruction.waves_together if isinstance(self.instruction, GroupInstruction) else 4
         return max(1, prod(self.waves) // together)
 
@@ -136,7 +136,7 @@ def taken_instruction(
 
 @cache
 def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: int) -> int:
-    """Of the chunks through which a group of waves brings a result into rows, which lie on that grain."""
+    """Return the bytes through which a warpgroup stages a result into rows that are aligned to `grain_bytes`."""
     layout = GroupFragment(0).sums((GROUP_ROWS, columns), (GROUP, 1))
     dtype = next(d for d in DTYPES.values() if d.bytes == element_bytes)
     memory = Memory((GROUP_ROWS, grain_bytes // element_bytes), dtype, "global")
@@ -146,7 +146,7 @@ def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: 
 
 
 def computed_once(work_out: Callable[[Any, CutWork], T]) -> Callable[[Any, CutWork], T]:
-    """What hangs on a launch, the chip and its card, and on nothing fitted, is worked out once."""
+    """Cache on the work a method that depends only on the launch, the chip and its card, not on fitted parameters."""
     name = work_out.__name__
 
     @wraps(work_out)
@@ -162,7 +162,7 @@ def computed_once(work_out: Callable[[Any, CutWork], T]) -> Callable[[Any, CutWo
 
 @dataclass(frozen=True)
 class GpuRoom:
-    """A chip, and the card whose figures stand for it."""
+    """A chip, and the card that represents it."""
 
     chip: Chip
     card: Machine
@@ -206,13 +206,13 @@ class GpuRoom:
                 raise NotImplementedError(role)
 
     def grows_to(self, role: str) -> int:
-        """Groups of waves multiply 64 rows at once; narrow tiles are not all brought by the engine, or repacked."""
+        """Return the least tile side tried for short dimensions: wgmma has 64 rows, and narrow tiles may lack TMA."""
         return GROUP_ROWS if self.chip.tma and role in ("rows", "cols") else 1
 
     def covers(self, role: str, is_across: bool) -> Covering:
-        """Groups of waves multiply any multiple of eight columns, or of rows where a product is turned. Of what lies
-        across its depth the engine brings multiples of sixteen, and it stores such rows. Up to four tiles below each
-        other are cut so wide that there is one for each unit, and more such that all units have as many."""
+        """Return the tiles that cover a dimension evenly: wgmma takes any multiple of eight columns (rows if
+        transposed), TMA multiples of sixteen across the depth and for stores. Up to four rows of tiles are cut so that
+        there is one tile for each unit, and more so that all units have equally many."""
         if self.chip.tma is None:
             return NO_COVERING
         high = WholeRounds(self.units, ACROSS_GRAIN if is_across else GRAIN)
@@ -261,9 +261,9 @@ class GpuRoom:
         return self.chip.tma is not None
 
     def sums_in_same_order(self, work: TileWork) -> bool:
-        """Whether there is one depth of instructions for its dtypes: a tile is walked instruction by instruction.
+        """Return whether all matrix instructions for the dtypes have one depth: a tile is summed in steps of it.
 
-        What of a tile hangs over the end of a depth adds zeros, which leave sums as they are that began with zero.
+        The out-of-bounds part of a boundary tile adds zeros, which do not change sums that start at zero.
         """
         names = {(self.chip.matrix, p.dtype.name, p.dtype.name, p.acc.name) for p in work.products}
         return len({i.depth for one in names for i in instructions_for(*one)}) == 1
@@ -292,13 +292,13 @@ class GpuRoom:
         return "registers" if sums + fragments + ahead + HELD_REGISTERS > registers else ""
 
     def taken(self, p: CutProduct, cut: CutWork) -> TakenInstruction | None:
-        """Loops that do nothing but add up one product may be turned."""
+        """Return the instruction of a product; a loop with a single accumulated product may be transposed."""
         facts = self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth)
         return taken_instruction(*facts, cut.waves, p.wish, len(cut.products) == 1)
 
     @property
     def fewest_stages(self) -> int:
-        """With a single one, a copy engine would wait for every step."""
+        """The least number of stages: with a single one, every step would wait for TMA."""
         return 2 if self.chip.tma else 1
 
     @computed_once
@@ -324,7 +324,7 @@ class GpuRoom:
         return min(2 * cut.written_bytes, self.groups(cut) * STAGED_ROWS * max(rows, default=0))
 
     def _transposed_chunk_bytes(self, cut: CutWork) -> int:
-        """Of chunks through which the engine stores what is computed transposed; 0 where lanes store it."""
+        """Return the bytes through which TMA stores a transposed result; 0 where lanes store it."""
         (p,), groups = cut.products, self.groups(cut)
         size = max((t.tile_bytes // t.elements for t in cut.transfers if t.is_written), default=0)
         rows = 0 if self.unaligned_results(cut) or not self.tma_takes(cut) else transposed_rows(p.rows, size)
@@ -338,7 +338,7 @@ class GpuRoom:
 
     @computed_once
     def _stores_rows(self, cut: CutWork) -> bool:
-        """Whether waves bring what their lanes store into rows first (`passes/memory/stage_epilogue.py`)."""
+        """Return whether waves stage lane stores into rows first (`passes/memory/stage_epilogue.py`)."""
         by_lanes = self.loading(cut) is Loading.BY_LANES
         if self._is_transposed(cut) or self.sums_per_lane(cut) > most_sums(by_tma=not by_lanes):
             return False
@@ -350,7 +350,7 @@ class GpuRoom:
 
     @computed_once
     def unaligned_results(self, cut: CutWork) -> tuple[CutTransfer, ...]:
-        """Those whose rows the copy engine cannot take: lanes store them."""
+        """Return the results whose rows are unaligned for TMA: lanes store them."""
         engine = self.chip.tma
         written = (t for t in cut.transfers if t.is_written)
         return tuple(t for t in written if t.row_bytes % engine.grain_bytes) if engine else ()
@@ -393,15 +393,15 @@ class GpuRoom:
         return 1 if self.groups(cut) > 1 else max(1, min(fitting, self._lanes_held(cut) // (2 * GROUP_LANES)))
 
     def _loading_registers(self, cut: CutWork) -> int:
-        """Of a lane that holds what it loads for a step: of rows that begin anywhere, both blocks that some lies in."""
+        """Return the registers of a lane that holds a step's loads; unaligned rows take both blocks they span."""
         lanes, widest = self.groups(cut) * GROUP_LANES, self.chip.widest_load_bytes
         held = sum(t.tile_bytes * (2 if t.is_off(widest) else 1) for t in cut.operands) / (4 * lanes)
         return min(MOST_REGISTERS, int(HELD_REGISTERS + self.sums_per_lane(cut) + held))
 
     def _lanes_held(self, cut: CutWork) -> int:
-        """That registers last for: of one group of waves, and of one that copies, each with as many as products need.
+        """Return the lanes that the registers suffice for, with one consumer warpgroup and a producer.
 
-        Where several groups multiply, they take all registers of a unit.
+        Several consumer warpgroups take all registers of a unit.
         """
         grain = self.chip.matrix_units.register_grain
         needed = -(-(PLAIN_REGISTERS + int(self.sums_per_lane(cut))) // grain) * grain
@@ -428,7 +428,7 @@ class GpuRoom:
 
     @computed_once
     def odd(self, cut: CutWork) -> tuple[CutTransfer, ...]:
-        """The operands that the copy engine cannot take as they lie."""
+        """Return the operands that are unaligned for TMA."""
         engine = self.chip.tma
         if engine is None or not cut.products:
             return ()
@@ -438,7 +438,7 @@ class GpuRoom:
 
     @computed_once
     def tma_takes(self, cut: CutWork) -> bool:
-        """Whether tiles are such as the copy engine brings: none grows, and rows in shared memory are long enough."""
+        """Return whether TMA can load the tiles: none is padded, and rows in shared memory are long enough."""
         return all(self._is_brought(p, cut) for p in cut.products)
 
     def _is_brought(self, p: CutProduct, cut: CutWork) -> bool:
@@ -450,22 +450,22 @@ class GpuRoom:
         return whole and all(map(taken.instruction.panel_bytes, across))
 
     def _is_for_lanes(self, p: CutProduct, cut: CutWork) -> bool:
-        """Whether lanes load a tile for groups of waves for no other reason than that the engine takes none so wide."""
+        """Return whether lanes load a wgmma tile only because TMA cannot load its width."""
         taken = self.taken(p, cut)
         return taken is not None and isinstance(taken.instruction, GroupInstruction) and not self._is_brought(p, cut)
 
     @computed_once
     def short_rows(self, cut: CutWork) -> float:
-        """Of a step's copies, beyond the cache lines that they fill: panels of an operand across its depth may have
-        rows that are shorter."""
+        """Return the rows of a step's copies beyond the cache lines that they fill: panels of an operand across its
+        depth may have shorter rows."""
         line = self.chip.line_bytes
         rows = (t.tile_bytes * t.times * (1 / self._copied_row(t, cut) - 1 / line) for t in cut.operands)
         return sum(rows) / cut.steps
 
     @computed_once
     def spared_step_bytes(self, cut: CutWork) -> float:
-        """Of a step's copies, what others bring, as neighbours below each other have columns in common: half of these,
-        or three quarters (`passes/memory/multicast_loads.py`)."""
+        """Return the bytes of a step that multicast saves for workgroups with common columns: half, or three quarters
+        (`passes/memory/multicast_loads.py`)."""
         if len(cut.products) != 1 or len(cut.operands) != 2 or cut.grid[0] == 1 or self.chip.tma is None:
             return 0.0
         if self.loading(cut) is Loading.BY_LANES or self.on_lines(cut):
@@ -483,7 +483,7 @@ class GpuRoom:
         return self.on_lines(cut) and streams(cut.operands[1].array_bytes, self.card)
 
     def _shares_by_four(self, columns: CutTransfer, cut: CutWork) -> bool:
-        """Whether four workgroups below each other can share, in one round of deep tiles."""
+        """Return whether four workgroups along M can multicast, in one wave of deep tiles."""
         engine = self.chip.tma
         if engine is None or cut.split > 1 or not fits_quads(cut.tasks, cut.steps, engine):
             return False
@@ -492,12 +492,12 @@ class GpuRoom:
 
     @computed_once
     def outside_rows(self, cut: CutWork) -> float:
-        """Of a step's copies, those that lie over an edge."""
+        """Return the out-of-bounds rows of a step's copies."""
         rows = ((t.tile_bytes - t.inside_bytes) * t.times / self._copied_row(t, cut) for t in cut.operands)
         return sum(rows) / cut.steps
 
     def _copied_row(self, t: CutTransfer, cut: CutWork) -> int:
-        """Bytes that the engine brings at once of an operand: a cache line, or a row of a tile or panel if shorter."""
+        """Return the bytes of an operand that TMA loads at once: a cache line, or a shorter row of a tile or panel."""
         if t.is_column:
             return self.chip.line_bytes
         taken = self.taken(cut.products[0], cut) if t.is_across and len(cut.products) == 1 else None
@@ -518,6 +518,6 @@ class GpuRoom:
 
     @computed_once
     def on_lines(self, cut: CutWork) -> bool:
-        """Whether rows begin on cache lines, where they lie or where they were copied to."""
+        """Return whether rows are aligned to cache lines, in place or after packing."""
         as_they_lie = (t for t in cut.operands if t not in self.odd(cut))
         return not any(t.is_off(self.chip.line_bytes) for t in as_they_lie)

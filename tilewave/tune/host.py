@@ -1,7 +1,7 @@
-"""How long a launch takes on this machine's cores: packing, register blocks, tiles that threads share out.
+"""The cost model of a launch on CPU cores: packing, register blocks, and tiles distributed over threads.
 
-Operands are packed once a launch, or read where they lie; then what does not lie as it is multiplied is turned by every
-task for itself, step by step, and what hangs over an edge is copied.
+Operands are packed once per launch, or read in place; in place, every task transposes operands that need it in each
+step, and copies boundary tiles.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, Covering
 
 LATENCY_CYCLES = 4
-"""Of a multiplication and addition: so many are under way before one is done."""
+"""The latency of a fused multiply-add."""
 PANEL_BYTES = 4
-"""Of an element in a panel."""
+"""The size of an element in a panel."""
 TURN_CYCLES, EDGE_CYCLES = 3, 6
-"""For each vector that is turned, or copied because its tile hangs over an edge."""
+"""Cycles per vector that is transposed, or copied as part of a boundary tile."""
 NEAR_BYTES = 170 << 10
-"""Of a tile that is turned or copied, beyond which it costs twice as much: it leaves the nearest cache on its way."""
+"""The size of a transposed or copied tile at which each vector costs twice as much: it leaves the nearest cache."""
 SHORT_ROW_BYTES = 550
-"""Of a tile's row, that costs as much to begin as to read."""
+"""The length of a tile's row whose start costs as much as reading it."""
 PACKED_DEPTH = 64
 CACHE_BYTES = 1 << 21
-"""Of a core's own caches."""
+"""The size of a core's private caches."""
 MOST_IN_PLACE = 512
 """Uses of an element, beyond which operands are packed in any case."""
 
@@ -69,7 +69,9 @@ class HostTiles:
             case "cols":
                 return (*(self.cols * n for n in (1, 4, 8)), *((64 * self.cols,) if layouts else ()))
             case "depth":
-                return (PACKED_DEPTH, 1024) if layouts else (PACKED_DEPTH,)  # of panels, the loop is walked whole
+                return (
+                    (PACKED_DEPTH, 1024) if layouts else (PACKED_DEPTH,)
+                )  # packed loops ignore the step: `program_of`
             case "narrow depth":
                 return ()
             case "grid":
@@ -93,7 +95,7 @@ class HostTiles:
         return 1
 
     def covers(self, role: str, is_across: bool) -> Covering:
-        """Short dims are not cut: nothing hangs over an edge then."""
+        """Return a covering that does not cut short dimensions, so that they have no boundary tiles."""
         if not self.reads_in_place:
             return NO_COVERING
         most, grain = {"rows": (128, 4), "cols": (128, self.lanes), "depth": (256, 4)}.get(role, (0, 1))
@@ -104,8 +106,8 @@ class HostTiles:
         return ""
 
     def is_repeated(self, cut: CutWork) -> bool:
-        """Whether it reads in place what is multiplied so often that packing it costs nothing beside, or packs for
-        tiles that are wide for the sake of those."""
+        """Return whether a config reads operands in place though packing would be negligible, or packs for tiles that
+        are wide only to be read in place."""
         if cut.in_place:
             return min(self._uses(cut)) > MOST_IN_PLACE
         return len(cut.products) == 1 and cut.products[0].cols > 8 * self.cols
@@ -119,13 +121,13 @@ class HostTiles:
         return False
 
     def _uses(self, cut: CutWork) -> list[float]:
-        """Of each operand's elements: how often all tasks multiply one."""
+        """Return how often all tasks multiply an element, for each operand."""
         (p,) = cut.products
         products = cut.tasks * p.batch * p.rows * p.cols * p.depth * p.times * p.inside
         return [products * x.tile_bytes / (x.elements * x.array_bytes) for x in cut.operands]
 
     def program_of(self, cut: CutWork) -> tuple[int, int] | None:
-        """Packed products are walked alike whatever a step is."""
+        """Return the sides of a packed product's tile: its program does not depend on the step. None for others."""
         if cut.in_place or len(cut.products) != 1:
             return None
         (product,) = cut.products
@@ -152,7 +154,7 @@ class HostTiles:
         return Prediction(t.call + sum(parts.values()), t.error, limit, t.fitted_on)
 
     def _reading(self, x: CutTransfer, cut: CutWork) -> float:
-        """Of one task. In place, rows that are left early are not foreseen."""
+        """Return the seconds that one task reads; in place, short rows cost extra."""
         short = SHORT_ROW_BYTES / min(x.tile_row_bytes, x.row_bytes) if cut.in_place else 0.0
         return x.inside_bytes * x.times * (1 + short) / self.timing.cache_bytes_per_second
 
@@ -161,7 +163,7 @@ class HostTiles:
         return max(0.0, cut.distinct_bytes - CACHE_BYTES) / self.timing.memory_bytes_per_second
 
     def _computing(self, cut: CutWork) -> float:
-        """Nobody is done before the longest task."""
+        """Return the seconds that computing takes: at least the longest task."""
         whole = sum(self._seconds(p, cut, (p.rows, p.cols)) * p.inside for p in cut.products) * cut.tasks / self.threads
         longest = sum(self._seconds(p, cut, p.largest) for p in cut.products)
         if not cut.products:
@@ -174,7 +176,7 @@ class HostTiles:
         return largest_divisor(p.rows, self.rows), largest_divisor(p.cols, self.cols)
 
     def _seconds(self, p: CutProduct, cut: CutWork, sides: tuple[int, int]) -> float:
-        """Of one task's products over so many rows and columns; in place, those outside are computed too."""
+        """Return the seconds of one task's products over these sides; in place, boundary tiles count as full ones."""
         if cut.in_place:
             return p.batch * p.depth * p.times * self._cycles_in_place(p, cut) / self.timing.clock_hz
         rows, cols = self.block(p)

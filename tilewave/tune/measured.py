@@ -11,20 +11,20 @@ DATA = Path(__file__).parent / "data"
 JUDGED = (DATA / "h200_judged.csv",)
 """All points of a shape that were predicted to be any good."""
 SMALL = (DATA / "h200_small.csv",)
-"""The same of shapes that may be as short as 1 along every dim."""
+"""All promising configs of shapes that may be as short as 1 along every dimension."""
 BATCH_INVARIANT = (DATA / "h200_one_order.csv",)
-"""Of batches of usual weights, all of whose sums are added in one order."""
+"""Launches of batches with common weight shapes, in the batch-invariant mode."""
 EVEN = (DATA / "h200_even.csv",)
-"""Of both kinds, with tiles that cut short dims evenly, or fill all units, and parts of what lanes load."""
+"""Launches of both kinds: tiles cut short dimensions evenly or fill all units; split-K with lane loads."""
 IN_PLACE = (DATA / "h200_in_place.csv",)
-"""Of products whose odd operands lanes load where they lie, because few products want each element."""
+"""Launches whose unaligned operands are loaded in place by lanes, because each element has few uses."""
 H200 = (*JUDGED, DATA / "h200_tiles.csv", DATA / "h200_spaces.csv", *SMALL, *EVEN, *IN_PLACE, *BATCH_INVARIANT)
 """The files that its timing is fitted on."""
 
 
 @dataclass(frozen=True)
 class MeasuredLaunch:
-    """A product's launch: sizes, how A and B lie, the tile, what was asked for beside it, and how long it took."""
+    """A measured GEMM launch: sizes, layouts of A and B, the config, and its duration."""
 
     shape: tuple[int, int, int]
     layout: str
@@ -34,13 +34,13 @@ class MeasuredLaunch:
     num_stages: int
     seconds: float
     order: str = ""
-    """Of tiles, where one was given."""
+    """The order of tiles, if one was given."""
     in_fixed_order: bool = False
-    """Whether workgroups share no tile, so that all sums are added alike."""
+    """Whether workgroups share no tile, so that results are batch-invariant."""
 
     @property
     def product(self) -> tuple[tuple[int, int, int], str, bool]:
-        """What it computes: launches of one product are held beside each other."""
+        """What the launch computes: launches of one product are compared with each other."""
         return self.shape, self.layout, self.in_fixed_order
 
 

@@ -1,8 +1,8 @@
-"""What launches took beyond a model's times, and so what those like them will: a Gaussian process over their traits.
+"""A Gaussian process over features of launches that corrects the cost model by its errors on measured launches.
 
-A model of a few formulas errs, and errs alike where launches are alike. Of rows that were measured, a few hundred are
-kept that are least told of by each other, each with a weight: what is to be added to the logarithm of a time is the sum
-of these weights, each as far as its launch is like the one that is asked for.
+Errors of the cost model are similar for similar launches. A few hundred measured rows are kept that are least
+predicted by each other, each with a weight: the correction of a time's logarithm is the sum of the weights, each
+multiplied by the similarity of its launch.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 Places = NDArray[np.float64]
 """Traits of launches, one row for each."""
 REACH = 2.0
-"""How far off launches are of which a model's error is told: there, by a factor of exp(-1/2) less."""
+"""The distance at which the correlation of model errors has dropped to exp(-1/2)."""
 NOISE = 0.4
-"""Of what is beyond a model's time: the deviation that traits do not tell of, as a share of that which they do."""
+"""The deviation of model errors that features do not explain, as a share of the one that they do."""
 TINY = 1e-3
-"""Of the variance of what is told, such that nothing is divided by zero."""
+"""A share of the explained variance that avoids division by zero."""
 ROOM = 16
 """Columns that there is room for at first."""
 COUNT = 3200
 """Launches that are kept."""
 AT_ONCE = 512
-"""Launches that are told of together: their likenesses take 8 bytes each."""
+"""Launches that are predicted together: their similarities take 8 bytes each."""
 NEAR = 0.5
-"""Rows that took longer than the best of their shape, by more than this in the logarithm, tell nothing of good ones,
-unless a model takes them for such."""
+"""Rows slower than the best of their shape by more than this in the logarithm are left out, unless the cost model
+predicts them to be fast."""
 BEST_FIRST = 4.0
 """By this power of how much slower a row is than the best of its shape, or is taken for, it counts less."""
 FARTHEST = 0.8
@@ -46,13 +46,13 @@ FARTHEST = 0.8
 
 
 def likeness(a: Places, b: Places, reach: float) -> NDArray[np.float64]:
-    """Of each of `a` to each of `b`: 1 for the same, 0 for what tells nothing."""
+    """Return the similarity of each of `a` to each of `b`: 1 for equal, 0 for unrelated."""
     apart = np.square(a).sum(1)[:, None] + np.square(b).sum(1)[None, :] - 2.0 * a @ b.T
     return _alike(np.maximum(apart, 0.0), reach)
 
 
 def _alike(apart: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
-    """Of places whose distance has this square."""
+    """Return the similarity for squared distances."""
     return np.exp(apart / (-2.0 * reach**2))
 
 
@@ -83,15 +83,15 @@ class Unsure:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Launches that stand for all that were measured, and their weights."""
+    """Launches that represent all measured ones, and their weights."""
 
     places: Places
     weights: NDArray[np.float64]
 
     @staticmethod
     def of(places: Places, beyond: NDArray[np.float64], counts: NDArray[np.float64]) -> Neighbours:
-        """Such that their sums come near the logarithms by which measured times are beyond a model's, each of which
-        counts so much."""
+        """Fit weights whose sums approximate the logarithms of measured over predicted times; `counts` weighs the
+        rows."""
         unsure, kept = Unsure(places, REACH), []
         for _ in range(min(COUNT, len(places))):
             kept.append(int(np.argmax(unsure.variance)))
@@ -115,13 +115,13 @@ class Neighbours:
 
 @cache
 def neighbours_in(name: str) -> Neighbours:
-    """Those of a file of `data`: a line for each, its weight first."""
+    """Return the neighbours in a file of `data`: one per line, its weight first."""
     rows = np.loadtxt(DATA / name, delimiter=",", ndmin=2)
     return Neighbours(rows[:, 1:], rows[:, 0])
 
 
 def neighbours_of(machine: GpuTiles, rows: Sequence[tuple[MeasuredLaunch, CutWork]]) -> Neighbours:
-    """Of measured rows, and of a machine that knows of no neighbours."""
+    """Return the neighbours of measured rows, for a machine without neighbours."""
     best: dict[object, float] = {}
     for launch, _ in rows:
         best[launch.product] = min(launch.seconds, best.get(launch.product, np.inf))

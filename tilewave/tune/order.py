@@ -14,7 +14,7 @@ from tilewave.tune.problem import CutWork
 GROUPS = (4, 8, 16)
 """Rows of tiles that are swept together."""
 ROUNDS = 6
-"""Of tasks are looked at: what follows is more of the same."""
+"""The number of waves that are simulated: further ones repeat the pattern."""
 
 
 def order_for(cut: CutWork, machine: object, orders: Sequence[str] = ()) -> str:
@@ -36,7 +36,7 @@ def order_for(cut: CutWork, machine: object, orders: Sequence[str] = ()) -> str:
 
 
 def orders_on(card: Machine) -> list[str]:
-    """Those that are worth a try."""
+    """Return the orders of tiles that are tried on a card."""
     if card.xcds == 1:
         return [f"grouped({size})" for size in GROUPS]
     return [f"xcd_contiguous({card.xcds}) >> grouped({size})" for size in GROUPS]
@@ -51,7 +51,7 @@ def _streams_rows(cut: CutWork, card: Machine) -> bool:
 
 
 def _excerpt(cut: CutWork, card: Machine) -> Gemm:
-    """The first rounds of a launch, as a plain product."""
+    """Return the first waves of a launch as a plain GEMM."""
     p = cut.products[0]
     rows, cols = cut.grid[:2]
     most = ROUNDS * card.units

@@ -41,11 +41,11 @@ class CutProduct:
     dtype: DType
     acc: DType
     largest: tuple[int, int]
-    """Rows and columns of a tile that does not hang over an edge, or of the only one."""
+    """Rows and columns of a full tile, or of the only one clipped to the array."""
     inside: float
-    """Of all rows and columns, the share that lies inside."""
+    """The in-bounds share of all rows and columns."""
     all: int
-    """Products of two elements of all tasks, that lie inside."""
+    """The number of in-bounds element products of all tasks."""
     wish: str = ""
     """The matrix instruction that its author asks for."""
 
@@ -57,29 +57,29 @@ class CutTransfer:
     memory: str
     tile_bytes: int
     inside_bytes: float
-    """Of these, on average what does not hang over an edge."""
+    """The average in-bounds part of `tile_bytes`."""
     times: int
     is_written: bool
     is_walked: bool
     array_bytes: int
-    """Of all that is touched so, once."""
+    """Bytes of the part of the array that the launch accesses, each counted once."""
     row_bytes: int
-    """Of a whole row of the array."""
+    """Bytes of a whole row of the array."""
     elements: int
-    """Of the tile."""
+    """The number of elements of the tile."""
     tile_row_bytes: int
-    """Of the tile, along the rows of the array."""
+    """Bytes of the tile along the rows of the array."""
     swept_bytes: int
-    """That a task reads in all its steps, no further than the array goes."""
+    """In-bounds bytes that a task reads in all its steps."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
     is_one_row: bool = False
-    """Whether no row of the array lies behind another."""
+    """Whether the array has a single row, so that no row stride matters."""
     is_column: bool = False
-    """Whether it is one column across the depth, which a copy engine takes as a row (`passes/memory/pack_unaligned.py`)."""
+    """Whether it is one column across the depth, which TMA loads as a row (`passes/memory/pack_unaligned.py`)."""
 
     def is_off(self, multiple_bytes: int) -> bool:
-        """Whether a copy engine finds rows that begin elsewhere than at multiples of so many bytes."""
+        """Return whether the row stride is not a multiple of `multiple_bytes`."""
         return not self.is_one_row and not self.is_column and self.row_bytes % multiple_bytes > 0
 
 
@@ -94,7 +94,7 @@ class CutWork:
     products: tuple[CutProduct, ...]
     transfers: tuple[CutTransfer, ...]
     waves: tuple[int, int] | None
-    """That share rows and columns, where the author says it."""
+    """The waves along rows and columns of a tile, if the author gives them."""
     waves_fit: bool = True
     """Whether their parts make up the tile."""
     split: int = 1
@@ -102,14 +102,14 @@ class CutWork:
     num_stages: int = UNSAID
     """Steps that shared memory holds at once, where that is said."""
     in_place: int = UNSAID
-    """1 where operands are read where they lie."""
+    """1 if operands are read in place."""
     in_fixed_order: bool = False
-    """Whether all sums are to be added alike: then workgroups share no tile of a last round."""
+    """Whether results are batch-invariant: stream-K is then off."""
     given: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was worked out of it before (`gpu_room.computed_once`)."""
 
     def with_knobs(self, config: Config) -> CutWork:
-        """The same work, as the knobs of a point say; what they do not say stays."""
+        """Return this work with the knobs of a config; knobs that it does not name are kept."""
         return replace(
             self,
             split=config.get(SPLIT, self.split),
@@ -124,12 +124,12 @@ class CutWork:
 
     @cached_property
     def held_bytes(self) -> int:
-        """Of what is read before the loop."""
+        """Bytes of the tiles that are read before the loop."""
         return sum(t.tile_bytes for t in self.transfers if not t.is_walked and not t.is_written)
 
     @cached_property
     def read_tile_bytes(self) -> int:
-        """Of all tiles that are read."""
+        """Bytes of all tiles that are read."""
         return sum(t.tile_bytes for t in self.transfers if not t.is_written)
 
     @cached_property
@@ -141,27 +141,27 @@ class CutWork:
 
     @cached_property
     def step_bytes(self) -> int:
-        """That one of them reads."""
+        """Bytes that one step of a task reads."""
         return sum(t.tile_bytes * t.times for t in self.operands) // self.steps
 
     @cached_property
     def outside_bytes(self) -> float:
-        """Of these, what lies over an edge."""
+        """The out-of-bounds part of `step_bytes`."""
         return sum((t.tile_bytes - t.inside_bytes) * t.times for t in self.operands) / self.steps
 
     @cached_property
     def written_bytes(self) -> int:
-        """Of the tiles that a task writes."""
+        """Bytes of the tiles that a task writes."""
         return sum(t.tile_bytes for t in self.transfers if t.is_written)
 
     @cached_property
     def asked_bytes(self) -> float:
-        """That all tasks read and write."""
+        """Bytes that all tasks read and write."""
         return self.tasks * sum(t.inside_bytes * t.times for t in self.transfers)
 
     @cached_property
     def distinct_bytes(self) -> float:
-        """The same, each byte once."""
+        """Bytes that the launch reads and writes, each counted once."""
         once: dict[tuple[str, bool], int] = {}
         for t in self.transfers:
             once[t.memory, t.is_written] = max(t.array_bytes, once.get((t.memory, t.is_written), 0))
@@ -169,7 +169,7 @@ class CutWork:
 
     @cached_property
     def flops(self) -> float:
-        """Of all tasks, what hangs over edges included."""
+        """Flops of all tasks; boundary tiles count as full ones."""
         return self.tasks * sum(2.0 * p.batch * p.rows * p.cols * p.depth * p.times for p in self.products)
 
 
@@ -185,14 +185,14 @@ class TiledProblem:
     values: Mapping[Symbol, Any]
     """Sizes and other symbols, as far as they are known."""
     in_fixed_order: bool = False
-    """Whether all sums are to be added alike."""
+    """Whether results are batch-invariant."""
 
     def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
         return replace(self, values={**self.values, **sizes})
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its author says in which order workgroups take tiles, or walks them."""
+        """Whether the author gives the order of tiles, or loops over them."""
         return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
     def cut(self, config: Config) -> CutWork:
@@ -245,7 +245,7 @@ class _Cutting:
         return found
 
     def extent(self, dim: Any) -> int:
-        """Of a tile along a dim; one that nobody cuts is whole, and an expression of one that is cut goes with it."""
+        """Return the tile size along a dimension; an untiled one is whole; an expression follows its symbol."""
         for cut in (self.grid, self.steps, self.goes_with):
             if dim in cut:
                 return cut[dim]
@@ -257,7 +257,7 @@ class _Cutting:
         return followed(dim, {s: DimensionWindow.tile(0, n) for s, n in tiles.items()}, self.values)
 
     def count(self, dim: Any) -> int:
-        """Of tiles along a dim."""
+        """Return the number of tiles along a dimension."""
         return -(-self.size(dim) // self.extent(dim))
 
     def work(self) -> CutWork:
@@ -278,7 +278,7 @@ class _Cutting:
         return CutProduct(*facts, largest, inside, total, self.wish)
 
     def inside(self, dim: Any) -> float:
-        """Of the tiles along a dim, the share that does not hang over its end."""
+        """Return the in-bounds share of the tiles along a dimension."""
         return self.size(dim) / (self.count(dim) * self.extent(dim))
 
     def transfer(self, t: TileTransfer) -> CutTransfer:

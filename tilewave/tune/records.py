@@ -1,10 +1,10 @@
-"""Decisions on record: a line of JSON each, read as data and as nothing else.
+"""Tuning records: one line of JSON each, parsed as plain data.
 
 {"at":"gemm 9f3a0c1d2e4b5a68 H200 K=1024,M=1024,N=1024","choice":{"BLOCK_K":64,…},"considered":36,"format":1,…}
 
-`at` stands first in a line and says what was decided for: the kernel, the digest of what it computes, the chip and the
-sizes. Lines of several files may be put one after the other, in any order; of two for the same thing the better wins:
-one that was measured, over more points, in more rounds.
+`at` comes first in a line and is the key: the kernel, the digest of what it computes, the chip and the sizes. Files may
+be concatenated in any order; of two records with the same key the better wins: a measured one, with more configs, in
+more rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST = '{"at":"'
 LONGEST_LINE = 1 << 16
 LONGEST_SECONDS = 1e9
 LARGEST_CHOICE = 1 << 31
-"""Of what is chosen no number is that large: tiles, parts and buffers are far smaller."""
+"""An upper bound of every chosen value: tile sizes, splits and stages are far smaller."""
 AT = re.compile(r"[^\s\"\\]+ [0-9a-f]{16} [^\s\"\\]+ [^\s\"\\]+")
 
 
@@ -86,7 +86,7 @@ class TileRecord:
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
-        """The better of two is the larger; that does not hang on the order in which they are read."""
+        """The sort key by which the better record is the larger; it does not depend on the order of reading."""
         return STRENGTHS.index(self.how), self.tried, self.rounds, self.line
 
     @property

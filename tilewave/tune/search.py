@@ -1,8 +1,8 @@
-"""Decide with more than the model: time its best few, or every legal point, and keep the fastest.
+"""Autotune with measurements: time the cost model's best configs, or every legal one, and keep the fastest.
 
-Who times is given: `measure` takes points of one kernel, the first of which is what the others are compared with, and
-says of each how long it took or why it has no time. What was timed is written down at once; a search that was killed
-goes on behind the last point.
+`measure` is given by the caller: it takes configs of one kernel, the first of which is the baseline of the others, and
+returns the time of each or the reason why it has none. Each time is stored at once; a search that was killed resumes
+after the last stored config.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUNS = 8
 MOST_WEIGHED = 256
 """Points, the best predicted ones, of which these are taken."""
 REPLAY = 1.0
-"""How far off, in traits, points are that tell a good part of each other's time."""
+"""The distance in `traits` within which times of configs are strongly correlated."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
 BEYOND = 0.01
@@ -76,12 +76,12 @@ class Spread(Protocol):
         """Whether this machine has to have the target's device."""
 
     def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
-        """Their times, in whichever order they come; `measure` does it here."""
+        """Yield the times of batches in any order; `measure` times one on this machine."""
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """This process, one batch after the other."""
+    """A `Spread` that measures in this process, one batch after the other."""
 
     measures_here: bool = True
 
@@ -101,7 +101,7 @@ class Tuned:
     winner: TileChoice
     tried: tuple[Tried, ...]
     resumed: int
-    """Of these, how many an earlier search had timed."""
+    """How many of `tried` an earlier search had timed."""
     reasons: tuple[str, ...]
     legal: tuple[TileChoice, ...]
     """Every point that was considered and can be, the best predicted first."""
@@ -150,10 +150,10 @@ def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoic
 
 
 def unlike_each_other(open_tiles: TunableKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
-    """The best predicted, then such as are predicted well and are not told of by those before.
+    """Return the best predicted config, then well predicted ones that differ from those before.
 
-    Where the model is wrong about a point, it is about those that are like it: each may be as much faster than
-    predicted as the model errs, but less so, the more the ones before it tell of it.
+    Errors of the cost model are similar for similar configs: each config may be faster than predicted by the
+    model's error, but by less, the more similar it is to configs chosen before.
     """
     left = list(found[:MOST_WEIGHED])
     traits = [open_tiles.machine.traits(open_tiles.problem.cut(one.config)) for one in left]
@@ -181,9 +181,9 @@ def search(
     spread: Spread = IN_TURN,
     untimed: TileChoice | None = None,
 ) -> Tuned:
-    """Decide for one kernel and its sizes, and put it on record.
+    """Autotune one kernel for its sizes, and save a tuning record.
 
-    `untimed` is decided where no point has a time: the best predicted one that compiles, where the caller knows it.
+    `untimed` is chosen if no config has a time: the best predicted one that compiles, if the caller knows it.
     """
     configs = candidates(open_tiles, how, runs)
     key = open_tiles.key({})
@@ -282,7 +282,7 @@ class _Journal:
         return found
 
     def _facts(self, line: str) -> dict[str, Any] | None:
-        """Of a line of this search; None of others, and of damaged ones."""
+        """Return the fields of a line of this search; None for lines of others, and for damaged ones."""
         try:
             facts = parse_json(line)
         except ValueError:
@@ -305,7 +305,7 @@ class _Journal:
         add_line(self.path, json.dumps({**facts, "rounds": one.time.rounds, "why": one.time.why}))
 
     def end(self) -> None:
-        """Its points are no longer needed."""
+        """Remove this search's lines, which are no longer needed."""
         if not self.path.exists():
             return
         with locked(self.path.parent):
@@ -322,7 +322,7 @@ class _Journal:
 def reasons_for(
     open_tiles: TunableKernel, winner: TileChoice, first: TileChoice, tried: Sequence[Tried]
 ) -> tuple[str, ...]:
-    """Why the winner won, beside the slowest that ran and the model's own choice."""
+    """Return why the winner won, compared with the slowest config that ran and the cost model's choice."""
     times = {one.text: one.time.seconds for one in tried if one.time.seconds is not None}
     given = [f"{winner.text}: {facts_text(open_tiles.problem.cut(winner.config), open_tiles)}"]
     if first.text != winner.text and first.text in times:
@@ -338,7 +338,7 @@ def reasons_for(
 
 
 def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
-    """Tiles, rounds, how full the last of them is, bytes that workgroups ask for, and what the time goes into."""
+    """Return the tiles, waves, size of the last wave, bytes requested, and bottleneck of a config, as text."""
     units = open_tiles.machine.units
     rounds, left = divmod(cut.tasks, units)
     last = f" and one of {left}" if left else ""

@@ -1,4 +1,4 @@
-"""What can be decided: symbols without a value that stand where a tile stands, each with the values worth a try."""
+"""The search space: tunable symbols, which are tile sizes without a value, and the values to try for each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
 
 ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
-"""What is decided: a side of the product, its depth, that of a `NARROW` one, another dim of the grid or of a loop, the
-part of a wave, the parts of a sum, the steps that shared memory holds, or whether operands are read where they lie."""
+"""What a symbol sets: a side of the mma tile, its depth, that of a `NARROW` one, another dimension of the grid or of a
+loop, a wave's part, split-K, the number of stages, or whether operands are read in place."""
 NARROW = 64
 """Rows or columns of a product, up to which deeper steps are tried as well: they have little to multiply."""
 NUM_STAGES, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
@@ -26,11 +26,11 @@ UNSAID = 0
 
 Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint | SplitConstraint
 KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
-"""Constraints with a number that can be decided; the first that a symbol stands in says what it decides."""
+"""Constraints with a tunable number; the first kind that contains a symbol sets its role."""
 
 
 class FittedLengths(Protocol):
-    """Of tiles of which all units of a machine have as many."""
+    """Tile lengths with which all units of a machine get equally many tiles."""
 
     def lengths(self, size: int, across: int) -> Sequence[int]: ...
 
@@ -49,9 +49,9 @@ class Covering:
     """Numbers of tiles that are tried as well, where these are `shortest` or longer: they fill a machine."""
     shortest: int = 1
     is_enough: bool = False
-    """Whether nothing longer is tried beside one that covers a dim alone."""
+    """Whether no longer tile is tried if one covers the dimension."""
     fitted: FittedLengths | None = None
-    """Which says what fills a machine beside tiles of the other side."""
+    """The lengths that fill a machine, given the size of the other side."""
 
     def tiles(self, size: int, across: int = 0) -> set[int]:
         """`across`: the size of the other side, where that is known."""
@@ -86,12 +86,12 @@ class Decision:
     role: str
     values: tuple[int, ...]
     dim: Symbol | None = None
-    """That it cuts."""
+    """The dimension that the symbol tiles."""
     grows_to: int = 1
     """The least that a machine computes along it: tiles up to there are tried however short the dim is."""
     covers: Covering = NO_COVERING
     if_narrow: tuple[int, ...] = ()
-    """Values for products that are `NARROW`, beside the others."""
+    """Additional values for products that are `NARROW`."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +151,14 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any], across: Any) -> Decision:
 
 @dataclass(frozen=True)
 class Tunable:
-    """A symbol without a value, and the constraint that it stands in."""
+    """A symbol without a value, and the constraint that it is in."""
 
     symbol: Symbol
     constraint: Cut
 
 
 def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Tunable, ...]:
-    """The symbols that stand where a tile stands, or a number of an order, and have no value; each once."""
+    """Return the symbols of tile sizes, wave parts and splits that have no value, each once."""
     said = said_of(kernel, subs, dynamic)
     known = {*said, *unsaid_sizes(kernel, said), *dynamic}
     found: dict[Symbol, Tunable] = {}

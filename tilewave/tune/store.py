@@ -1,15 +1,15 @@
-"""Files of tuning records: found along a search path, read safely while others write them, added to without loss.
+"""Files of tuning records: found along a search path, read safely during concurrent writes, appended without loss.
 
-A file is data of somebody else until shown otherwise. It is believed where only its user and root can have written it
-(`tilewave.files.distrust`), up to `MOST_BYTES`, and looked up through a table of places, sorted by the hash of what a
-line is for, which is made of the file as it was at one moment. The table of a long file is kept in the compile cache,
-under the file's stamp. A line is read from its place when it is wanted, and believed only if it says itself what it is
-for: a file that is sorted meanwhile keeps its old contents for whoever has it open, and of one that is rewritten in
-place nothing wrong is read. Whatever is wrong with a file or a line is a remark of the look-up, never an error: a
-kernel compiles with what it would have had without it.
+A file is untrusted by default. It is trusted only if no one but its user and root can have written it
+(`tilewave.files.distrust`), up to `MOST_BYTES`, and looked up through a table of line offsets, sorted by the hash of
+each line's key, which is made from one snapshot of the file. The table of a long file is stored in the compile cache,
+under the file's stamp. A line is read at its offset when it is needed, and used only if it contains the key itself: a
+file that is sorted meanwhile keeps its old contents for readers that have it open, and from one that is rewritten in
+place nothing wrong is read. Every fault of a file or a line is a remark of the look-up, never an error: the kernel
+compiles as it would without the record.
 
-Whoever adds a line or sorts a file holds a lock, which ends with its process. A line is added in one write after a
-whole line, and is on the disk before `add` returns; a file is sorted into another, which then takes its name.
+A process that adds a line or sorts a file holds a lock, which ends with the process. A line is added in one write after
+a whole line, and is on the disk before `add` returns; a file is sorted into a new one, which then replaces it.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ from tilewave.runtime.cache import default_cache, key_of
 from tilewave.tune.records import LONGEST_LINE, BadRecord, RecordKey, TileRecord, key_in, merged
 
 DIRECTORY = "tilewave.records"
-"""Of a project."""
+"""The directory of a project's tuning records."""
 FILE = "tiles.jsonl"
 SHIPPED = Path(__file__).parent / "shipped"
 SHIPPED_OF = "matmul"
 """What the kernels of `ops.matmul` are called, which these are records of."""
 MOST_BYTES = 1 << 27
-"""Of a file of records: some 400,000 of them; a longer file is passed over."""
+"""The size limit of a file of tuning records, about 400,000 of them; a longer file is ignored."""
 USUAL_LINE = 1 << 10
 LONG_FILE = 1 << 20
 """Bytes of a file from which on its table is kept."""
 MOST_REMARKS = 3
 """RecordLines of one file that are named each; more are counted."""
 NO_RECORD = 0
-"""Stands in the table for the hash of lines that do not say what they are for."""
+"""The hash of lines without a key in the table."""
 Table = NDArray[np.uint64]
 """Hashes, sorted, and the place in the file of each, as two rows."""
 
 
 class RecordsError(TilewaveError):
-    """Files of records that cannot be read or written, and were asked for by name."""
+    """A file of tuning records that was given by name cannot be read or written."""
 
 
 # -- where they are looked for -----------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def user_directory() -> Path:
 
 @dataclass(frozen=True)
 class Found:
-    """A record, and the file that it stands in."""
+    """A tuning record, and the file that contains it."""
 
     record: TileRecord
     file: Path
@@ -196,7 +196,7 @@ class RecordFile:
             return self.stamp != ()
 
     def lines(self, key: RecordKey) -> RecordLines:
-        """Those of the same kernel, chip and sizes; each is parsed once."""
+        """Return the lines for the key's kernel, chip and sizes; each line is parsed once."""
         text = key.without_digest
         found = self._lines.get(text)
         if found is None:
@@ -243,7 +243,7 @@ class RecordFile:
         return line
 
     def _number(self, place: int) -> int:
-        """Of the line that begins there, as editors count."""
+        """Return the line number, from 1, of the line at an offset."""
         chunks = range(0, min(place, MOST_BYTES), MOST_AT_ONCE)
         return 1 + sum(self._bytes(at, min(MOST_AT_ONCE, place - at)).count(b"\n") for at in chunks)
 
@@ -252,9 +252,9 @@ class RecordFile:
 
 
 def _want_trusted(path: Path, state: os.stat_result) -> None:
-    """A `Distrusted` unless only the user and root can have written a file; ours is as trusted as this code beside it.
+    """Raise Distrusted unless only the user and root can have written a file; shipped records are trusted as code is.
 
-    Asked of the opened file, its directory, and a link in place of that: who can exchange one of them chooses records.
+    Checks the opened file, its directory, and a link to the directory: replacing any of these replaces the records.
     """
     if path.parent == SHIPPED:
         return
@@ -274,7 +274,7 @@ def takeover(path: Path) -> str:
 
 
 def _hash(text: str) -> int:
-    """Of what a line is for; `NO_RECORD` is nobody's."""
+    """Return the hash of a line's key; it is never `NO_RECORD`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little") + 1
 
 
@@ -284,7 +284,7 @@ def _made(data: bytes) -> Table:
 
 
 def _places(data: bytes) -> Iterator[tuple[int, int]]:
-    """Of each line that is not blank: the hash of what it is for, and where it begins."""
+    """Yield, for each line that is not blank, the hash of its key and its offset."""
     place = 0
     while place < len(data):
         end = data.find(b"\n", place)
@@ -354,9 +354,9 @@ class Records:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file that somebody named, whoever wrote it; none where there is no file.
+    """Return the lines of a file given by name, trusted or not; none if there is no file.
 
-    Bytes that are no UTF-8 are kept as surrogates, so that a line can be written again as it was.
+    Bytes that are not UTF-8 are kept as surrogates, so that a line can be written back unchanged.
     """
     try:
         data = read_plain(path, MOST_BYTES)
@@ -371,7 +371,7 @@ def read_lines(path: Path) -> list[str]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else adds to the files of a directory, or sorts them, in any process; a lock ends with its process."""
+    """Lock a directory's files against other writers in any process; the lock ends with its process."""
     with _writing(directory):
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = open_plain(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -433,7 +433,7 @@ def tidy(directory: Path, more: Sequence[Path] = ()) -> list[tuple[Path, int, Ba
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """All of a file anew, in one step; whoever calls this holds the lock."""
+    """Replace the contents of a file atomically; the caller holds the lock."""
     with _writing(path.parent):
         data = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
         replace_file(path, data, mode=0o644)

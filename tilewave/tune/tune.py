@@ -1,4 +1,4 @@
-"""`Tune(BLOCK_M=(64, 128), mapping=["grouped(8)", "hilbert()"])`: what may be tried, beside the kernel."""
+"""`Tune(BLOCK_M=(64, 128), mapping=["grouped(8)", "hilbert()"])`: the search space, given next to the kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tilewave.tune.space import KNOBS, Decision, Space
 
 @dataclass(frozen=True, init=False)
 class Tune:
-    """Narrows or widens the space of a kernel: values for symbols that are decided, and orders of tiles.
+    """Narrows or widens a kernel's search space: values for tunable symbols, and orders of tiles.
 
-    `buffers`, `split` and `in_place` narrow what the compiler decides else, on targets that can be asked for it. What
-    is not named keeps the values that are tried anyway; without `mapping`, a few orders are.
+    `num_stages`, `split` and `in_place` narrow what the compiler otherwise chooses, on targets that support it. Symbols
+    that are not named keep their default values; without `mapping`, a few orders are tried.
     """
 
     values: tuple[tuple[str, tuple[int, ...]], ...]
