@@ -9,6 +9,37 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+SEARCHED = {
+    "TMA": "targets/nvidia.html",
+    "multicast": "targets/nvidia.html",
+    "mbarrier": "targets/nvidia.html",
+    "warp specialization": "targets/nvidia.html",
+    "ping-pong": "targets/nvidia.html",
+    "software pipeline": "targets/nvidia.html",
+    "split-K": "guide/split-k.html",
+    "stream-K": "guide/split-k.html",
+    "predicate": "guide/boundary-tiles.html",
+    "coalescing": "guide/performance.html",
+    "rematerialize": "internals/passes-lanes.html",
+    "register pressure": "guide/performance.html",
+    "occupancy": "guide/performance.html",
+    "bank conflict": "guide/performance.html",
+    "LICM": "internals/passes-lanes.html",
+    "DCE": "internals/passes.html",
+    "cost model": "guide/autotuning.html",
+    "autotune": "guide/autotuning.html",
+    "autotuning": "guide/autotuning.html",
+    "dynamic shapes": "guide/dynamic-shapes.html",
+    "batch-invariant": "guide/batch-invariant.html",
+    "stencil": "guide/stencils.html",
+    "convolution": "guide/stencils.html",
+    "dropout": "guide/faq.html",
+    "gather": "guide/index-mapping.html",
+    "debug": "guide/debugging.html",
+    "install": "install.html",
+}
+"""Words that people search for, and the page that must come first."""
+
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):

@@ -198,7 +198,7 @@ ENDS = {
 
 # -- how far a result is off -------------------------------------------------------------------------------------------
 
-LANGUAGE = Path(__file__).parents[1] / "docs" / "language.md"
+LANGUAGE = Path(__file__).parents[1] / "docs" / "ref" / "language.md"
 FLOAT64 = 2.0**-28
 """What float64 itself may add to an error in units of f32, here and in the interpreter."""
 ANGLES_OF_F64 = 2.0**-92
@@ -207,9 +207,9 @@ ANGLES_OF_F64 = 2.0**-92
 
 @cache
 def bounds():
-    """The table of docs/language.md: column → function → units in the last place."""
+    """The table of docs/ref/language.md: column → function → units in the last place."""
     lines = [line for line in LANGUAGE.read_text().splitlines() if line.startswith("|")]
-    start = next(i for i, line in enumerate(lines) if line.startswith("| off by at most |"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("| maximum error (ULP) |"))
     columns, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[start:])
     named = {row[0]: row[1:] for row in rows[: len(NAMES)]}
     assert tuple(named) == NAMES

@@ -2,7 +2,7 @@
 
 A bound counts roundings. `u` is half a unit in the last place of what the kernel computes in; a sum of n numbers rounds
 each of them once for every level of its tree, and once for every step of a walk; a function is off by as many units as
-docs/language.md says. A result in a narrower dtype is off by half a unit of that besides.
+docs/ref/language.md says. A result in a narrower dtype is off by half a unit of that besides.
 """
 
 import math

@@ -1,14 +1,14 @@
-"""What README and docs show is run: code, printed output, error texts, commands, links, and the lists of names.
+"""README and docs are tested: code, printed output, error texts, commands, links, lengths, and lists of names.
 
-Blocks of one document run in order, in one namespace, in an empty directory that holds `examples`. A block is saved
+Blocks of one document run in order, in one namespace, in an empty directory that contains `examples`. A block is saved
 there under the name in its info string (```python gemm.py), so that errors and later commands can name it.
 
-    ```python              run; what it prints is compared with a ```text block right behind it
-    ```python error        must raise a TilewaveError whose text is the ```text block behind it
+    ```python              run; its output is compared with a ```text block right after it
+    ```python error        must raise a TilewaveError whose text is the ```text block after it
     ```python torch        run where torch is installed
-    ```sh                  run where it begins with `tilewave`; in a ```text block behind it … stands for anything
+    ```sh                  run where it begins with `tilewave`; in a ```text block after it, … matches anything
 
-`pytest tests/test_documents.py --update-golden` puts what Python printed into the documents; read the diff.
+`pytest tests/test_documents.py --update-golden` writes the output into the documents; read the diff.
 """
 
 import ast
@@ -215,6 +215,26 @@ def with_output(text, found):
 
 # -- what a document must have --------------------------------------------------------------------------------------
 
+MOST_WORDS = 1200
+"""The longest page that teaches: about six screens, code included."""
+LONG = ("README", "docs/ref/", "docs/decisions", "docs/contributing", "docs/internals/ir-ops", "docs/internals/passes-")
+"""The beginnings of paths of lists that are looked up, which may be longer."""
+
+
+@documents
+def test_a_page_is_short(document):
+    words = [word for word in document.read_text().split() if re.search(r"\w", word)]  # | and = are none
+    if not name_of(document).startswith(LONG):
+        assert len(words) <= MOST_WORDS, (
+            f"{name_of(document)} has {len(words)} words; split it, or move lists to docs/ref"
+        )
+
+
+@documents
+def test_a_page_begins_with_a_title_and_says_what_the_reader_gets(document):
+    title, blank, first, *_ = document.read_text().splitlines()
+    assert title.startswith("# ") and not blank and first, f"{name_of(document)}: no paragraph after the title"
+
 
 @documents
 def test_every_section_that_shows_code_checks_something(document):
@@ -287,18 +307,18 @@ def words_in_code(document):
     return {word for piece in code for word in re.findall(r"\w+", piece)}
 
 
-def test_the_language_document_names_everything_public():
-    words = words_in_code(ROOT / "docs/language.md")
+def test_the_language_reference_names_everything_public():
+    words = words_in_code(ROOT / "docs/ref/language.md")
     assert not sorted(set(tilewave.__all__) - words)
     assert not sorted({x.name for x in vars(tilewave).values() if isinstance(x, DType)} - words)
     assert not [m.name for m in MMAType if m.name not in words]
 
 
-def test_the_pass_document_has_a_section_for_every_pass():
-    pages = [ROOT / "docs/passes.md", *ROOT.glob("docs/passes/*.md")]
+def test_the_pass_documents_have_a_section_for_every_pass():
+    pages = sorted(ROOT.glob("docs/internals/passes*.md"))
     heads = set().union(*(anchors(page.read_text()) for page in pages))
     source = "".join(Path(module.__file__).read_text() for module in (tile_level, lists))
-    listed = re.findall(r"^from tilewave\.passes\.(\w+) import", source, re.MULTILINE)
+    listed = re.findall(r"^from tilewave\.passes\.(?:\w+\.)*(\w+) import", source, re.MULTILINE)
     assert not sorted(set(listed) - heads)
 
 
@@ -328,8 +348,8 @@ def test_every_decision_is_in_the_list(request):
 BEGIN, END = "<!-- ops: made by tests/test_documents.py --update-golden -->\n", "<!-- end of ops -->\n"
 
 
-def test_the_ir_document_lists_every_op(request):
-    document = ROOT / "docs/ir.md"
+def test_the_op_document_lists_every_op(request):
+    document = ROOT / "docs/internals/ir-ops.md"
     head, rest = document.read_text().split(BEGIN)
     table, tail = rest.split(END)
     if request.config.getoption("--update-golden") and not os.environ.get("CI"):

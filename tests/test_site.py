@@ -1,4 +1,4 @@
-"""The documents as a site: the reference has every public name, every page is reachable, and nothing is fetched."""
+"""The documents as a site: the reference has every public name, every page is reachable, and nothing is loaded."""
 
 import importlib.util
 import inspect
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+from built_site import SEARCHED
 
 import tilewave
 
@@ -74,8 +75,18 @@ def test_tutorials_are_numbered_and_each_leads_to_the_next():
 def test_the_site_is_built_and_can_be_searched(site):
     index = json.loads((site / "search/search_index.json").read_text())
     found = {entry["location"] for entry in index["docs"] if "hilbert" in entry["text"].lower()}
-    assert "mapping.html#orders" in found and "reference/tilewave.mapping.html#hilbert" in found
+    assert any(where.startswith("ref/mappings.html#") for where in found)
+    assert "reference/tilewave.mapping.html#hilbert" in found
     assert not [entry for entry in index["docs"] if entry["location"].startswith("files/")]
+
+
+@pytest.mark.parametrize("word", SEARCHED)
+def test_a_word_of_the_field_is_in_a_heading_or_the_first_paragraph_of_its_page(site, word):
+    index = json.loads((site / "search/search_index.json").read_text())
+    entries = [entry for entry in index["docs"] if entry["location"].partition("#")[0] == SEARCHED[word]]
+    first = next(entry["text"] for entry in entries if "#" not in entry["location"])
+    headings = [entry["title"] for entry in entries]
+    assert any(word.lower() in text.lower() for text in [*headings, first]), headings
 
 
 def test_links_to_the_sources_lead_to_their_pages(site):

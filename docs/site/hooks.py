@@ -1,6 +1,6 @@
-"""What mkdocs does for our documents beyond itself: the reference, the files that pages link to, the names of blocks.
+"""The hooks of mkdocs: they add the API reference, the pages of linked source files, and the file names of blocks.
 
-Documents are written to be read as they are, on whatever shows Markdown; what a site needs besides is made here.
+The documents are plain Markdown that any viewer shows; this module makes what the site needs in addition.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ LOADED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//"
     r"|<link\b[^>]*rel=\"(?:stylesheet|preload|icon)\"[^>]*href=\"(?:https?:)?//"
 )
+BOOST = {"guide/": 4.0, "targets/": 4.0, "tutorials/": 2.0, "install.md": 4.0, "decisions/": 0.5}
+"""How much more a match counts in the search, by the beginning of a page's path: guides rank before internals."""
 LANGUAGES = {".py": "python", ".md": "markdown", ".toml": "toml", ".js": "javascript"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Headings have the names that they have elsewhere; the reference and all decisions stand in the navigation."""
+    """Give headings the anchors that GitHub gives them; add the API reference and all decisions to the navigation."""
     config.mdx_configs["toc"]["slugify"] = heading_name
     nav: Any = config.nav
     listed = {title: pages for part in nav for title, pages in part.items()}
-    listed["Reference"] += [{page.title: page.path} for page in reference.pages()]
+    api = next(part["API"] for part in listed["Reference"] if isinstance(part, dict))
+    api += [{page.title: page.path} for page in reference.pages()]
     listed["Decisions"] += [f"decisions/{path.name}" for path in sorted((DOCS / "decisions").glob("*.md"))]
     return config
 
@@ -45,7 +48,7 @@ def heading_name(text: str, separator: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Pages that no file holds: the reference, and each file beside the documents that one of them links to."""
+    """Add the generated pages: the API reference, and each file outside docs/ that a document links to."""
     made = {"reference/index.md": reference.index()} | {p.path: reference.text_of(p) for p in reference.pages()}
     made |= {page_of(path): shown(path) for path in linked_files()}
     for uri, text in made.items():
@@ -54,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def linked_files() -> list[Path]:
-    """Files and folders outside docs/ that documents link to."""
+    """Return the files and folders outside docs/ that documents link to."""
     found = set()
     for document in DOCS.rglob("*.md"):
         for target, _ in LINK.findall(document.read_text()):
@@ -69,7 +72,7 @@ def page_of(path: Path) -> str:
 
 
 def shown(path: Path) -> str:
-    """A file as a page: its name, and its text."""
+    """Return the page of a file: its name and its text."""
     title = f"---\nsearch:\n  exclude: true\n---\n# {path.relative_to(ROOT).as_posix()}\n\n"
     if path.is_dir():
         return title + "\n".join(f"- `{child.name}`" for child in sorted(path.iterdir()) if child.suffix != ".pyc")
@@ -77,14 +80,15 @@ def shown(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Blocks show the name of their file; links to files outside the documents lead to those files' pages."""
+    """Title blocks with the name of their file, and point links to files outside docs/ to the pages of these files."""
     if page.file.src_uri.startswith("files/"):
         return markdown
+    page.meta["search"] = {"boost": next((n for start, n in BOOST.items() if page.file.src_uri.startswith(start)), 1.0)}
     return LINK.sub(lambda m: followed(m, page), BLOCK.sub(named_block, markdown))
 
 
 def named_block(found: re.Match[str]) -> str:
-    """```python error half.py: a block of Python with the title half.py."""
+    """Return the info string of a block with its title: ```python error half.py is Python with the title half.py."""
     files = [word for word in found[2].split() if "." in word]
     return f'```{found[1]} title="{files[0]}"' if files else f"```{found[1]}"
 
@@ -98,7 +102,7 @@ def followed(found: re.Match[str], page: Page) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """A page that would fetch something from elsewhere is refused."""
+    """Refuse pages that load anything from another host."""
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         if fetched := LOADED.search(path.read_text()):
             raise PluginError(f"{path.relative_to(config.site_dir)} loads something from elsewhere: {fetched[0]}")

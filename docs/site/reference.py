@@ -1,4 +1,4 @@
-"""The reference: every public name with its signature and its docstring, as Markdown, from the package itself."""
+"""Generate the API reference: every public name with its signature and its docstring, as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewave.ir.types import DType
 
 @dataclass(frozen=True)
 class Page:
-    """One page of the reference: a module, its title, and the names that it is about."""
+    """One page of the reference: a module, its title, and its public names."""
 
     module: str
     title: str
@@ -34,9 +34,9 @@ class Page:
 MODULES = {
     "tilewave": "Language and compiler",
     "tilewave.mapping": "Mappings",
-    "tilewave.kernels": "Kernels that come along",
+    "tilewave.kernels": "Built-in kernels",
     "tilewave.ops": "Operations",
-    "tilewave.torch": "In torch",
+    "tilewave.torch": "PyTorch",
     "tilewave.sim": "Simulator",
     "tilewave.machine": "Machines",
     "tilewave.emulator": "Emulator",
@@ -44,7 +44,7 @@ MODULES = {
 }
 OPERATIONS = ("attention", "layer_norm", "linear", "matmul", "rms_norm", "softmax")
 METHODS = ("Compiled", "IndexMapping", "Mapping", "Schedule", "WaveKernel")
-"""Classes whose methods are told one by one; of the others the fields say enough."""
+"""Classes whose methods are listed; for other classes, the fields are enough."""
 
 
 def pages() -> list[Page]:
@@ -54,7 +54,7 @@ def pages() -> list[Page]:
 
 
 def public_names(module: str) -> list[str]:
-    """`__all__`, or what the module's own text imports as public: that of torch is read without importing torch."""
+    """Return `__all__`, or the public names that the source of the module imports; torch is not imported for it."""
     if module == "tilewave":
         return [name for name in (*tilewave.__all__, *tilewave.PYTHONS_OWN) if name not in ("__version__", "mapping")]
     if module == "tilewave.ops":
@@ -72,9 +72,9 @@ def source_of(module: str) -> str:
 
 
 def index() -> str:
-    """The first page: every module, and every name in it."""
-    about = "Every public name, as its docstring has it. How they go together, the other pages tell."
-    lines = ["# Reference", "", about, ""]
+    """Return the first page: every module with its names."""
+    about = "Every public name with its signature and docstring, generated from the package. The guide explains them."
+    lines = ["# API reference", "", about, ""]
     for page in pages():
         links = ", ".join(f"[`{name}`]({page.module}.md#{name})" for name in page.names)
         lines += [f"## [{page.title}]({page.module}.md)", "", f"`{page.module}`: {links}", ""]
@@ -82,7 +82,7 @@ def index() -> str:
 
 
 def text_of(page: Page) -> str:
-    """One page: what the module says of itself, then its names."""
+    """Return one page: the docstring of the module, then its names."""
     doc = ast.get_docstring(ast.parse(source_of(page.module))) or ""
     lines = [f"# {page.title}", "", f"`import {page.module}`", "", doc.partition("\n\n")[0], ""]
     for name in page.names:
@@ -91,7 +91,7 @@ def text_of(page: Page) -> str:
 
 
 def entry(module: str, name: str) -> Iterator[str]:
-    """What is said of one name: its signature, its docstring, its fields or values, its methods."""
+    """Yield the lines of one name: its signature, its docstring, its fields or values, its methods."""
     found = object_named(module, name)
     if found is None:
         yield from from_source(module, name)
@@ -103,7 +103,7 @@ def entry(module: str, name: str) -> Iterator[str]:
 
 
 def object_named(module: str, name: str) -> Any:
-    """The object, or nothing where its module needs what is not installed."""
+    """Return the object, or None where its module needs a package that is not installed."""
     try:
         return getattr(import_module(module), name)
     except ImportError:
@@ -111,7 +111,7 @@ def object_named(module: str, name: str) -> Any:
 
 
 def from_source(module: str, name: str) -> Iterator[str]:
-    """A name of a module that cannot be imported here, read from the text of its home."""
+    """Yield the lines of a name whose module cannot be imported here, from the source of the module."""
     tree = ast.parse(source_of(module))
     home = next(n.module for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names if a.name == name)
     path = Path(tilewave.__file__).parents[1] / (str(home).replace(".", "/") + ".py")
@@ -155,7 +155,7 @@ def of_class(cls: type) -> Iterator[str]:
 
 
 def signature(name: str, found: Any) -> str:
-    """`name(a, b=1)`, without the annotations, which docstrings put into words."""
+    """Return `name(a, b=1)`, without annotations, which docstrings describe."""
     try:
         given = inspect.signature(found)
     except (TypeError, ValueError):

@@ -15,7 +15,7 @@ ARGUMENTS = np.array(
     np.float32,
 )
 ULPS = {"numpy": 0.5, "cpu": 1, "gfx942": 1, "gfx950": 1}
-"""As far off as docs/language.md says of exp2."""
+"""As far off as docs/ref/language.md says of exp2."""
 
 
 @wave([WorkgroupConstraint(M, 64, 0)])

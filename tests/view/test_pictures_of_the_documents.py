@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures are what docs/make_pictures.py makes."""
+"""The pictures in docs/pictures are made by docs/make_pictures.py, and the charts by benchmarks/charts.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 MADE = runpy.run_path(str(DOCS / "make_pictures.py"))
 FIGURES = MADE["_figures"]()
+CHARTS = runpy.run_path(str(DOCS.parent / "benchmarks" / "charts.py"))["CHARTS"]  # tests/test_charts.py draws them
 LARGEST_BYTES = 300_000
 
 
@@ -26,5 +27,5 @@ def test_screenshot_is_there_and_small(screenshot):
 
 
 def test_no_picture_is_left_over():
-    made = {*FIGURES, *(screenshot.name for screenshot in MADE["SCREENSHOTS"])}
+    made = {*FIGURES, *(drawn.name for drawn in (*MADE["SCREENSHOTS"], *CHARTS))}
     assert {path.name for path in (DOCS / "pictures").iterdir()} == made
