@@ -70,8 +70,8 @@ class Proof:
 def is_right_on_every_grid(given: object) -> bool:
     """Whether every tile is computed exactly once on all grids, by any number of workgroups: nothing is left to check.
 
-    True of whatever consists of named mappings alone, for all values of their parameters from 1 on (docs/mapping.md has
-    the arguments). False of an author's own formula, loop or class: what holds on one grid need not on another.
+    True for named mappings alone, with all values of their parameters from 1 on (arguments: docs/guide/proofs.md).
+    False for an author's own formula, loop or class: what holds on one grid need not hold on another.
     """
     if isinstance(given, Coverage) and not isinstance(given, Walk):
         return False
