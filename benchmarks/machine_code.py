@@ -72,7 +72,9 @@ def compare(before: Path, after: Path) -> int:
 
 
 def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    """Return the text without the folder of the sources, which debug information names."""
+    found = path.read_text() if path.exists() else ""
+    return re.sub(r'"/[^"]*"', '"…"', found)
 
 
 if __name__ == "__main__":

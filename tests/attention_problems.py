@@ -178,7 +178,7 @@ class Problem:
         kernel = shipped.attention_rows_kernel(chosen.tile, heads, self.scores, self.queries, f32, *dtypes, f32)
         q, y, added = (self.in_rows(x) for x in (self.q, self.y, self.added))
         lse, added = self.lse.reshape(self.batch, of_k, rows), [] if added is None else [added]
-        execute(way, kernel.compile(target=target, buffers=chosen.steps_ahead), q, self.k, self.v, *added, y, lse)
+        execute(way, kernel.compile(target=target, num_stages=chosen.steps_ahead), q, self.k, self.v, *added, y, lse)
         self.check(self.y, self.lse, -(-self.keys // chosen.tile.keys))
 
 

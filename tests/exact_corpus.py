@@ -105,7 +105,7 @@ PREFETCHED = {
         lambda seed=seed: seed.kernel,
         seed.subs(130, 136, 200, block_m=64, block_n=64, block_k=32),
         targets=GPUS[:2],
-        options={"schedule": SchedulingType.PREFETCH, "buffers": 2},
+        options={"schedule": SchedulingType.PREFETCH, "num_stages": 2},
     )
     for seed in SEEDS[:1]
 }

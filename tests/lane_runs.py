@@ -21,9 +21,9 @@ FOUR, EIGHT = (2, 2), (4, 2)
 
 
 @cache
-def compiled_seed(seed, chip, tile, waves, schedule, shape, buffers=1):
+def compiled_seed(seed, chip, tile, waves, schedule, shape, num_stages=1):
     subs = seed.subs(*shape, block_m=tile[0], block_n=tile[1], block_k=tile[2])
-    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, buffers=buffers)
+    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, num_stages=num_stages)
     return wave_compile(options, with_waves(seed.kernel, waves))
 
 

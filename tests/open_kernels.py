@@ -27,13 +27,13 @@ NOTHING = ((0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0))
 
 
 @cache
-def opened(seed, chip, schedule, tile=(64, 64, 32), waves=(2, 2), buffers=None):
+def opened(seed, chip, schedule, tile=(64, 64, 32), waves=(2, 2), num_stages=None):
     """A kernel of the documents for any sizes."""
     known = seed.subs(1, 1, 1, block_m=tile[0], block_n=tile[1], block_k=tile[2])
     told = [s for s in known if str(s) in COUNTS]
     subs = {s: n for s, n in known.items() if s not in SIZES and s not in told}
     subs |= {s: n for s, n in WORKGROUPS.items() if s in subs}
-    options = {"target": chip, "schedule": schedule, "dynamic_symbols": told, "buffers": buffers}
+    options = {"target": chip, "schedule": schedule, "dynamic_symbols": told, "num_stages": num_stages}
     return wave_compile(WaveCompileOptions(subs=subs, **options), with_waves(seed.kernel, waves))
 
 

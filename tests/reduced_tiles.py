@@ -112,7 +112,7 @@ def constraints(case: Case) -> list[Any]:
 def compiled_for(case: Case, target: str) -> Any:
     subs = {dim: n for i, (dim, n) in enumerate(zip(DIMS, case.shape, strict=False)) if i not in case.open}
     longest = {DIMS[axis]: 64 for axis in case.open if not case.tiles[axis]}
-    options = WaveCompileOptions(subs={**subs, sym.O: 1}, target=target, longest=longest)
+    options = WaveCompileOptions(subs={**subs, sym.O: 1}, target=target, max_sizes=longest)
     return wave_compile(options, kernel_of(case))
 
 

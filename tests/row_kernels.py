@@ -320,7 +320,7 @@ def check_compiled(problem, way, rows=None):
     rows = rows or choose(problem, target)
     kernel, n = problem.kernel(rows), problem.given["x"].shape[1]
     longest = {} if rows.step else {N: room_for(n)}
-    compiled = wave_compile(WaveCompileOptions(target=target, longest=longest), kernel)
+    compiled = wave_compile(WaveCompileOptions(target=target, max_sizes=longest), kernel)
     arguments = [problem.arguments[name] for name, _ in parameters_of(kernel)]
     if way.startswith("lanes of"):
         compiled.interpret(*arguments, level="lane", order="random", seed=3)

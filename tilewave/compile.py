@@ -46,6 +46,7 @@ from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
+from tilewave.renamed import OPTIONS, PASSES, current_name
 from tilewave.runtime.array_layouts import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.call_class import CallLook, SeenCall
@@ -131,14 +132,13 @@ class WaveCompileOptions:
         """Refuse unknown options with the nearest known one, before the fields are set."""
         known = [f.name for f in fields(cls) if f.repr]
         for name in named:
-            if name not in cls.__dataclass_fields__ and name not in HINTS:
+            if name not in cls.__dataclass_fields__ and name not in HINTS and name not in OPTIONS:
                 raise _no_option(name, known)
         return super().__new__(cls)
 
 
 OPTIONS_OF_OTHERS = {
     "num_warps": "the waves follow from constraints: WaveConstraint(M, BLOCK_M / 2), WaveConstraint(N, BLOCK_N / 4)",
-    "num_stages": "write buffers=3, with schedule=SchedulingType.PREFETCH on AMD chips",
     "num_ctas": "write GridConstraint(n) among the constraints for a persistent kernel of n workgroups",
     **dict.fromkeys(("arch", "device", "backend"), f"write target=…, one of {', '.join(TARGETS)}"),
 }
@@ -553,6 +553,7 @@ class Compiled:
             if pass_name:
                 self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
             return self.build.lanes or self.kernel
+        pass_name = current_name(f"{self.name}.ir", pass_name, PASSES)
         made = {"trace": self.traced}
         for step in self.steps:
             made[step.name] = made[""] = step.after
@@ -803,7 +804,7 @@ def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptio
     _check_schedule(options.schedule)
     num_stages: object = options.num_stages
     if num_stages is not None and (isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1):
-        raise TilewaveError(f"buffers is {num_stages!r}", loc=here(), remedy="a loop needs one buffer at least")
+        raise TilewaveError(f"num_stages is {num_stages!r}", loc=here(), remedy="a loop needs one stage at least")
     prefetched = (options.num_stages or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
     wanted = BuildOptions(prefetched, options.num_stages, options.instruction_set, options.in_place)
     target.check(wanted)

@@ -36,7 +36,7 @@ class Over:
 
 
 def undecided():
-    return TunableKernel.of(gemm(), {M: 512, N: 512, K: 512}, (), {}, "sm_90a", Tune(buffers=3, BLOCK_N=(64, 128)))
+    return TunableKernel.of(gemm(), {M: 512, N: 512, K: 512}, (), {}, "sm_90a", Tune(num_stages=3, BLOCK_N=(64, 128)))
 
 
 def local_ray():

@@ -55,7 +55,7 @@ def test_of_rows_and_columns_of_any_length(target, dims, length):
     rows = small((3, length))
     x, want = (v if dims == (M, N) else v.T.copy() for v in (rows, np.cumsum(rows, 1)))
     room = 1 << (length - 1).bit_length()
-    for options in ({"subs": {M: 3, N: length}}, {"longest": {N: room}}):
+    for options in ({"subs": {M: 3, N: length}}, {"max_sizes": {N: room}}):
         check(build(target, rows_kernel(dims), **options), [x], want)
 
 

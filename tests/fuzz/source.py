@@ -104,7 +104,7 @@ def options(p: Program) -> dict[str, str]:
     if p.prefetch:
         found["schedule"] = "SchedulingType.PREFETCH"
     if p.buffers is not None:
-        found["buffers"] = str(p.buffers)
+        found["num_stages"] = str(p.buffers)
     dynamic = [name for name, _ in p.opens] + [*p.left_open] * p.declared_open
     if dynamic:
         found["dynamic_symbols"] = f"[{', '.join(dynamic)}]"

@@ -182,7 +182,7 @@ def test_bias_and_gelu(torch, way):
     assert arena.relative_error(c) <= error_bound(k, f16, f16, arena.epilogue.steepest)
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_as_many_stages_as_are_asked_for(torch, num_stages):
     subs = kernels.sizes(300, 264, 1000, **LARGE)
     compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", num_stages=num_stages), narrow_gemm())

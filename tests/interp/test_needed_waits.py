@@ -67,7 +67,7 @@ def is_missed(kernel, gone, arrays):
 def test_every_wait_of_a_ring_is_needed_or_known_to_be_redundant(shape, stages, more, redundant):
     m, n, k = shape
     sizes = {M: m, N: n, K: k, BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
-    options = WaveCompileOptions(subs=sizes, target="sm_90a", schedule=SchedulingType.PREFETCH, buffers=stages)
+    options = WaveCompileOptions(subs=sizes, target="sm_90a", schedule=SchedulingType.PREFETCH, num_stages=stages)
     kernel = wave_compile(options, product(f16, *more)).ir()
     random = np.random.default_rng(3)
     a, b = (random.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k)))

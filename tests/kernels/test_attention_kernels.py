@@ -250,7 +250,7 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     heads = shipped.Heads(size, size, 4)
     way = DecodeWay.of("sm_90a", heads, f16, 4)
     kernel = shipped.attention_splits_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
-    made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
+    made = kernel.compile(target="sm_90a", num_stages=way.steps_ahead)
     code = made.build.program.code_for(Variant())
     fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
     assert fit == (made.build.lanes.resident == 2) == (way.at_once == 264) == (size < 256)
@@ -265,7 +265,7 @@ def test_queries_that_a_workgroup_brings_once_have_one_slot():
     for kernel, steps, slots in ((once, 2, 1), (again, 4, 2), (again, 6, 1)):
         memories = [
             op.result
-            for op in walk(kernel.compile("sm_90a", buffers=steps).build.lanes.body)
+            for op in walk(kernel.compile("sm_90a", num_stages=steps).build.lanes.body)
             if isinstance(op, Allocate)
         ]
         rings = [v.type.shape[0] for v in memories if v.type.shape[1:] == (1, 1, 64, 128)]

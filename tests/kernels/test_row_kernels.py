@@ -280,7 +280,7 @@ def test_rows_are_held_as_long_as_a_workgroup_s_registers_have_room_for_them():
 @pytest.mark.share(3)
 def test_the_longest_rows_that_are_held_compile_without_spills(name, target):
     kernel = PROBLEMS[name](1, 1, f16).kernel(shipped.rows_for(target, 65536, f16))
-    for length in ({"longest": {kernels.N: 65536}}, {"subs": {kernels.N: 65536}}):
+    for length in ({"max_sizes": {kernels.N: 65536}}, {"subs": {kernels.N: 65536}}):
         assert wave_compile(WaveCompileOptions(target=target, **length), kernel).resources.spills == 0
 
 

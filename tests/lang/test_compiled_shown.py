@@ -21,7 +21,7 @@ def test_rich_shows_what_it_is_and_what_it_takes():
 
 
 def test_sizes_that_stay_open_are_named():
-    rows = softmax_kernel(Rows(2), f16, f16).compile(target="numpy", longest={sym.N: 64})
+    rows = softmax_kernel(Rows(2), f16, f16).compile(target="numpy", max_sizes={sym.N: 64})
     assert "sizes={'M': 'any', 'N': 'up to 64'}" in pretty_repr(rows)
     assert "<tr><th>sizes</th><td>M: any, N: up to 64</td></tr>" in rows._repr_html_()
 

@@ -51,11 +51,11 @@ CASES = {
     "buffers that nothing fills": (
         TilewaveError,
         COMPILE,
-        "target='gfx942', buffers=2",
+        "target='gfx942', num_stages=2",
         """
         buffers is 2, but without PREFETCH a loop on gfx942 fills one and waits for it
           gemm.py:19
-              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', buffers=2), gemm)
+              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', num_stages=2), gemm)
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           write schedule=SchedulingType.PREFETCH, or leave buffers out
         """,
@@ -63,11 +63,11 @@ CASES = {
     "no buffers, whatever the target": (
         TilewaveError,
         COMPILE,
-        "target='numpy', buffers=0",
+        "target='numpy', num_stages=0",
         """
         buffers is 0
           gemm.py:19
-              wave_compile(WaveCompileOptions(subs=sizes, target='numpy', buffers=0), gemm)
+              wave_compile(WaveCompileOptions(subs=sizes, target='numpy', num_stages=0), gemm)
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           a loop needs one buffer at least
         """,

@@ -126,7 +126,7 @@ def fits(how, dtype):
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_whole_dim_is_reduced_whether_its_length_is_fixed_or_open(how, dtype, dims):
     kernel, made = whole(how, dtype, dims), made_in(how, dtype)
-    left_open = build(kernel, longest={N: 64})
+    left_open = build(kernel, max_sizes={N: 64})
     for length in LENGTHS:
         rows = numbers(dtype, (ROWS, length), length)
         x = rows if dims == (M, N) else rows.T.copy()
@@ -187,7 +187,7 @@ def test_odd_numbers_are_reduced_as_numpy_reduces_them(odd, dtype):
         y = poisoned(1, made_in(how, dtype))
         build(whole(how, dtype, (M, N)), subs={M: 1, N: 3})(row[None], y)
         np.testing.assert_array_equal(y[0].astype(np.float64), np.float64(want))
-        build(whole(how, dtype, (M, N)), longest={N: 16})(row[None], y)
+        build(whole(how, dtype, (M, N)), max_sizes={N: 16})(row[None], y)
         np.testing.assert_array_equal(y[0].astype(np.float64), np.float64(want))
 
 
@@ -214,7 +214,7 @@ def test_what_was_computed_past_the_end_never_counts(how, dtype):
         rows = np.ones((3, 5)).astype(dtype.numpy)
         shown = np.full((3, 5), not other) if dtype == tw.bool else rows
         want = np.array([wanted(how, row, dtype) for row in shown])
-        for options in ({"subs": {M: 3, N: 5}}, {"longest": {N: 16}}):
+        for options in ({"subs": {M: 3, N: 5}}, {"max_sizes": {N: 16}}):
             kernel = whole(how, dtype, (M, N), computed)
             y = poisoned(3, made_in(how, dtype))
             build(kernel, **options)(rows, y)
@@ -240,7 +240,7 @@ def test_positions_are_those_of_the_first(how, dtype):
     if dtype.is_float:
         rows[1, 20], rows[2, 3:9] = np.nan, np.nan
         rows[3], rows[4] = -5, 5  # one number all along
-    for options in ({"subs": {M: 9, N: 37}}, {"longest": {N: 64}}):
+    for options in ({"subs": {M: 9, N: 37}}, {"max_sizes": {N: 64}}):
         y = np.full(9, -7, np.int32)
         build(positions(how, dtype), **options)(rows, y)
         in_dtype = rows.astype(np.float64) if dtype.is_float else rows
@@ -275,7 +275,7 @@ def test_running_sums(dtype, dims):
         rows = rng.integers(0 if dtype == tw.bool else -2, 2, (3, length)).astype(dtype.numpy)  # their sums are exact
         x = rows if dims == (M, N) else rows.T.copy()
         want = np.cumsum(rows.astype(np.float64), axis=1)
-        for options in ({"subs": {M: 3, N: length}}, {"longest": {N: 64}}):
+        for options in ({"subs": {M: 3, N: length}}, {"max_sizes": {N: 64}}):
             y = poisoned(x.shape, made)
             build(kernel, **options)(x, y)
             np.testing.assert_array_equal(y if dims == (M, N) else y.T, want)
@@ -294,7 +294,7 @@ def test_several_dims_at_once_the_last_of_the_tile_first():
 
     x = np.random.default_rng(0).standard_normal((3, 7, 5)).astype(np.float32)
     y, z, top = (np.full(3, np.nan, np.float32) for _ in range(3))
-    for options in ({"subs": {M: 3, N: 7, K: 5}}, {"longest": {N: 16, K: 32}}):
+    for options in ({"subs": {M: 3, N: 7, K: 5}}, {"max_sizes": {N: 16, K: 32}}):
         build(kernel, **options)(x, y, z, top)
         want = [tree("sum", [tree("sum", list(row)) for row in plane]) for plane in x]
         np.testing.assert_array_equal(y, want)
@@ -327,7 +327,7 @@ def test_acc_may_be_a_number():
 
 
 def test_of_nothing_the_sum_is_0_and_the_product_1():
-    for options in ({"subs": {M: 3, N: 0}}, {"longest": {N: 16}}):
+    for options in ({"subs": {M: 3, N: 0}}, {"max_sizes": {N: 16}}):
         for how, want in (("sum", 0), ("prod", 1), ("any", False), ("all", True)):
             y = poisoned(3, made_in(how, f32))
             build(whole(how, f32, (M, N)), **options)(np.empty((3, 0), np.float32), y)
@@ -335,7 +335,7 @@ def test_of_nothing_the_sum_is_0_and_the_product_1():
 
 
 def test_of_nothing_a_call_knows_no_largest_element():
-    compiled = build(whole("max", f32, (M, N)), longest={N: 16})
+    compiled = build(whole("max", f32, (M, N)), max_sizes={N: 16})
     with pytest.raises(CallError, match="N is 0, and of no elements there is no largest or smallest one"):
         compiled(np.empty((3, 0), np.float32), np.empty(3, np.float32))
 
@@ -367,7 +367,7 @@ def test_softmax_and_a_norm_in_a_persistent_kernel():
     x = np.random.default_rng(0).standard_normal((13, 37)).astype(np.float32)
     x[3, :30] = -np.inf
     y = np.full_like(x, np.nan)
-    build(softmax, longest={N: 64})(x, y)
+    build(softmax, max_sizes={N: 64})(x, y)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     assert np.abs(y - e / e.sum(1, keepdims=True)).max() < 2**-22  # e is near to 2⁻²⁴, and so are sum and quotient
     np.testing.assert_array_equal(y[3, :30], 0)
@@ -376,7 +376,7 @@ def test_softmax_and_a_norm_in_a_persistent_kernel():
 def test_the_same_sum_has_the_same_bits_however_long_a_row_may_be():
     x = np.random.default_rng(0).standard_normal((4, 37)).astype(np.float32)
     found = []
-    for options in ({"subs": {M: 4, N: 37}}, *({"longest": {N: most}} for most in (37, 64, 1000))):
+    for options in ({"subs": {M: 4, N: 37}}, *({"max_sizes": {N: most}} for most in (37, 64, 1000))):
         y = np.full(4, np.nan, np.float32)
         build(whole("sum", f32, (M, N)), **options)(x, y)
         found.append(y.tobytes())
@@ -400,7 +400,7 @@ def test_a_kernel_that_places_its_own_tiles_reduces_whole_and_walked_dims():
             set_symbol(T, self_index(T) + 2)
 
     x = -np.ones((11, 5), np.float32)
-    for options in ({"subs": {M: 11, N: 5}}, {"longest": {N: 8}}):
+    for options in ({"subs": {M: 11, N: 5}}, {"max_sizes": {N: 8}}):
         y, z = np.full(11, np.nan, np.float32), np.full(11, np.nan, np.float32)
         build(kernel, **options)(x, y, z)
         e = np.exp(np.float64(-1)).astype(np.float32)

@@ -135,7 +135,7 @@ def test_several_whole_dims_have_room_each(rooms):
 
 @pytest.mark.parametrize("target", ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"])
 def test_longest_on_every_target(target):
-    compiled = wave_compile(WaveCompileOptions(target=target, longest={N: 48}), rows_kernel())
+    compiled = wave_compile(WaveCompileOptions(target=target, max_sizes={N: 48}), rows_kernel())
     assert repr(compiled) == f"<compiled rows for {target}: any M, N up to 48, right for every size>"
     for length in (1, 37, 48):
         x, y = arrays(5, length)
@@ -154,7 +154,7 @@ def test_longest_on_every_target(target):
 
 @pytest.mark.parametrize("target", ["cpu", "numpy", "gfx942", "sm_90a"])
 def test_a_file_keeps_it(target, tmp_path):
-    wave_compile(WaveCompileOptions(target=target, longest={N: 48}), rows_kernel()).save(tmp_path / "rows.tilewave")
+    wave_compile(WaveCompileOptions(target=target, max_sizes={N: 48}), rows_kernel()).save(tmp_path / "rows.tilewave")
     again = load(tmp_path / "rows.tilewave")
     assert repr(again) == f"<compiled rows for {target}: any M, N up to 48, right for every size>"
     assert again.kernel.limits == (("N", 1, 48),)
@@ -168,13 +168,13 @@ def test_a_file_keeps_it(target, tmp_path):
 
 def test_other_room_is_other_code():
     texts = {
-        str(wave_compile(WaveCompileOptions(target="numpy", longest={N: n}), rows_kernel()).kernel) for n in (32, 64)
+        str(wave_compile(WaveCompileOptions(target="numpy", max_sizes={N: n}), rows_kernel()).kernel) for n in (32, 64)
     }
     assert len(texts) == 2
 
 
 def test_a_bound_kernel_has_no_limits():
-    compiled = wave_compile(WaveCompileOptions(target="numpy", longest={N: 32}), rows_kernel())
+    compiled = wave_compile(WaveCompileOptions(target="numpy", max_sizes={N: 32}), rows_kernel())
     assert bind(compiled.kernel, {"M": 3, "N": 20}).limits == ()
     assert parse(str(compiled.kernel)) == compiled.kernel
 
@@ -201,30 +201,30 @@ def test_a_text_whose_limits_say_nothing_is_refused(limits, why):
 
 
 OPTIONS = {
-    "no mapping": (SymbolError, "longest=[N]", "longest is [N]", "write longest={N: 4096, …}"),
+    "no mapping": (SymbolError, "max_sizes=[N]", "max_sizes is [N]", "write max_sizes={N: 4096, …}"),
     "a size of no array": (
         SymbolError,
-        "longest={K: 64, N: 64}",
-        "longest: K is no size of rows that stays open",
+        "max_sizes={K: 64, N: 64}",
+        "max_sizes: K is no size of rows that stays open",
         "leave it out; the sizes that stay open are M, N",
     ),
     "a size that subs fixes": (
         SymbolError,
-        "subs={N: 5}, longest={N: 64}",
-        "longest: N is no size of rows that stays open",
+        "subs={N: 5}, max_sizes={N: 64}",
+        "max_sizes: N is no size of rows that stays open",
         "leave it out; the sizes that stay open are M",
     ),
     "no number": (
         SymbolError,
-        "longest={N: 2.5}",
-        "longest: N is 2.5, no number from 1 to 1,073,741,824",
-        "write longest={N: 4096}",
+        "max_sizes={N: 2.5}",
+        "max_sizes: N is 2.5, no number from 1 to 1,073,741,824",
+        "write max_sizes={N: 4096}",
     ),
     "nothing": (
         SymbolError,
-        "longest={N: 0}",
-        "longest: N is 0, no number from 1 to 1,073,741,824",
-        "write longest={N: 4096}",
+        "max_sizes={N: 0}",
+        "max_sizes: N is 0, no number from 1 to 1,073,741,824",
+        "write max_sizes={N: 4096}",
     ),
 }
 ROWS = """
@@ -264,4 +264,4 @@ def test_a_register_tile_needs_room_too():
         write(Register[M, N, f32](0.0), y)
 
     with pytest.raises(DimensionError, match="a register tile takes N whole"):
-        wave_compile(WaveCompileOptions(target="gfx942", longest={N: 1 << 20}), zeros)
+        wave_compile(WaveCompileOptions(target="gfx942", max_sizes={N: 1 << 20}), zeros)

@@ -45,7 +45,7 @@ EIGHT_BITS = [(a, b) for a in (f8e4m3fn, f8e5m2) for b in (f8e4m3fn, f8e5m2)]
 def compiled(kernel, subs, **options):
     """A kernel whose lanes load its tiles."""
     made = wave_compile(WaveCompileOptions(subs=subs, target=TARGET, **options), kernel)
-    pipelining = prefetch(options["buffers"]) if options.get("schedule") is SchedulingType.PREFETCH else ()
+    pipelining = prefetch(options["num_stages"]) if options.get("schedule") is SchedulingType.PREFETCH else ()
     return replace(made, build=build_plain(made.kernel, SM_90A, Places(), pipelining))
 
 
@@ -180,7 +180,7 @@ def test_operands_that_are_computed_are_staged():
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
-@pytest.mark.parametrize(("schedule", "buffers"), [(SCHEDULES[0], 1), (SCHEDULES[1], 1), (SCHEDULES[1], 2)], ids=str)
+@pytest.mark.parametrize(("schedule", "num_stages"), [(SCHEDULES[0], 1), (SCHEDULES[1], 1), (SCHEDULES[1], 2)], ids=str)
 def test_every_barrier_is_needed(seed, schedule, num_stages):
     shape = (128, 128, 160)
     more = {"num_ctas": 2} if "persistent" in repr(seed) else {}
@@ -265,7 +265,7 @@ def test_batches_that_do_not_lie_in_front_are_staged_two_steps_deep(at_once):
     rng = np.random.default_rng(5)
     a, b = rng.integers(-3, 4, (96, 64, 3)).astype(np.float16), rng.integers(-3, 4, (64, 3, 96)).astype(np.float16)
     c = np.full((3, 64, 64), np.nan, np.float32)
-    options = {"schedule": SchedulingType.PREFETCH, "buffers": 2, "target": "sm_90a"}
+    options = {"schedule": SchedulingType.PREFETCH, "num_stages": 2, "target": "sm_90a"}
     made = wave_compile(WaveCompileOptions(subs={B: 3, M: 64, N: 64, K: 96}, **options), batched)
     made.interpret(a, b, c, level="lane", order="random", seed=1)
     assert made.asm

@@ -1,4 +1,4 @@
-"""WaveCompileOptions(buffers=n) on Hopper: how far the copy engine is ahead, and what is said if that does not fit."""
+"""WaveCompileOptions(num_stages=n) on Hopper: how far the copy engine is ahead, and what is said if that does not fit."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_unsaid_there_are_four_or_as_many_as_fit():
     assert stages(compiled((256, 512, 256), (128, 256, 128), f16)) == 2
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3, 6])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 6])
 def test_as_many_as_are_asked_for(num_stages):
     kernel = compiled((64, 128, 160), (64, 64, 32), num_stages=num_stages)
     assert stages(kernel) == num_stages
@@ -46,7 +46,7 @@ def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
     assert caught.value.loc.file == __file__
 
 
-@pytest.mark.parametrize("buffers", [0, -1, True, 2.0, "2"])
+@pytest.mark.parametrize("num_stages", [0, -1, True, 2.0, "2"])
 def test_a_number_of_buffers_is_a_whole_one(num_stages):
     with pytest.raises(TilewaveError, match="buffers is"):
         compiled((256, 512, 256), (128, 256, 64), num_stages=num_stages)

@@ -22,7 +22,7 @@ from tilewave.machine.chips import SM_90A
 
 WISH = MMAType.F32_64xNx8_TF32
 WAYS = ("copies", "loads")
-PREFETCH = {"schedule": SchedulingType.PREFETCH, "buffers": 2}
+PREFETCH = {"schedule": SchedulingType.PREFETCH, "num_stages": 2}
 
 
 def asking(dtype=f32, wish=TF32, **more):

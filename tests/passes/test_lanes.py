@@ -106,7 +106,7 @@ def test_every_matrix_instruction(kind, chip):
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(
-    ("schedule", "buffers"), [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, b) for b in (1, 2, 3))], ids=str
+    ("schedule", "num_stages"), [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, b) for b in (1, 2, 3))], ids=str
 )
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])  # one loads through registers, the other past them
 def test_every_barrier_is_needed(chip, seed, schedule, num_stages):
@@ -137,7 +137,7 @@ def test_every_barrier_is_needed_in_every_configuration(seed, configuration):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
-@pytest.mark.parametrize("buffers", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
 def test_any_number_of_steps_is_pipelined(steps, num_stages):
     shape = (64, 64, 32 * steps)
     options = WaveCompileOptions(

@@ -136,7 +136,7 @@ def test_what_needs_more_of_the_first_meeting_waits_for_it():
 
 @pytest.mark.parametrize("columns", [4096, 4095, 1000, 512, 1])
 def test_rows_that_end_before_some_waves_begin(columns):
-    kernel = lanes_of("sm_90a", _whole(), longest={N: COLUMNS})
+    kernel = lanes_of("sm_90a", _whole(), max_sizes={N: COLUMNS})
     assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 2  # for rows that are as long, and for others
     check(kernel, rows(columns) if columns > 8 else rows()[:, :columns], {"M": ROWS, "N": columns}, "random")
 

@@ -34,7 +34,7 @@ def test_groups_of_waves_multiply_for_every_size(ahead):
 def test_rows_as_long_as_they_may_be_are_not_masked():
     """What waits for the launch to tell is only whether a row, or a step of one, lies inside."""
     for constraints, length in (([], {sym.N: 512}), ([TilingConstraint(sym.N, 512)], {})):
-        kernel = wave_compile(WaveCompileOptions(target="sm_90a", longest=length), _softmax(constraints)).ir()
+        kernel = wave_compile(WaveCompileOptions(target="sm_90a", max_sizes=length), _softmax(constraints)).ir()
         inside, behind = (op for op in walk(kernel.body) if isinstance(op, Loop) and _masks(op) is not None)
         assert (_masks(inside), _masks(behind)) == (0, 2)  # one for the largest, one for the sum
 

@@ -130,7 +130,7 @@ def expected_sums(arrays, depth, trips):
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("buffers", NUM_STAGES)
+@pytest.mark.parametrize("num_stages", NUM_STAGES)
 @pytest.mark.parametrize("trips", TRIPS)
 def test_a_pipelined_loop_computes_the_same(trips, num_stages, around):
     depth = shape_of(trips)
@@ -188,7 +188,7 @@ def test_what_was_copied_keeps_its_line():
         assert op.loc.line == lines[original]
 
 
-@pytest.mark.parametrize("buffers", (0, 1, 2, 3))
+@pytest.mark.parametrize("num_stages", (0, 1, 2, 3))
 @pytest.mark.parametrize("shape", [(129, 257, 65), (64, 64, 32), (70, 300, 200)], ids=str)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_the_kernels_of_the_documents(seed, shape, num_stages):
@@ -228,7 +228,7 @@ def test_barriers_are_enough_and_none_is_needless(num_stages, around, operands, 
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("buffers", (0, *NUM_STAGES))
+@pytest.mark.parametrize("num_stages", (0, *NUM_STAGES))
 @pytest.mark.parametrize("trips", (*range(7), 11, 12, 13))
 def test_barriers_where_the_number_of_steps_is_written(trips, num_stages, around):
     kernel = SoftwarePipeline(num_stages)(staged(trips, 2, around)) if num_stages else staged(trips, 2, around)
@@ -237,7 +237,7 @@ def test_barriers_where_the_number_of_steps_is_written(trips, num_stages, around
 
 
 @pytest.mark.parametrize("around", ("while", "loop"))
-@pytest.mark.parametrize("buffers", (0, *NUM_STAGES))
+@pytest.mark.parametrize("num_stages", (0, *NUM_STAGES))
 @pytest.mark.parametrize("tiles", (1, 2, 9))
 def test_barriers_where_the_number_of_tiles_is_written(tiles, num_stages, around):
     """One tile has none before it to wait for."""

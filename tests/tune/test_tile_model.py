@@ -341,7 +341,7 @@ def test_the_compiler_takes_stages_and_parts_as_chosen():
     kernel = gemm(out=f16, epilogue=lambda x: cast(x, f16), constraints=[SplitConstraint(K, 4)])
     subs = sized((16, 512, 4096)) | {BLOCK_M: 16, BLOCK_N: 64, BLOCK_K: 64}
     assert one.asm == wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", num_stages=3), kernel).asm
-    assert "buffers=3, split=4 to keep it" in str(one.why())
+    assert "num_stages=3, split=4 to keep it" in str(one.why())
 
 
 def test_stages_that_the_options_say_are_kept():

@@ -45,6 +45,7 @@ def diff_command(
     context: int,
     as_json: bool,
 ) -> None:
+    only = PASSES.get(only, only)
     asked = [option for option, is_said in (("--target", target is not None), ("--open", left_open)) if is_said]
     names, wanted = parse_names(left_open), _target_with(only) if target is None else target
     compiled = compiled_in(file, parse_sizes(set_), wanted, asked=asked, left_open=names)

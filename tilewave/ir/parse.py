@@ -30,6 +30,7 @@ from tilewave.ir.types import (
     Type,
     Vector,
 )
+from tilewave.renamed import IR
 
 __all__ = ["ParseError", "parse"]
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class _Parser:
         loc = self.tokens.loc(at)
         names = self.result_names()
         word = self.tokens.take()
-        cls = VOCABULARY.get(word.text) if word.kind == "word" else None
+        cls = VOCABULARY.get(IR.get(word.text, word.text)) if word.kind == "word" else None
         if cls is None:
             if word.kind == "end":
                 self.fail("expected an op or '}', found the end", word.at)
@@ -188,6 +189,7 @@ class _Parser:
 
     def new_type(self, token: Token) -> Type:
         kind, _, rest = token.text.partition("<")
+        kind = IR.get(kind, kind)
         if not rest:
             return Scalar(self.dtype(token.text, token.at))
         if kind not in HELD and kind != "memory":
@@ -197,7 +199,7 @@ class _Parser:
         if not found:
             self.fail(f"{token.text} has no shape", token.at)
         if kind == "mbarriers" and found[3]:
-            self.fail(f"signals count arrivals and bytes, and hold no {found[3]}", token.at)
+            self.fail(f"mbarriers count arrivals and bytes, and hold no {found[3]}", token.at)
         extents = tuple(one[1] or int(one[0]) for one in EXTENT.finditer(found[1] + found[2]))
         dtype = self.dtype(found[3] or ("i64" if kind == "mbarriers" else ""), token.at)
         if kind in HELD:

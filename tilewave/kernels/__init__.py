@@ -4,6 +4,8 @@ They are called like functions and write their last arrays: `softmax(x, y)`. For
 length of a call, a function such as `softmax_kernel` makes the kernel.
 """
 
+from typing import Any
+
 from tilewave.kernels.activations import ACTIVATIONS as ACTIVATIONS
 from tilewave.kernels.activations import Activation as Activation
 from tilewave.kernels.activations import gelu as gelu
@@ -43,5 +45,13 @@ from tilewave.kernels.sums import cumsum_kernel as cumsum_kernel
 from tilewave.kernels.sums import running_rows as running_rows
 from tilewave.kernels.sums import sum_
 from tilewave.kernels.sums import sum_kernel as sum_kernel
+from tilewave.renamed import KERNELS, current_name
 
 sum = sum_
+
+
+def __getattr__(name: str) -> Any:
+    """Return a kernel under the name that it had before."""
+    if name not in KERNELS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[current_name(__name__, name, KERNELS)]

@@ -37,6 +37,7 @@ from tilewave.lang.symbols import (
     want_no_hardware,
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
+from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
@@ -85,7 +86,7 @@ class WaveKernel:
 
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
-        return _calling().compile_kernel(self, target, subs or {}, options)
+        return _calling().compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
@@ -95,7 +96,8 @@ class WaveKernel:
 
     def with_options(self, **options: Any) -> WaveKernel:
         """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
-        return replace(self, options={**self.options, **options}, kept={})
+        named = current_options(f"{self.name}.with_options", options)
+        return replace(self, options={**self.options, **named}, kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
         """Return the symbols of the constraints and annotations, in order."""
@@ -226,15 +228,15 @@ def missing_text(names: Sequence[str]) -> str:
 def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
     """Return the largest values of dynamic sizes; an error for anything else in the option."""
     if not isinstance(max_sizes, Mapping):
-        raise SymbolError(f"longest is {max_sizes!r}", loc=here(), remedy="write longest={N: 4096, …}")
+        raise SymbolError(f"max_sizes is {max_sizes!r}", loc=here(), remedy="write max_sizes={N: 4096, …}")
     for dim, most in max_sizes.items():
         if dim not in left_open:
             known = ", ".join(map(str, left_open)) or "none"
-            what = f"longest: {dim} is no size of {kernel.name} that stays open"
+            what = f"max_sizes: {dim} is no size of {kernel.name} that stays open"
             raise SymbolError(what, loc=here(), remedy=f"leave it out; the sizes that stay open are {known}")
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_OPEN:
-            what = f"longest: {dim} is {most!r}, no number from 1 to {MOST_OPEN:,}"
-            raise SymbolError(what, loc=here(), remedy=f"write longest={{{dim}: 4096}}")
+            what = f"max_sizes: {dim} is {most!r}, no number from 1 to {MOST_OPEN:,}"
+            raise SymbolError(what, loc=here(), remedy=f"write max_sizes={{{dim}: 4096}}")
     return max_sizes
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tilewave.errors import NOWHERE, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.symbols import Symbol, sym
+from tilewave.renamed import current_options
 
 T = TypeVar("T")
 
@@ -116,6 +117,7 @@ def accepting_hints(options: type[T]) -> type[T]:
     def init(self: T, *given: Any, **named: Any) -> None:
         hints = tuple(name for name in named if name in HINTS)
         kept = {name: x for name, x in named.items() if name not in HINTS}
+        kept = current_options(options.__name__, kept)
         fill(self, *given, **kept)
         if hints:
             object.__setattr__(self, "without_effect", hints)

@@ -203,7 +203,7 @@ def _cut_or_known(dim: Expression) -> str:
         return f"say how long it is, subs={{{next(dim.symbols())}: …}}; or {_walked(dim)}"
     return (
         f"call the kernel with its arrays, or say how long it is, subs={{{dim}: …}}, or how long at most, "
-        f"longest={{{dim}: 4096}}; or cut it: add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or "
+        f"max_sizes={{{dim}: 4096}}; or cut it: add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or "
         f"TilingConstraint({dim}, BLOCK_{dim}) and do this inside an iterate over {dim}"
     )
 

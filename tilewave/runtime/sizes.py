@@ -248,7 +248,7 @@ class Sizes:
             what = f"{name} is {length:,}, and a size that stays open is at most {MOST_OPEN:,}"
             self._fail(what, f"fix it when the kernel is compiled: subs={{{name}: {length}, …}}")
         what = f"{name} is {length:,}, and it was compiled to take {name} whole up to {most:,}"
-        self._fail(what, f"compile it with longest={{{name}: {length}}}, or call the kernel itself, which does so")
+        self._fail(what, f"compile it with max_sizes={{{name}: {length}}}, or call the kernel itself, which does so")
 
     def _first(self, name: str, arrays: Sequence[Any]) -> _Source:
         """Return the first axis whose length gives the size `name`."""

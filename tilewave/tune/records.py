@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from tilewave._version import __version__
 from tilewave.files import parse_json
+from tilewave.renamed import OPTIONS
 
 FORMAT = 1
 STRENGTHS = ("model", "measured", "exhaustive")
@@ -128,7 +129,7 @@ class TileRecord:
         at = _text(facts, "at")
         return TileRecord(
             expected if expected is not None and at == str(expected) else RecordKey.parse(at),
-            _numbers(facts, "choice"),
+            {OPTIONS.get(name, name): n for name, n in _numbers(facts, "choice").items()},
             _text(facts, "order"),
             facts["how"],
             _count(facts, "considered"),

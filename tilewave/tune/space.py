@@ -18,8 +18,8 @@ ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave
 loop, a wave's part, split-K, the number of stages, or whether operands are read in place."""
 NARROW = 64
 """Rows or columns of a product, up to which deeper steps are tried as well: they have little to multiply."""
-NUM_STAGES, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
-KNOBS = {NUM_STAGES: "buffers", SPLIT: "split", IN_PLACE: "in_place"}
+NUM_STAGES, SPLIT, IN_PLACE = Symbol("num_stages"), Symbol("split"), Symbol("in_place")
+KNOBS = {NUM_STAGES: "num_stages", SPLIT: "split", IN_PLACE: "in_place"}
 """What no constraint of a kernel names, and its role. A point without it leaves it to the compiler."""
 UNSAID = 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilewave.errors import Loc, SymbolError, here
 from tilewave.mapping import as_mapping
+from tilewave.renamed import current_options
 from tilewave.tune.space import KNOBS, Decision, Space
 
 
@@ -24,7 +25,8 @@ class Tune:
 
     def __init__(self, *, mapping: Sequence[object] | None = None, **values: int | Iterable[int]) -> None:
         loc = here()
-        found = tuple((name, _numbers(name, given, loc)) for name, given in values.items())
+        named = current_options("Tune", values)
+        found = tuple((name, _numbers(name, given, loc)) for name, given in named.items())
         if mapping is not None and (isinstance(mapping, str) or not isinstance(mapping, Iterable) or not [*mapping]):
             remedy = 'write mapping=["grouped(8)", "hilbert()"]'
             raise SymbolError(f"Tune: mapping is {mapping!r}, no list of orders", loc=loc, remedy=remedy)

@@ -128,7 +128,7 @@ def test_where_steps_are_not_written_out_lanes_only_add_where_a_slot_begins():
     assert (found.matrix_instructions, found.vector_instructions) == (128, 4)  # for each operand, one for each half
 
 
-@pytest.mark.parametrize("buffers", [2, 3, 4])
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
 def test_more_buffers_leave_later_tiles_on_their_way(num_stages):
     shape = (64, 64, 448)
     found = compiled(shape, (64, 64, 64), (2, 2), num_stages=num_stages)

@@ -53,7 +53,7 @@ def test_operands_of_any_orientation(turned):
     check_gemm(lanes_of(kernel, sizes(70, 90, 50), "gfx942"), (70, 90, 50), "gfx942", turned=turned)
 
 
-@pytest.mark.parametrize("buffers", [2, 3])
+@pytest.mark.parametrize("num_stages", [2, 3])
 def test_several_buffers(num_stages):
     kernel = with_waves(gemm(), (2, 2))
     lanes = lanes_of(kernel, sizes(64, 64, 170), "gfx950", SchedulingType.PREFETCH, num_stages=num_stages)

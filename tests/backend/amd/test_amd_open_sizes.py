@@ -69,7 +69,7 @@ def test_sizes_of_nothing_launch_nothing_or_write_zeros(seed, chip, shape):
     assert (report.workgroups > 0) == (shape[0] * shape[1] > 0)
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("chip", CHIPS)
 def test_few_steps_and_many_buffers(chip, num_stages):
     """None, one, fewer than are loaded ahead, and more, each with a whole last step and without."""

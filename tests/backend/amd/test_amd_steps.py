@@ -57,7 +57,7 @@ def test_two_steps_of_other_dtypes_of_which_one_operand_is_stored_by_lanes(dtype
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("schedule", "buffers"),
+    ("schedule", "num_stages"),
     [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, n) for n in (1, 2, 3))],
     ids=lambda x: getattr(x, "name", str(x)),
 )

@@ -80,7 +80,7 @@ def test_the_code_is_named_by_what_lies_anywhere(attention):
 def test_an_odd_number_of_rows_leaves_wide_loads_to_each_of_them(is_open):
     """Of a number a row lanes store one number; only what they load in chunks has to lie as these want it."""
     kernel = shipped.sum_kernel(Rows(1), f16, f32)
-    made = kernel.compile("sm_90a", **({"longest": {sym.N: 256}} if is_open else {"subs": {sym.M: 7, sym.N: 256}}))
+    made = kernel.compile("sm_90a", **({"max_sizes": {sym.N: 256}} if is_open else {"subs": {sym.M: 7, sym.N: 256}}))
     program, y = made.build.program, lying((7,), f32)
     assert program.plan_for([lying((7, 256), f16), y]).variant == Variant()
     assert "ld.global.nc.v4" in program.code_for(Variant()).ptx

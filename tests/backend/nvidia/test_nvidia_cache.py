@@ -68,9 +68,9 @@ def test_what_the_passes_did_is_told_when_somebody_asks(monkeypatch):
 def test_every_option_has_code_of_its_own(monkeypatch):
     options = [
         {},
-        {"buffers": 2},
+        {"num_stages": 2},
         {"schedule": SchedulingType.PREFETCH},
-        {"schedule": SchedulingType.PREFETCH, "buffers": 2},
+        {"schedule": SchedulingType.PREFETCH, "num_stages": 2},
     ]
     keys = {gemm(**given).build.key for given in options}
     assert len(keys) == len(options)

@@ -45,7 +45,7 @@ KERNELS = {
 def test_a_thousand_lanes_hold_their_rows_without_spills(name, columns):
     """64 registers each, whether the length of rows is known or open."""
     kernel = KERNELS[name](shipped.rows_for("sm_90a", columns, f16))
-    for length in ({"longest": {N: columns}}, {"subs": {N: columns}}):
+    for length in ({"max_sizes": {N: columns}}, {"subs": {N: columns}}):
         asm = wave_compile(WaveCompileOptions(target="sm_90a", **length), kernel).asm
         assert assembled_well(asm) <= 64
 

@@ -88,9 +88,9 @@ def test_blocks_end_at_labels():
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_code_does_not_grow_with_rows_nor_with_their_length(make, instruction_set):
     """Once the mask of an open length, made outside the loop over rows, kept rows of 1024 whole: 13,000 lines."""
-    few = code_lines(make(1), instruction_set, longest={N: 1024})
+    few = code_lines(make(1), instruction_set, max_sizes={N: 1024})
     for rows, length in ((2, 1024), (4, 1024), (8, 2048)):
-        assert code_lines(make(rows), instruction_set, longest={N: length}) <= 1.5 * few + 300
+        assert code_lines(make(rows), instruction_set, max_sizes={N: length}) <= 1.5 * few + 300
         assert code_lines(make(rows), instruction_set, subs={M: 101, N: length}) <= 1.5 * few + 300
 
 
@@ -100,7 +100,7 @@ def test_rows_of_awkward_lengths_have_a_bound(make, dtype):
     """LLVM takes under a second of processor time for each: they took up to 5, unrolled."""
     for instruction_set in ("avx512", "neon"):
         for rows, length in ((4, 500), (3, 77), (7, 333), (4, 1023)):
-            made = lowered(make(rows, dtype), instruction_set, longest={N: length})
+            made = lowered(make(rows, dtype), instruction_set, max_sizes={N: length})
             assert made.code_lines <= LONGEST_LOOPS
             assert made.longest_block <= LONGEST_BLOCK
 

@@ -1,8 +1,8 @@
 """Slice elementwise ops: where only slices of a vector are used, only slices of it are computed.
 
-%y = exp(%x) : vector<1x32x2x2xf32>                      %part = extract_slice(%x) {axis = 1, first = 0} : vector<1x4x2x2xf32>
-%part = extract_slice(%y) {axis = 1, first = 0} : …            →  %y_0 = exp(%part) : vector<1x4x2x2xf32>
-store(%part, …)                                          store(%y_0, …)
+%y = exp(%x) : vector<1x32x2x2xf32>                       %part = extract_slice(%x) {axis = 1, first = 0} : …
+%part = extract_slice(%y) {axis = 1, first = 0} : …   →   %y_0 = exp(%part) : vector<1x4x2x2xf32>
+store(%part, …)                                           store(%y_0, …)
 
 A lane then holds the results of one slice at a time, and not of its whole accumulator.
 """

@@ -129,8 +129,8 @@ read.seen:
 def replay_call() -> str:
     numbers_at = CALL.index("numbers")
     return f"""
-; replay_call(arrays) or replay_call(arrays, numbers), tuples: of arrays that begin where those of a call do which lie as
-; the record says, with its numbers or others: LAUNCHED, UNKNOWN, or what failed.
+; replay_call(arrays) or replay_call(arrays, numbers), tuples: launch arrays of the same layout as the record's, at any
+; address, with its scalar arguments or others: LAUNCHED, UNKNOWN, or what failed.
 define ptr @replay_call(ptr %self, ptr %arguments, i64 %argument_count) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
