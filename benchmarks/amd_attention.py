@@ -1,4 +1,4 @@
-"""What stands in the loop over keys of AMD's machine code for attention: python benchmarks/amd_attention.py."""
+"""Count the instructions in the loop over keys of attention's AMD machine code: python benchmarks/amd_attention.py."""
 
 import sys
 import warnings

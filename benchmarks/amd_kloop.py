@@ -1,4 +1,4 @@
-"""What stands in the K loop of AMD's machine code: with sizes fixed and open, or in all four layouts.
+"""Count the instructions in the K loop of AMD GEMM code: with fixed and dynamic shapes, or in all four layouts.
 
 python benchmarks/amd_kloop.py [--out f16] [--layouts] [--large]
 """
@@ -34,7 +34,7 @@ LARGE = {
 }
 """The instructions of 32x32 sums, which do the work of two of 16x16 in twice the time."""
 LAYOUTS = {"NT": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
-"""As BLAS names them: whether A lies as [M, K] or transposed, and B as [K, N] or transposed."""
+"""Layouts as BLAS names them: whether A is [M, K] or transposed, and B [K, N] or transposed."""
 LAYOUT_ROWS = [
     (chip, tile, waves)
     for chip in ("gfx942", "gfx950")

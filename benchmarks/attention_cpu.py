@@ -1,9 +1,9 @@
-"""Attention on the CPU: queries times keys, softmax step by step, times values, beside torch; interleaved in one run.
+"""Attention on the CPU (online softmax over blocks of keys) compared with torch, interleaved in one run.
 
     python benchmarks/attention_cpu.py --threads 2 [--rounds 15] [--shape 8x1024x64] [--tile 128x64]
 
-Heads x length x size of a head; the tile is queries x keys of a step. Medians, the spread (half the distance between
-the quartiles), processor time over all threads, and how much quicker tilewave was, by the clock and in processor time.
+Heads x length x head size; the tile is queries x keys of a step. Prints medians, the spread (half the distance between
+the quartiles), CPU time over all threads, and tilewave's speedup, by wall-clock time and by CPU time.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Attention forward on an H200: the kernel of examples/attention.py beside torch's cuDNN backend.
+"""Attention forward on an H200: the kernel of examples/attention.py compared with torch's cuDNN backend.
 
     python benchmarks/attention_h200.py [--head 64 128 256] [--seq 1024 4096 16384] [--mode both] [--fixed]
-    python benchmarks/attention_h200.py --ladder --head 128 --seq 4096      # passes left out; flash, Triton beside it
+    python benchmarks/attention_h200.py --ladder --head 128 --seq 4096      # ablation of passes, with flash and Triton
 
-f16, 16k tokens of 2048 elements in all heads together, whole and causal, sizes open unless they are fixed. Every result
-is held against float64 in three heads of a poisoned output, and must be the same bits twice. Bursts of CUDA graphs,
-each contestant between two of cuDNN, short (cool) or sustained (hot); printed are cuDNN's TFLOP/s by the products that
-the mask leaves, the error of both, and the median of the quotients (above 1: faster than cuDNN) with half the distance
-of their quartiles. `benchmarks/attention_kernels_h200.py` measures other dtypes, heads, lengths and masks.
+f16, 16k tokens of 2048 elements in all heads together, full and causal, dynamic shapes unless --fixed. Every result is
+compared with float64 in three heads of a poisoned output, and must be deterministic. Bursts of CUDA graphs, each
+contestant between two of cuDNN, short (cool) or sustained (hot); printed are cuDNN's TFLOP/s by the products that the
+mask leaves, the error of both, and the median of the ratios (above 1: faster than cuDNN) with half the distance of
+their quartiles. `benchmarks/attention_kernels_h200.py` measures other dtypes, heads, lengths and masks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OURS, CUDNN = "tilewave", "cuDNN"
 TILES = {64: (192, 128), 128: (128, 128), 256: (128, 64)}
 """Queries and keys, for heads of so many elements."""
 SHORT_TILE, SHORT_SEQ = (128, 128), 1024
-"""Of heads of 64, which short sequences would leave too few tiles of."""
+"""The tile for heads of 64 and short sequences, where the larger tile would give a small grid."""
 LADDER = (
     "make_persistent",
     "defer_rescaling",
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def heads(self) -> int:
-        """Of all sequences together."""
+        """Return the number of heads of all sequences together."""
         return TOKENS // self.seq * (HIDDEN // self.head)
 
     @property
@@ -135,7 +135,7 @@ class Arrays:
         return (off.norm() / self.want.norm()).item()
 
     def checked(self, launch: Callable[[], Any], out: Any) -> float:
-        """How far a launch is from float64; all of its results are the same bits the second time."""
+        """Return a launch's error against float64; assert that a second launch gives bit-equal results."""
         launch()
         first = out.clone()
         out.fill_(math.nan)

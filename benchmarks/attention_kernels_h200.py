@@ -1,10 +1,10 @@
-"""`tilewave.kernels.attention` on an H200 beside cuDNN: other dtypes, heads, lengths, masks than the first table's.
+"""`tilewave.kernels.attention` on an H200 compared with cuDNN: more dtypes, heads, lengths, masks.
 
     python benchmarks/attention_kernels_h200.py [--rounds 9] [--only 96,gqa] [--tiles]
 
-All sizes are open, and the log-sum-exp is written, but where said. Windows are held against `flex_attention`, which
-torch compiles; cuDNN takes none. Printed are microseconds of theirs, and quotients as in `attention_h200.py`; `--tiles`
-adds other blocks of queries and keys. Results are held against theirs.
+Shapes are dynamic, and the log-sum-exp is written, except where noted. Sliding windows are compared with
+`flex_attention`, which torch compiles, because cuDNN has none. Printed are the reference's microseconds, and ratios as
+in `attention_h200.py`; `--tiles` adds other blocks of queries and keys. Results are compared with the reference's.
 """
 
 from __future__ import annotations

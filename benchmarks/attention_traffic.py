@@ -75,7 +75,7 @@ def even(order, grid, machine, is_causal):
 
 def launch(sizes, orders):
     """Each once, in this order."""
-    import torch  # noqa: PLC0415 - whoever only predicts needs none
+    import torch  # noqa: PLC0415 - predicting does not need torch
 
     (heads, seq, head), options = (sizes[s] for s in (B, M, K1)), {"subs": sizes, "target": "sm_90a"}
     q, k, o = (torch.randn(heads, seq, head, device="cuda").half() for _ in range(3))

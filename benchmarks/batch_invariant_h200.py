@@ -1,11 +1,11 @@
-"""Products of which every row has the same bits in every batch, on an H200: that they have, and what it costs.
+"""Batch-invariant products on an H200: a check that every row is bit-equal in every batch, and what it costs.
 
     python benchmarks/batch_invariant_h200.py [--weights 8192x8192 4096x4096 4096x14336] [--rounds 5] [--steps 40]
 
-`batch_invariant=True` with open sizes and tiles that nobody gave, B as [N, K], f16. For each of the weights N x K the
+`batch_invariant=True` with dynamic shapes and autotuned tiles, B as [N, K], f16. For each of the weights N x K the
 rows of M = 1 are compared bit by bit with the same rows of larger products, M from 2 to 8192 in `--steps` steps, at the
-begin, in the middle and at the end of each. Then times beside torch.mm, whose weights are warm in L2 where they fit, of
-CUDA graphs, ours between two of torch's; and beside our own product without the option.
+beginning, in the middle and at the end of each. Then CUDA graphs are timed, ours between two of torch.mm's (weights
+that fit in L2 are warm), and compared with our product without the option.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A blind check of the simulator on an H200: predictions are written first, then the launches are counted.
 
     python benchmarks/blind_h200.py predict SEED predictions.csv         # anywhere; needs tilewave
-    python benchmarks/blind_h200.py measure predictions.csv counted.csv  # on the card; needs ncu, torch and Triton
+    python benchmarks/blind_h200.py measure predictions.csv counted.csv  # on the GPU; needs ncu, torch and Triton
     python benchmarks/blind_h200.py compare predictions.csv counted.csv  # anywhere
 
-The seed draws the shapes. Each launch is counted three times; a count is the middle one, for cards are noisy where
-little decides what is evicted. The last two print each prediction beside its count, and a summary; counted.csv has the
-columns of h200_unseen_counters.csv.
+The seed draws the shapes. Each launch is counted three times and the median is kept, because counts are noisy where
+evictions are close decisions. The last two commands print each prediction with its count, and a summary; counted.csv
+has the columns of h200_unseen_counters.csv.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHAPES = 12
 SIDES = (1024, 16384)
 DEPTHS = (512, 16384)
 LARGEST_PRODUCT = 1 << 40
-"""Of M, N and K: 1.4 ms on the card."""
+"""The largest product of M, N and K: 1.4 ms on the GPU."""
 WIDTHS = (256, 256, 128)
 GROUPS = (1, 4, 8, 16)
 TIMES = 3
@@ -128,7 +128,7 @@ def counted(table: str) -> list[Row]:
 
 
 def middle(counts: list[Row]) -> list[Row]:
-    """Of the TIMES counts of each launch, the middle one, name by name."""
+    """Return the median of the TIMES counts of each launch, counter by counter."""
     groups = [counts[at : at + TIMES] for at in range(0, len(counts), TIMES)]
     return [{name: sorted((row[name] for row in group), key=int)[TIMES // 2] for name in COUNTED} for group in groups]
 

@@ -1,10 +1,10 @@
-"""What a call costs beside the kernel's own work: microseconds of Python and of its way into machine code.
+"""The overhead of a call in addition to the kernel's work: microseconds of Python and of the path into machine code.
 
     python benchmarks/call_overhead.py [--repeats 2000] [--size 64]
 
-Printed are medians over runs of `--repeats` calls: arrays seen before, many sets of arrays in turn, and numbers beside
-them; of a kernel that is called itself, and of one that was compiled. On the CPU, the last line is its machine code
-alone, called with a frame that a call left behind. Where torch has a GPU, the same is measured there: launches are
+Printed are medians over runs of `--repeats` calls: arrays seen before, many sets of arrays in turn, and scalar
+arguments; for a kernel that is called directly, and for a compiled one. On the CPU, the last line is the machine code
+alone, called with the frame of an earlier call. Where torch has a GPU, the same is measured there: launches are
 asynchronous, so what is timed is the host's part.
 """
 

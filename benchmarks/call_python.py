@@ -1,12 +1,12 @@
-"""The Python part of a call on a GPU, without one: the driver's functions are machine code that does nothing.
+"""The Python part of a call on a GPU, without one: the driver's functions are replaced by empty ones.
 
     python benchmarks/call_python.py [--calls 400] [--profile "new sizes"] [--attributes] [kernel …]
 
-Of each kernel, with M, N and K open: microseconds of processor time for a call with arrays seen before, with new arrays
-of sizes seen before, and with new sizes of a class that was seen; medians of single calls, and the bytecodes that
-Python runs in one, which no busy machine changes. The tensors are Python objects with torch's attributes and its table
-of C functions, which are Python here, so the times tell little of torch's; their bytecodes are not counted. With
-`--attributes` they have no such table, as arrays of other libraries.
+For each kernel, with M, N and K dynamic: microseconds of CPU time for a call with arrays seen before, with new arrays
+of sizes seen before, and with new sizes of a class that was seen; medians of single calls, and the number of bytecodes
+that Python runs in one, which does not depend on the machine's load. The tensors are Python objects with torch's
+attributes and its table of C functions, which are Python here, so the times say little about torch's; their bytecodes
+are not counted. With `--attributes` they have no such table, as arrays of other libraries.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def microseconds(call, cases):
 
 
 def bytecodes(call, cases):
-    """The median; those of the tensors and of the driver that stand here are left out."""
+    """Return the median number of bytecodes in a call, without those of the stand-in tensors and driver."""
     counts = []
 
     def count(frame, event, argument):

@@ -74,7 +74,7 @@ def elementwise(m, n, dtype):
 
 
 def seconds(kernel, instruction_set):
-    """Of the processor, in LLVM's process."""
+    """Return the CPU seconds in LLVM's process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subs = {M: 64, N: 64, K: 33, L: 64}
     wave_compile(WaveCompileOptions(subs=subs, target="cpu", instruction_set=instruction_set), kernel)

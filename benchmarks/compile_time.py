@@ -1,11 +1,11 @@
-"""How long `import tilewave` and compiling each seed kernel take, beside Wave's published behaviour.
+"""How long `import tilewave` and compiling each seed kernel take, compared with Wave's published behaviour.
 
     python benchmarks/compile_time.py [--json]
 
 Import: the best of several fresh processes. Compile: the median of repeats, tracing and all tile-level passes, with the
-check that no tile is lost counted apart. For GPUs, the best too: from `wave_compile` to code that the driver takes, in
-new processes, with an empty cache and then from it; `first` includes importing what is needed, `next` is a kernel
-behind it. That is processor time, LLVM's own process included: what a clock shows where nothing else runs.
+check that no tile is lost counted separately. For GPUs, the best too: from `wave_compile` to code that the driver
+accepts, in new processes, with an empty cache and then from it; `first` includes importing what is needed, `next` is a
+second kernel. These are CPU times, LLVM's process included: what a clock shows on an idle machine.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def trace_and_passes(seed):
 
 
 GPUS = {"sm_90a": "f16", "gfx942": "f32"}
-"""And what their kernel writes."""
+"""GPU targets, and the dtype that their kernel writes."""
 
 IN_A_PROCESS = """
 import json, resource

@@ -42,7 +42,7 @@ DEPTH = 64
 WORKGROUPS = 132
 CHECKED_ROWS = 64
 LARGEST_ERROR = 1e-3
-"""Of C in f16, relative in the norm: its rounding is 2⁻¹¹ at the most, and sums in f32 add less."""
+"""The largest relative error of C in f16, in the norm: its rounding is at most 2⁻¹¹, and sums in f32 add less."""
 
 
 class Row(NamedTuple):
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def rows(files: list[str]) -> Iterator[Row]:
-    """Those of a file, or SHAPES in all orders."""
+    """Return the rows of a file, or SHAPES in all orders."""
     if files:
         with Path(files[0]).open(encoding="utf-8", newline="") as lines:
             yield from (Row(*(int(line[name]) for name in Row._fields)) for line in csv.DictReader(lines))

@@ -1,4 +1,4 @@
-"""What a call on the CPU costs beside the products: launching, threads, persistence, compiling, the order of tiles.
+"""What a call on the CPU costs in addition to the products: launching, threads, persistence, compiling, order of tiles.
 
     python benchmarks/cpu_calls.py [--json FILE]
 

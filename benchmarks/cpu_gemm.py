@@ -1,15 +1,15 @@
-"""GEMM on the CPU: tilewave beside numpy's BLAS and torch, interleaved in one run.
+"""GEMM on the CPU: tilewave compared with numpy's BLAS and torch, interleaved in one run.
 
     python benchmarks/cpu_gemm.py --threads 2 [--rounds 9] [--only f32] [--json FILE]
-    python benchmarks/cpu_gemm.py --threads 2 --open       one binary for all sizes beside one with these sizes
+    python benchmarks/cpu_gemm.py --threads 2 --open       dynamic shapes compared with fixed sizes
 
 Each round measures every contestant once, in a random order, after a pause; the table gives medians, the spread (half
 the distance between the quartiles), and the ratio of medians to the faster of numpy and torch (above 1: tilewave is
-faster). `cpu s` is processor time over all threads: on a busy machine it is the figure to trust. OpenMP's workers are
-kept from spinning into their neighbours (OMP_WAIT_POLICY=PASSIVE).
+faster). `cpu s` is CPU time over all threads, the more reliable number on a busy machine. OpenMP's workers do not spin
+after a product (OMP_WAIT_POLICY=PASSIVE), because they would slow the next contestant.
 
-With `--open` the contestants are the kernel with these sizes, the same once more (what differs there is noise), and
-one with open sizes. Ratios are medians over the rounds with their spreads, and of the fastest; above 1, it is quicker.
+With `--open` the contestants are the kernel with these sizes, that kernel a second time (the difference is noise), and
+one with dynamic shapes. Ratios are medians over the rounds with their spreads, and of the fastest; above 1 is faster.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Attention of a few queries on an H200: `tilewave.kernels.attention_decode` beside torch's backends and a copy.
+"""Decode attention on an H200: `tilewave.kernels.attention_decode` compared with torch's backends and a copy.
 
     python benchmarks/decode_h200.py            # 16 batches, 32 heads of queries, 8 of keys, 4096 and 32768 keys
 
 Needs torch with CUDA. Every contestant is recorded into a CUDA graph of launches on as many buffers as hold 600 MB, so
-that little is found in the cache; rounds go through all of them in turn, and each is replayed twice, the first time
-untimed, so that nobody pays for what another left to be written. Printed are the median of the rounds and half
-the distance of their quartiles, the bytes of keys and values read in a second, their share of what a copy moves in the
-same run (reads and writes), and the share of the speed of torch's quickest backend. Results are held against float64,
-and two runs give the same bits.
+that the cache holds little of them; rounds go through all contestants in turn, and each is replayed twice, the first
+time untimed, so that none pays for another's outstanding writes. Printed are the median of the rounds and half
+the distance of their quartiles, the bytes of keys and values read per second, their share of what a copy moves in the
+same run (reads and writes), and the speed relative to torch's fastest backend. Results are compared with float64,
+and two runs are bit-equal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arrays(options: argparse.Namespace, keys: int) -> list[tuple[Any, ...]]:
 
 
 def bytes_of(options: argparse.Namespace, keys: int) -> int:
-    """Of all keys and values."""
+    """Return the bytes of all keys and values."""
     return 2 * options.batch * options.heads_kv * keys * options.head * 2
 
 

@@ -1,11 +1,11 @@
-"""The tile that is taken where nobody gives one, on an NVIDIA GPU: beside cuBLAS, and beside every other tile.
+"""The default tile on an NVIDIA GPU, compared with cuBLAS and with every other tile.
 
     python benchmarks/default_tile_h200.py [--quick] [--seed 17] [--shapes 30] [--seconds 600] [--json FILE]
 
 Two tables. `random`: shapes drawn log-uniform from 1 to 16384, in all four layouts, with the tile that `wave_compile`
-chooses. `space`: a few shapes, with every legal tile of the space, so that the choice can be judged and the model
-fitted (`benchmarks/fit_tiles.py`). All is f16 with sums in f32; launches are CUDA graphs on the same buffers,
-interleaved with cuBLAS; printed are medians. Results are held against cuBLAS, and a wrong one is never timed.
+chooses. `space`: a few shapes, with every legal tile of the space, to judge the choice and to fit the cost model
+(`benchmarks/fit_tiles.py`). All is f16 with sums in f32; launches are CUDA graphs on the same buffers,
+interleaved with cuBLAS; printed are medians. Results are compared with cuBLAS, and a wrong one is never timed.
 
 Kernels are compiled by as many processes as there are cores, before anything is timed. `--seconds` ends the run, with
 what was measured by then; `--quick` is 85 seconds. Every row is also printed as a line of JSON.
@@ -106,7 +106,7 @@ def space_cells():
 
 
 def compile_ahead(cell):
-    """In a process of its own: what it makes is in the cache for the one that measures."""
+    """Compile in a worker process; the result is in the cache for the process that measures."""
     _, shape, layout, tile = cell
     try:
         return len(compiled(shape, layout, tile).asm)

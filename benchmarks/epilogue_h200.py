@@ -1,11 +1,10 @@
-"""What an epilogue costs on an H200: bias and gelu, fused, beside the bare product of the same tile.
+"""What an epilogue costs on an H200: fused bias and gelu, compared with the plain product with the same tile.
 
     python benchmarks/epilogue_h200.py [--shapes 4096x4096x4096 …] [--tiles 128x256x64 …] [--dtype f16 bf16]
                                        [--rounds 9]
 
-Every result is held against float64 in a poisoned output first. Bursts of CUDA graphs, the fused kernel between two of
-the bare one; printed is how much longer it takes, the median of the quotients, and half the distance of their
-quartiles.
+Every result is first compared with float64 in a poisoned output. Bursts of CUDA graphs, the fused kernel between two of
+the plain one; printed is how much longer it takes, the median of the ratios, and half the distance of their quartiles.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Products of few rows, and of few tiles with a long depth, on an NVIDIA GPU beside cuBLAS.
+"""Products with few rows, and small grids with a long K, on an NVIDIA GPU compared with cuBLAS.
 
     python benchmarks/few_tiles_h200.py [--quick] [--rounds 15] [--only 16x8192x8192,…] [--all] [--json FILE]
 
 c = x · wᵀ in f16 with f32 sums, x of M rows and w of N, both of K columns. `warm`: the same weights in every launch;
 `cold`: weights from buffers of more than 600 MB in turn, so that L2 holds nothing of them. Every contestant is a CUDA
-graph; in every round they take turns. Printed are medians over the rounds, ± half of the middle half's width, the
-share of cuBLAS's speed (the median of the rounds' own ratios), and of a copy's bandwidth what x, w and c come to.
-Ours is the quickest of the configurations tried, all of which `--all` prints: the tile, into how many parts its sum is
-cut (unsaid: as the compiler decides), and stages; the first is what the compiler takes unasked. Results are held
-against float64 in the same run, and two launches bit by bit.
+graph; in every round they take turns. Printed are medians over the rounds, ± half the distance of their quartiles, the
+speed relative to cuBLAS (the median of the rounds' ratios), and the bandwidth of x, w and c as a share of a copy's.
+Ours is the fastest of the configs tried, all of which `--all` prints: the tile, its split-K (if not given, the
+compiler's choice), and num_stages; the first is the compiler's default. Results are compared with float64 in the same
+run, and two launches bit by bit.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def gemm(x: tw.Memory[M, K, GLOBAL, tw.f16], w: tw.Memory[N, K, GLOBAL, tw.f16],
 
 @dataclass(frozen=True)
 class Configuration:
-    """Without rows: what the compiler takes where nobody says it."""
+    """A config; without rows, the compiler's default."""
 
     rows: int = 0
     columns: int = 0
@@ -112,7 +112,7 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
 
 
 def filling_width(m: int, n: int) -> int:
-    """Of tiles of 128 rows, with which rounds of the processors are fullest; of two that do, the wider."""
+    """Return the width of tiles of 128 rows whose waves of workgroups are fullest; of two equal ones, the wider."""
 
     def rounds_of_columns(width: int) -> int:
         return -(-(-(-m // 128) * -(-n // width)) // PROCESSORS) * width
@@ -183,7 +183,7 @@ def contestants(b: Buffers, quick: bool) -> list[Contestant]:
 
 
 def check(c: Contestant, b: Buffers, is_ours: bool = True) -> None:
-    """Against float64, within what roundings come to; launches have the same bits."""
+    """Compare with float64, within the rounding error; assert that two launches are bit-equal."""
     x, w = b.x, b.weights[0]
     c.run(x, w, c.c)
     want = x.double() @ w.double().T

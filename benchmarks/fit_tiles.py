@@ -1,15 +1,15 @@
-"""Fit the time of launches on measured rows: those of `tilewave/tune/data`, or of other files of such rows.
+"""Fit the cost model of launches to measured rows: those of `tilewave/tune/data`, or of other files of such rows.
 
     python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep] [--folds 5] [--neighbours]
                                    [--from ROWS.json --into FILE.csv]
 
 Prints the parameters of `tilewave.tune.fitted.LaunchTiming`, what they leave unexplained, and for every shape with
-several tiles what is lost by taking the one that is predicted best. What is made small is the error of times, most of
-those near the best of their shape, and that loss. `--keep` judges the parameters as they stand; `--folds` fits them
-once for each part of the shapes without these, and judges them on these: how they do on shapes that they do not know.
-With `--neighbours` too, the parameters stay, and what rows took beyond them is told without these.
-`--neighbours` keeps the parameters, and writes down what rows took beyond them (`tilewave/tune/neighbours.py`), which
-is left out of all the rest. `--from` makes such rows of what `benchmarks/tuner_h200.py` wrote.
+several tiles what is lost by taking the one that is predicted best. The fit minimizes the error of times, weighted to
+those near the best of their shape, and that loss. `--keep` evaluates the current parameters; `--folds` is
+cross-validation: the parameters are fitted once without each part of the shapes, and evaluated on that part.
+With `--neighbours` too, the parameters stay, and the residuals are predicted without the part's rows.
+`--neighbours` keeps the parameters, and writes the rows' residuals (`tilewave/tune/neighbours.py`), which all other
+modes leave out. `--from` converts the output of `benchmarks/tuner_h200.py` to such rows.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def losses(machine, by_shape):
 
 
 def unknown_losses(machine, by_shape, folds, rounds):
-    """The same, of each shape by parameters that were fitted without it."""
+    """Yield the losses of each shape with parameters that were fitted without it."""
     shapes = sorted(by_shape)
     random.Random(folds).shuffle(shapes)
     for fold in range(folds):
@@ -181,7 +181,7 @@ def unknown_losses(machine, by_shape, folds, rounds):
 
 @dataclass(frozen=True)
 class ToldTiles(GpuTiles):
-    """The model, with neighbours of its own."""
+    """The model, with the given neighbours."""
 
     neighbours: Neighbours
 
@@ -190,7 +190,7 @@ class ToldTiles(GpuTiles):
 
 
 def untold_losses(machine, by_shape, folds):
-    """The same, of each shape by neighbours that were made without it."""
+    """Yield the losses of each shape with neighbours that were made without it."""
     shapes = sorted(by_shape)
     random.Random(folds).shuffle(shapes)
     for fold in range(folds):

@@ -1,9 +1,9 @@
-"""GEMM in all four layouts on an H200, beside cuBLAS (torch.mm) on the same arrays.
+"""GEMM in all four layouts on an H200, compared with cuBLAS (torch.mm) on the same arrays.
 
     python benchmarks/layouts_h200.py [--dtype f16 bf16] [--rounds 7] [--shapes 2048x2048x2048 …] [--json out.json]
 
-nt: A [M, K], B [N, K];  nn: B [K, N], torch's `x @ w`;  tt: A [K, M];  tn: both. Every result is held against float64
-in a poisoned output first. Bursts of CUDA graphs, ours between two of cuBLAS; printed are the median of the quotients
+nt: A [M, K], B [N, K];  nn: B [K, N], torch's `x @ w`;  tt: A [K, M];  tn: both. Every result is first compared with
+float64 in a poisoned output. Bursts of CUDA graphs, ours between two of cuBLAS; printed are the median of the ratios
 (above 1: faster than cuBLAS) and half the distance of their quartiles.
 """
 

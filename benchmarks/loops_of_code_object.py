@@ -1,9 +1,9 @@
-"""What stands in the matrix loops of an AMD code object, whoever made it.
+"""Count the instructions in the matrix loops of an AMD code object, from any compiler.
 
     python benchmarks/loops_of_code_object.py fwd_hd128_bf16_rtne.co --objdump llvm-objdump-22
 
-A loop is what a branch backwards goes round, with more than eight matrix instructions. Needs llvm-objdump of LLVM 20 or
-later, which knows gfx950.
+A loop is the target range of a backward branch, with more than eight matrix instructions. Needs llvm-objdump of LLVM 20
+or later, which knows gfx950.
 """
 
 import argparse

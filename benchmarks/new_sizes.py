@@ -64,7 +64,7 @@ KERNELS = {
 
 
 def milliseconds(kernel: Compiled, side: int) -> float:
-    """Of one set of sizes that is new to it."""
+    """Return the milliseconds that a new set of sizes takes."""
     found = []
     for k in range(1, SIZES_OF_EACH + 1):
         sized = kernel.sizes.of_values({"M": TILE * side, "N": TILE * side, "K": 64 * k})

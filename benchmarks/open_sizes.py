@@ -93,7 +93,7 @@ def speed(torch: Any, rounds: int) -> dict[str, Any]:
 
 
 def _microseconds(torch: Any, call: Any, cases: list[Any]) -> Estimate:
-    """Of Python, a case at a time; the GPU is left behind, but never so far that its queue is full."""
+    """Measure the Python time case by case; synchronize often enough that the GPU's queue is never full."""
     taken = []
     for at, case in enumerate(cases):
         if at % 64 == 0:

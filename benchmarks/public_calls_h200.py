@@ -1,15 +1,15 @@
-"""Public calls on an H200 beside cuDNN, torch and a copy: `ops.attention` of few queries, and rows off 16 bytes.
+"""Public calls on an H200 compared with cuDNN, torch and a copy: decode `ops.attention`, and unaligned rows.
 
     python benchmarks/public_calls_h200.py                         # all of it
     python benchmarks/public_calls_h200.py --only attention --rounds 15
     python benchmarks/public_calls_h200.py --attention 8x32/8x1x8192x128 --rows 65536x257 --dtypes f16
 
-Attention is batches x heads of queries / heads of keys x queries x keys x head dim; a `c` after it asks for causal, a
-`t` for tensors that are transposed views of [batch, place, head, element]. Needs torch with CUDA. Tensors are as
+Attention is batches x heads of queries / heads of keys x queries x keys x head dim; a `c` after it means causal, a
+`t` tensors that are transposed views of [batch, position, head, element]. Needs torch with CUDA. Tensors are as
 torch's users have them, and each call allocates its result. Every contestant is a CUDA graph of calls on as many
-buffers as hold 600 MB, so that L2 holds little; contestants take turns in every round. Printed are medians of
-microseconds, and ours as a share of the other's speed: above 1, ours is quicker. Of attention also what a call costs
-the host: the next one like it, and one with one key more than any before, as a cache that grows has it. Results are
+buffers as hold 600 MB, so that L2 holds little; contestants take turns in every round. Printed are median
+microseconds, and our speed relative to the other's: above 1, ours is faster. For attention also what a call costs the
+host: the next one with equal sizes, and one with one key more than any before, as with a growing KV cache. Results are
 compared with float64.
 """
 
@@ -64,7 +64,7 @@ class Attention:
 
     @property
     def moved_bytes(self) -> int:
-        """Of keys and values, in 16 bits."""
+        """Return the bytes of keys and values, in 16 bits."""
         return 4 * self.batch * self.heads_kv * self.keys * self.size
 
     def tensors(self, dtype: torch.dtype, keys: int = 0) -> tuple[Any, Any, Any]:
@@ -86,7 +86,7 @@ class Attention:
             return functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.heads != self.heads_kv)
 
     def error(self, q: Any, k: Any, v: Any) -> float:
-        """Of the last batch's heads that share the last keys, against float64."""
+        """Return the error against float64 in the heads of the last batch that share the last keys."""
         sharing = self.heads // self.heads_kv
         found = self.ours(q, k, v)[-1, -sharing:].double()
         scores = q[-1, -sharing:].double() @ k[-1, -1].double().mT / math.sqrt(self.size)

@@ -18,7 +18,7 @@ from tilewave.tune.measured import JUDGED, measured_launches
 from tilewave.tune.search import unlike_each_other
 
 LEAST_POINTS = 10
-"""Of a shape, that it is judged by."""
+"""The fewest measured configs with which a shape is evaluated."""
 
 
 def choices(shape, layout, launches):

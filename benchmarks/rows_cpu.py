@@ -1,12 +1,11 @@
-"""Rows on the CPU: softmax, rms_norm, layer_norm and sums beside numpy, torch and a plain copy, interleaved in one run.
+"""Rows on the CPU: softmax, rms_norm, layer_norm and sums compared with numpy, torch and a copy, interleaved.
 
     python benchmarks/rows_cpu.py --threads 2 [--rounds 15] [--shapes 4096x4096,32768x256] [--only softmax]
 
 Each round measures every contestant once, in a random order, after a pause; the table gives medians, the spread (half
-the distance between the quartiles), processor time over all threads, and how much quicker tilewave was than each, by
-the clock and in processor time: on a busy machine the latter is the figure to trust. Results are checked against
-float64. The C library is told to keep freed memory, so that whoever makes a new array in every call does not pay for
-new pages.
+the distance between the quartiles), CPU time over all threads, and tilewave's speedup over each, by wall-clock time and
+by CPU time, which is more reliable on a busy machine. Results are checked against float64. The C library keeps freed
+memory, so that contestants that allocate an array in every call do not pay for new pages.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""softmax, rms_norm and layer_norm on an NVIDIA GPU beside a copy and torch: share of the copy's bandwidth.
+"""softmax, rms_norm and layer_norm on an NVIDIA GPU compared with a copy and torch: share of the copy's bandwidth.
 
     python benchmarks/rows_h200.py [--shapes 32768x1024,…] [--ops softmax,…] [--rounds 15] [--rows 1,4]
                                    [--beside torch,torch.compile] [--json FILE]
 
 All is f16, weights included. `fixed` is our kernel compiled for the row's length, `open` the one that calls use, which
 serves every length up to a power of two or, if it is long, to the next quarter between two powers; `--rows` adds fixed
-ones with other numbers of rows to a workgroup. torch.compile takes minutes for all shapes, and takes part if asked.
+ones with other numbers of rows per workgroup. torch.compile takes minutes for all shapes, and is measured on request.
 Every contestant is a CUDA graph over the same buffers in turn, more than 600 MB of them together, so that L2 holds
-nothing. Contestants take turns in every round; printed are medians over the rounds, ± half of the middle half's width.
-A copy of 512 MiB or more is slow as a node of a graph, so there it is an eager clone between two events. Results are
-held against float64 in the same run.
+nothing. Contestants take turns in every round; printed are medians over the rounds, ± half the distance of their
+quartiles. A copy of 512 MiB or more is slow as a node of a graph, so there it is an eager clone between two events.
+Results are compared with float64 in the same run.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Buffers:
 
 @dataclass
 class Contestant:
-    """Something that makes y of x; what it keeps of its own lives as long as its graph."""
+    """A function that computes y from x; the arrays that it allocates live as long as its graph."""
 
     name: str
     run: Callable[[Any, Any], Any]
@@ -164,7 +164,7 @@ def graph_of(c: Contestant, b: Buffers) -> tuple[Any, int]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(turns):
-            made = [c.run(x, y) for x, y in b.pairs]  # of their own, while each pair has its turn
+            made = [c.run(x, y) for x, y in b.pairs]  # their outputs, kept while each pair has its turn
     c.kept = made
     return graph, turns * len(b.pairs)
 
@@ -198,7 +198,7 @@ def is_eager_clone(c: Contestant, b: Buffers) -> bool:
     return c.name == "copy" and b.moved_bytes // 2 >= LARGE_COPY_BYTES
 
 
-# -- told -------------------------------------------------------------------------------------------------------------
+# -- printed ----------------------------------------------------------------------------------------------------------
 
 
 def record(op: str, c: Contestant, b: Buffers, copied: Contestant) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Write the records that come with tilewave: for products of f16 on an H200, the best of the points that were measured.
+"""Write the tuning records that ship with tilewave: the best measured config of each f16 product on an H200.
 
     python benchmarks/ship_records.py
 
-Rows are those of `tilewave/tune/data`. Products whose sums are in one order have records of their own. Shapes with too
-few points to tell are left out, and of those of few rows and in any order such as were measured before there were
-narrow tiles, or have odd weights. What is best for a depth near the end of a bucket is on record for the bucket too,
-for calls with open sizes.
+Rows are those of `tilewave/tune/data`. Batch-invariant products have separate records. Left out are shapes with too few
+measured configs; and, unless batch-invariant, products with few rows that were measured without narrow tiles, or whose
+N or K is not a multiple of 64. What is best for a K near the end of a size bucket is recorded for the bucket too, for
+calls with dynamic shapes.
 Run it again when the text of `ops.matmul`'s kernels changes; a test says so.
 """
 
@@ -31,9 +31,9 @@ from tilewave.tune.store import FILE, SHIPPED
 TARGET = "sm_90a"
 FEWEST_POINTS, FEWEST_ROWS, EVEN = 8, 64, 64
 REPLAY = 1.005
-"""Times as long as the best take launches that another card may tell the other way round."""
+"""Launches within this factor of the best may rank differently on another GPU."""
 NEAR_THE_END = 0.8
-"""The least share of a bucket's largest depth that tells what is best for the bucket."""
+"""The smallest share of a bucket's largest K whose best config is recorded for the bucket."""
 AXES = {"N": ((M, K), (K, N)), "T": ((K, M), (N, K))}
 
 
@@ -49,8 +49,8 @@ def sizes_of(product):
 
 
 def buckets_of(product):
-    """Those whose largest rows and columns it has, which decide how rounds are filled, and nearly their depth; where it
-    has all of it, its own record serves."""
+    """Return the size buckets whose largest M and N the product has, since they decide wave quantization, with a K near
+    the largest; empty where K is the largest too, because the product's own record serves."""
     sizes = sizes_of(product)
     buckets = {dim: bucket(n) for dim, n in sizes.items()}
     largest = largest_sizes(buckets)
@@ -105,7 +105,7 @@ def point_of(launch, symbols):
 
 
 def best_of(launches, open_tiles):
-    """(the quickest, and what it is predicted to take; among some that cards do not tell apart, the model does)."""
+    """Return the fastest launch and its predicted time; the model ranks launches within `ALIKE` of the fastest."""
     quickest = min(one.seconds for one in launches)
     alike = [one for one in launches if one.seconds <= REPLAY * quickest]
     predicted = [open_tiles.at(point_of(one, open_tiles.space.tiles), "").prediction.seconds for one in alike]

@@ -1,9 +1,9 @@
-"""Tiles on this machine's cores: measured beside what the model predicts, and beside numpy.
+"""Tiles on this machine's cores: measured times compared with the cost model's, and with numpy.
 
     python benchmarks/tiles_cpu.py [--threads 2] [--shapes 64x64x64,…] [--seconds 0.15]
 
 For each shape every tile of the space, the fastest first, as `rows x columns: measured (predicted)` in microseconds. A
-time is the least of many calls, since whatever else runs on the machine only makes it longer.
+time is the least of many calls, because other load on the machine only makes it longer.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What `tilewave.ops` costs in torch: the host's part of a call, and the whole of it, beside torch's own.
+"""What `tilewave.ops` costs in torch: the host's part of a call, and the whole call, compared with torch's ops.
 
     python benchmarks/torch_ops.py [--rounds 11] [--sizes 1024 4096] [--host]
 
 Rounds are interleaved: in each, every contestant runs a burst, and medians are printed. On a CUDA device times are of
 events on the stream, and the host's part is the time until a call returns; on the CPU only the whole is measured.
-With --host only the host's part is: of calls as they stand, compiled by `torch.compile`, and in a CUDA graph, each
-beside torch's own and a Triton kernel. It takes a minute at most.
+With --host only the host's part is: of eager calls, compiled by `torch.compile`, and in a CUDA graph, each
+compared with torch's op and a Triton kernel. It takes a minute at most.
 """
 
 import argparse

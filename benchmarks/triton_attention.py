@@ -19,7 +19,7 @@ BLOCKS = ((128, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 3), (1
 
 @triton.jit
 def attended(q, k, v, y, keys, scale, HEAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
-    """A block of queries of one head; heads lie one below the other."""
+    """Compute a block of queries of one head; heads are stacked along the rows."""
     rows = tl.cdiv(keys, BM)
     block = tl.program_id(0) % rows
     if CAUSAL:
@@ -72,7 +72,7 @@ def launch(q: Any, k: Any, v: Any, y: Any, is_causal: bool, blocks: tuple[int, i
 
 
 def best(q: Any, k: Any, v: Any, y: Any, is_causal: bool) -> tuple[int, int, int, int]:
-    """Of the blocks that fit; each is timed."""
+    """Return the fastest of the block sizes that fit, by timing each."""
     found = {}
     for blocks in BLOCKS:
         try:

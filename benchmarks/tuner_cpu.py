@@ -1,12 +1,12 @@
-"""What the tuner decides on this machine's cores, f32: the model alone and eight runs beside every point, and numpy.
+"""The tuner's choices on this machine's cores, f32, by model and by eight runs, compared with every config and numpy.
 
     python benchmarks/tuner_cpu.py [--shapes 1x4096x4096nt,64x64x64nn,…] [--rounds 5] [--json FILE]
 
-Twenty shapes; of a batch of products, `b` stands in front: 32b64x64x64nt. A point is a tile, and whether operands are
-packed before the launch or read where they lie. Printed are, for each shape, the share of the best point that the
-model's choice and the best of its first eight reach (1: as fast), the latter against a tile of 56x128 that is packed,
-and against numpy (above 1: faster). Points and numpy take turns; times are medians. A machine on which much else runs
-tells little: `load` is printed.
+Twenty shapes; a batch of products has a prefix with `b`: 32b64x64x64nt. A config is a tile, and whether operands are
+packed before the launch or read in place. Printed are, for each shape, the share of the best config's speed that the
+model's choice and the best of its first eight reach (1: as fast), the latter against a packed tile of 56x128,
+and against numpy (above 1: faster). Configs and numpy take turns; times are medians. On a busy machine the numbers are
+unreliable: `load` is printed.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def parsed(text):
 
 
 def seconds(run):
-    """Of one call, as often as fill a while."""
+    """Return the seconds of one call, averaged over as many as fill a short time."""
     at, count = time.perf_counter(), 0
     while time.perf_counter() - at < SECONDS or count < 1:
         run()

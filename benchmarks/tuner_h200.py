@@ -1,4 +1,4 @@
-"""What the tuner decides on an NVIDIA GPU, judged by the best of a whole space: the model alone, and with eight runs.
+"""The tuner's choices on an NVIDIA GPU, compared with the best of a whole space: the model alone, and with eight runs.
 
     python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--skip 0] [--points 64] [--least 256]
                                     [--seconds 280] [--like FILE.csv] [--orders] [--json FILE] [--dry]
@@ -6,17 +6,17 @@
 Shapes are drawn by the seed: M log-uniform from 1 to 16384, N and K from 256 to 16384, every other one with odd sizes,
 in all four layouts; f16 with sums in f32. With another `--least` N and K begin there, and are taken as they are drawn.
 With `--like` they are those of the rows of a file, which are measured again.
-Of each shape's space, which has hundreds of points, `--points` are compiled: those that a search would time if it had
-so many runs, which are predicted well and unlike each other, but none that is predicted to take `HOPELESS` times as
-long as the best; beside them 128x256x64 in the orders `grouped(12)` and
-`grouped(16)`. `--orders` holds the order that is picked against others on six shapes.
+From each shape's space, which has hundreds of configs, `--points` are compiled: those that a search would time if it
+had so many runs, which are predicted well and differ from each other, but none that is predicted to take `HOPELESS`
+times as long as the best; and in addition 128x256x64 in the orders `grouped(12)` and `grouped(16)`. `--orders` compares
+the chosen order with others on six shapes.
 
-First processes compile all points, launch each once and so have the driver assemble it; then the card measures: each
-point is held against cuBLAS and timed as a CUDA graph; one that takes half as long again as the best so far is timed
-once. The best few, and those that a search times, are then timed in turns with cuBLAS, and only these times are
-compared: a card that is warm runs large products up to 15 % slower than one that begins. Printed are shares of the best
-(1: as fast), and of cuBLAS's speed. Every row is written to `--json`, by default into the folder $OUT, for
-`benchmarks/fit_tiles.py`. `--dry` compiles a few points of each shape and measures nothing.
+First, worker processes compile all configs and launch each once, so that the driver assembles it; then the GPU
+measures: each config is compared with cuBLAS and timed as a CUDA graph; one that takes half as long again as the best
+so far is timed once. The best few, and those that a search times, are then timed in turns with cuBLAS, and only these
+times are compared: a warm GPU runs large products up to 15 % slower than a cool one. Printed are shares of the best
+config's speed (1: as fast), and of cuBLAS's. Every row is written to `--json`, by default into the folder $OUT, for
+`benchmarks/fit_tiles.py`. `--dry` compiles a few configs of each shape and measures nothing.
 """
 
 import argparse
@@ -58,7 +58,7 @@ HOPELESS = 2.5
 """Times the best predicted time: what is to take longer is left out."""
 LARGE_COPIES = 100 << 20
 COMPILING = 0.55
-"""Of the time: what is not compiled then is compiled when it is measured."""
+"""The share of the time for compiling; configs that are not compiled by then are compiled when they are measured."""
 PRUNED = 1.5
 BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0003, 3, 7, 8
 
@@ -76,7 +76,7 @@ def shapes(count, seed, least):
 
 
 def shapes_like(file):
-    """The same of rows that were measured before."""
+    """Return the shapes of rows that were measured before."""
     rows = csv.DictReader(file.read_text().splitlines())
     return dict.fromkeys((tuple(int(row[name]) for name in "mnk"), row["layout"]) for row in rows)
 
@@ -93,7 +93,7 @@ class Point:
     layout: str
     choice: object
     runs: int = 0
-    """Its place among the points that a search of eight runs times; 0 where it is none."""
+    """The config's position among those that a search of eight runs times; 0 where it is not among them."""
 
     @property
     def tile(self):
@@ -145,7 +145,7 @@ def points_of(shape, layout, count):
 
 
 def large_copies(shape):
-    """Whether each kernel needs so much memory of its own for copies of operands that not many fit on a card."""
+    """Return whether each kernel needs so much memory for packed copies of operands that few fit on a GPU."""
     m, n, k = shape
     return n % 2 == 1 and 2 * (m + n) * k > LARGE_COPIES
 
@@ -158,12 +158,12 @@ def order_points(shape):
 
 
 def compile_ahead(point):
-    """In a process of its own: what it makes is in the caches for the one that measures."""
+    """Compile in a worker process; the result is in the caches for the process that measures."""
     try:
         kernel = point.compiled()
         len(kernel.build.code)
         if cards():
-            kernel(*arrays_of(point))  # which code a launch takes depends on how its arrays lie
+            kernel(*arrays_of(point))  # the layout of the arrays decides which code a launch uses
             cuda_driver().synchronize(0, 0)
         return ""
     except TilewaveError as error:
@@ -291,7 +291,7 @@ class Shape:
         self.finals(card, graphs)
 
     def forget(self, graphs):
-        """Graphs that are no longer among the best: each has memory of its own."""
+        """Delete the graphs that are no longer among the best, because each holds memory."""
         timed = sorted((i for i in graphs if i != "cublas"), key=lambda i: self.rows[i]["microseconds"])
         for number in timed[FINALISTS:]:
             if not self.rows[number]["runs"]:
@@ -318,7 +318,7 @@ class Shape:
 
     @property
     def finalists(self):
-        """Those that were timed in turns: only their times can be compared."""
+        """Return the configs that were timed in turns: only their times can be compared."""
         return [row for row in self.rows if "final_microseconds" in row]
 
 

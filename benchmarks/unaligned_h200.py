@@ -1,16 +1,16 @@
-"""Products of arrays whose rows begin anywhere on an H200, beside cuBLAS (torch.mm) on the same arrays.
+"""Products of arrays with unaligned rows on an H200, compared with cuBLAS (torch.mm) on the same arrays.
 
     python benchmarks/unaligned_h200.py [--quick] [--dtype f16] [--rounds 7] [--shapes 4097x4097x4097 …] [--json FILE]
 
-nt: A [M, K], B [N, K];  nn: B [K, N], torch's `x @ w`. `open` is one kernel for all sizes: it copies what the copy
-engine cannot take into rows that it can, and odd results back. `fixed` was compiled for the shape, and stores odd
-results by lanes. `lies well` is `open` on copies of the arrays whose rows begin on cache lines: what the product itself
-takes. Of each the quickest tile counts, of those in `TILES`, and is printed. Every result is held against float64 in a
-poisoned output first. Bursts of CUDA graphs, ours between two of cuBLAS; printed are µs of a call, and the median of
-the quotients (above 1: faster than cuBLAS) with half the distance of their quartiles. `--quick` takes two minutes.
+nt: A [M, K], B [N, K];  nn: B [K, N], torch's `x @ w`. `open` is one kernel for all sizes: it makes packed copies of
+operands that are unaligned for TMA, and copies unaligned results back. `fixed` was compiled for the shape, and stores
+unaligned results from registers. `lies well` is `open` on aligned copies of the arrays: what the product itself takes.
+The fastest tile of each, of those in `TILES`, counts and is printed. Every result is first compared with float64 in a
+poisoned output. Bursts of CUDA graphs, ours between two of cuBLAS; printed are µs of a call, and the median of the
+ratios (above 1: faster than cuBLAS) with half the distance of their quartiles. `--quick` takes two minutes.
 
-`--eight i8 f8e4m3fn`: B as [K, N], which each call transposes (`nn`), or which was prepacked (`kept`), beside B as
-[N, K], all ours.
+`--eight i8 f8e4m3fn`: B as [K, N], which each call transposes (`nn`), or which was prepacked (`kept`), compared with B
+as [N, K], all ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TILES = ((128, 256, 64), (192, 176, 64), (192, 192, 64), (152, 256, 64))
 """192 x 176 makes whole rounds for 132 processors of 2047 x 2049 (132 tiles) and of 4097 x 4097 (528), 152 x 256 of
 5000 x 5000 (660); of B as [K, N] the matrix unit wants rows of 64 elements."""
 SMALL = 4_000_000
-"""Elements of a result that has few tiles."""
+"""Elements of a result with a small grid."""
 DTYPES = {"f16": f16, "bf16": bf16}
 LINE_BYTES = 128
 EIGHT = {"i8": (i8, i32), "f8e4m3fn": (f8e4m3fn, f32)}
@@ -59,7 +59,7 @@ def compiled_fixed(shape: tuple[int, int, int], dtype: Any, layout: str, tile: t
 
 
 def on_lines(torch: Any, x: Any, rows: int, cols: int) -> Any:
-    """The same numbers in rows that begin on cache lines, and zeros up to another shape."""
+    """Return a copy whose rows are aligned to cache lines, padded with zeros to another shape."""
     pitch = -(-cols * x.element_size() // LINE_BYTES) * LINE_BYTES // x.element_size()
     found = torch.zeros((rows, pitch), dtype=x.dtype, device=x.device)[:, :cols]
     found[: x.shape[0], : x.shape[1]].copy_(x)
@@ -67,7 +67,7 @@ def on_lines(torch: Any, x: Any, rows: int, cols: int) -> Any:
 
 
 def lying_well(torch: Any, a: Any, b: Any, layout: str) -> tuple[Any, Any, Any]:
-    """Copies of both operands, with N rounded up to what the copy engine stores, and an output of their own."""
+    """Return aligned copies of both operands, with N rounded up to what TMA can store, and an output for them."""
     (m, k), n = a.shape, b.shape[layout[1] == "n"]
     wide = -(-n // 8) * 8
     shape = (wide, k) if layout[1] == "t" else (k, wide)
@@ -94,14 +94,14 @@ def contestants(torch: Any, arena: Arena, shape: tuple[int, int, int], layout: s
 
 
 def quickest(ratios: dict[str, Any]) -> dict[str, Any]:
-    """Of each kind of contestant, which its name begins with, that of the best tile."""
+    """Return the best tile's ratios for each kind of contestant, which its name begins with."""
     kinds = [kind for kind in (OPEN, FIXED, WELL, NN, KEPT) if any(name.startswith(kind) for name in ratios)]
     best = (max((n for n in ratios if n.startswith(kind)), key=lambda n: float(ratios[n]["median"])) for kind in kinds)
     return {name: ratios[name] for name in best}
 
 
 def eight_bits(torch: Any, arena: Arena, out: Any) -> dict[str, Any]:
-    """The same product of 8-bit operands with B along the depth, across it, and prepacked."""
+    """Return the contestants of a product of 8-bit operands: B as [N, K], as [K, N], and prepacked."""
     nt, nn = (compiled_open(arena.dtype, layout, EIGHT_TILE, out) for layout in (NT, NN))
     c, b = arena.output(out), arena.b.T.contiguous()
     return {
@@ -121,7 +121,7 @@ def measured(
 def raced(
     torch: Any, arena: Arena, taking_part: dict[str, Any], first: str, layout: str, out: Any, rounds: int
 ) -> dict[str, Any]:
-    """Each checked, then timed beside the first."""
+    """Check each contestant, then time it in turns with the first."""
     shape, dtype = arena.shape, arena.dtype
     for name, (launch, c) in taking_part.items():
         c.fill_(float("nan") if c.is_floating_point() else -(1 << 31))

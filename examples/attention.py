@@ -1,4 +1,4 @@
-"""Attention, forward: softmax(q · kᵀ / √head) · v, keys walked block by block; maximum, sum and result are carried."""
+"""Attention forward: softmax(q · kᵀ / √head) · v in blocks of keys; maximum, sum and result are loop-carried."""
 
 import math
 
@@ -34,7 +34,7 @@ LOWEST = -3.4028234e38  # of f32: no score is below it, and what is hidden, -inf
 
 
 def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
-    """The kernel for heads of so many elements; blocks that the causal mask empties are not walked."""
+    """Return the kernel for heads of `head` elements; blocks that the causal mask empties are skipped."""
     scale = math.log2(math.e) / math.sqrt(head)
 
     @wave(

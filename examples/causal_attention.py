@@ -1,4 +1,4 @@
-"""Causal attention: later rows of queries walk more keys, so the order of tiles decides when the last one is done.
+"""Causal attention: later rows of queries visit more keys, so the order of tiles decides when the last one is done.
 
     python examples/causal_attention.py
     tilewave map 64x4 "xcd_contiguous(8) >> paired()" --causal 128x64 --concurrent 64

@@ -1,4 +1,5 @@
-"""`make demo`: a kernel as native code beside numpy, the order of its tiles drawn, and a wrong kernel refused."""
+"""`make demo`: a kernel as native code compared with numpy, the order of its tiles drawn, and a wrong kernel
+refused."""
 
 import inspect
 import re
@@ -34,7 +35,7 @@ G = GLOBAL_ADDRESS_SPACE
 TILES = [WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 256, 1), TilingConstraint(K, 64)]
 SIZES = {M: 1024, N: 1024, K: 1024}
 ROUNDS = 9
-INSTRUCTION = re.compile(r"\s+\w")  # what else stands in assembly begins with a dot, or is a label
+INSTRUCTION = re.compile(r"\s+\w")  # other lines of assembly begin with a dot, or are labels
 console = Console(soft_wrap=True, highlight=False)
 
 
@@ -69,7 +70,8 @@ def show_native_code():
     console.print(f"Compiled in {seconds:.2f} s (or taken from the cache): {count} instructions for this CPU.\n")
     rivals = {"tilewave": lambda: compiled(a, b, c), "numpy": lambda: np.matmul(a, b.T, out=by_numpy)}
     table = Table("", f"{m} × {n} × {k}, f32: median ± spread", "GFLOP/s")
-    # In turns, each after a pause: numpy's threads spin for a while after a product and would slow whoever is next.
+    # In turns, each after a pause, because numpy's threads spin for a while after a product and would slow the next
+    # one.
     for name, times in measure(rivals, ROUNDS, seed=0, after_each=lambda: None).items():
         shown = f"{1e3 * times.median:.1f} ± {1e3 * times.spread:.1f} ms"
         table.add_row(name, shown, f"{2e-9 * m * n * k / times.median:.0f}")

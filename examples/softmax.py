@@ -1,4 +1,4 @@
-"""Softmax of rows, twice: held whole by a workgroup, and walked, for rows that are longer than that.
+"""Softmax of rows, twice: whole rows in a workgroup, and a loop over parts of rows that are longer.
 
 python examples/softmax.py
 tilewave tune examples/softmax.py --sizes M=4096,N=1024

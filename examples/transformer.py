@@ -98,7 +98,7 @@ def stepping(model, run=None):
 
 
 def stepping_in_a_graph(model):
-    """The same, recorded after some steps on a stream of its own; what these learnt is forgotten again."""
+    """Return a training step recorded in a CUDA graph, after warm-up steps whose effect on the model is undone."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, capturable=True)
     device = next(model.parameters()).device
     data, start = sequences(BATCH, 0).to(device), {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""A product whose tiles nobody gave: `tilewave tune examples/tuned_gemm.py --sizes M=512,N=512,K=512` decides them."""
+"""A product with open tile sizes: `tilewave tune examples/tuned_gemm.py --sizes M=512,N=512,K=512` chooses them."""
 
 from tilewave import *
 

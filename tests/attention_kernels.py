@@ -1,11 +1,11 @@
-"""Attention as authors of Wave kernels type it, and what float64 says of its results.
+"""Attention as authors of Wave kernels type it, and its float64 reference.
 
-    s = q · kᵀ,  p = softmax(s · scale),  o = p · v       keys are walked; maximum, sum and o are carried
+    s = q · kᵀ,  p = softmax(s · scale),  o = p · v       a loop over keys carries maximum, sum and o
 
 The bound on the error follows from sizes and dtype (`wanted`); w are the exact weights, m the largest score of a row:
 
     score      (head + 1) additions and products in f32, the scale's rounding and its product
-    weight     exp2 of a score that is so far off, of score - m, rounded, and of every step's change of m, rounded
+    weight     exp2 of a score with this error, of score - m, rounded, and of every step's change of m, rounded
     p          rounded to the operands' dtype; what is smaller than its least number is lost
     o          a sum over the keys in f32, rescaled once a step; divided by a sum over the keys
 """

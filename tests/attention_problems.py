@@ -34,7 +34,7 @@ FLUSHED = 2.0**-126
 
 @dataclass
 class Problem:
-    """So many batches, heads of queries and of keys, queries, keys; and what the call asks for."""
+    """The batches, heads of queries and of keys, queries and keys of a call, and its options."""
 
     batch: int
     heads: tuple

@@ -64,7 +64,7 @@ def races(events):
 
 
 def barriers(kernel):
-    """How many barriers stand in the text."""
+    """Return the number of barriers in the text."""
     count = 0
 
     def look(op):

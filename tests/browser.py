@@ -35,11 +35,11 @@ class Browser:
     driver: Any
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """Load a file anew, forgetting what was logged before."""
+        """Load a file and clear the earlier log."""
         self.visit(path.as_uri(), fragment)
 
     def visit(self, address: str, fragment: str = "") -> None:
-        """The same with an address."""
+        """Load an address and clear the earlier log."""
         self.driver.get("about:blank")
         self.driver.get_log("performance")
         self.driver.get_log("browser")
@@ -93,7 +93,7 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requested(self) -> list[str]:
-        """Every address that the page asked for."""
+        """Return every address that the page requested."""
         events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
         return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
@@ -113,7 +113,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A window of its own, or a skipped test."""
+    """Open a new window, or skip the test."""
     program, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or chromedriver is None:
         _do_without("no chromium and chromedriver here: apt install chromium chromium-driver")

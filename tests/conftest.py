@@ -138,7 +138,7 @@ class IrItem(pytest.Item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test marked share(n), one case in n belongs to every run, always the same ones; the rest is slow."""
+    """Select one case in n of a test marked share(n) for every run, always the same ones, and mark the rest slow."""
     for item in items:
         share = item.get_closest_marker("share")
         if share and crc32(item.nodeid.encode()) % share.args[0]:

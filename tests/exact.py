@@ -47,7 +47,7 @@ class Format:
 
     @property
     def infinity(self) -> int:
-        """Or what stands for it."""
+        """Return the bits of infinity, or of what replaces it."""
         return self.finite if self.specials == "ieee" else self.nan
 
 
@@ -228,7 +228,8 @@ def hard_integers(bits: int) -> Array:
 
 
 def hard_floats(name: str) -> Array:
-    """Of f32 or f64: every narrower format's ends and ties, a little to either side; denormals, 2^k ± 1, specials."""
+    """Return hard f32 or f64 values: every narrower format's ends and ties, and their neighbours; denormals, 2^k ±
+    1, specials."""
     like = np.dtype({"f32": np.float32, "f64": np.float64}[name])
     found: list[Array] = [np.array([0, np.inf, np.nan], WIDE)]
     for narrow in FORMATS:

@@ -34,7 +34,7 @@ GPUS = TARGETS[1:]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel that is made when it is asked for, its sizes, and the numbers of its call."""
+    """A kernel that is made on demand, its sizes, and the scalar arguments of its call."""
 
     make: Callable[[], Any]
     sizes: dict[Any, int]
@@ -65,7 +65,7 @@ def _array(rng: np.random.Generator, parameter: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class GalleryCase(Case):
-    """One of the gallery, which brings its arrays."""
+    """A kernel of the gallery, which comes with its arrays."""
 
     def check(self, target: str) -> Any:
         case = self.make()
@@ -112,7 +112,7 @@ PREFETCHED = {
 
 
 def on_rows(make: Callable[[Rows], Any], **more: Any) -> dict[str, Case]:
-    """Rows that a workgroup holds, and rows that it walks."""
+    """Return two cases: rows that fit in a workgroup, and rows that it loops over."""
     held, walked = (Case(lambda rows=rows: make(rows), {M: 5, N: 37}, **more) for rows in (Rows(2), Rows(2, 16)))
     return {"held": held, "walked": walked}
 

@@ -158,7 +158,7 @@ class FakeCuda(FakeLibrary):
         self.capture_mode = 0
         self.own_streams: set[int] = set()
         self.user_objects: dict[int, Any] = {}
-        """What each tells, and whom, when the last that holds it is gone."""
+        """For each user object, the function and argument to call when its last reference is gone."""
         self.graphs: dict[int, list[int]] = {}
         """By the number of their recording, the objects that they hold."""
         self.registers, self.local_bytes, self.static_shared_bytes = 40, 0, 0

@@ -25,7 +25,7 @@ NAMES = (
     *("floor", "ceil", "round", "roundeven"),
 )
 IN_F64 = ("sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round", "roundeven")
-"""Those that GPUs have for f64, and processors in instructions of their own."""
+"""The functions that GPUs have for f64, and processors as instructions."""
 F8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 NARROW = ("f16", "bf16", *F8)
 NUMPY = {

@@ -20,7 +20,7 @@ i, j, k, l = (tkw.IndexMapping.iterator(n) for n in range(4))  # noqa: E741
 
 
 def grouped_attention(head, ratio, is_causal, *more):
-    """Only blocks that some query of the tile sees are walked where it is causal."""
+    """Return the kernel; if causal, its loop has only blocks that some query of the tile sees."""
     blocks_seen = ceiling(Min((WORKGROUP_0 + 1) * BLOCK_N_Q, N_KV) / BLOCK_N_KV)
     constraints = [
         tkw.WorkgroupConstraint(N_Q, BLOCK_N_Q, 0),

@@ -47,7 +47,7 @@ def gemm(dtype=f16, acc=f32, a_dims=(M, K), b_dims=(N, K), epilogue=None, out=No
 
 
 def with_waves(kernel, waves):
-    """The same kernel, its tile cut among these waves."""
+    """Return the kernel with its tile divided among these waves."""
     tiles = [c for c in kernel.constraints if isinstance(c, WorkgroupConstraint)][:2]
     others = [c for c in kernel.constraints if not isinstance(c, WaveConstraint)]
     cut = [WaveConstraint(c.dim, c.tile // n) for c, n in zip(tiles, waves, strict=True)]
@@ -77,7 +77,7 @@ def random_array(rng, shape, dtype):
 
 
 def poisoned(shape, dtype):
-    """An output that shows every element nobody wrote."""
+    """Return an output that shows every unwritten element."""
     return np.full(shape, np.nan if dtype.is_float else 77, dtype.numpy)
 
 

@@ -77,7 +77,7 @@ def without(kernel, number):
 
 
 def check_every_barrier_is_needed(compiled, shape):
-    kernel = compiled.ir("distribute_lanes")  # behind it, the barriers of ping-pong keep a pace beside
+    kernel = compiled.ir("distribute_lanes")  # later passes add ping-pong's barriers, which only order turns
     count = len(meetings(kernel))
     assert count
     a, b = operands(shape)

@@ -1,4 +1,4 @@
-"""Small kernels of the lane level as text, with lines that tests find again by a mark behind `//`."""
+"""Small kernels of the lane level as text, with lines that tests find by a mark after `//`."""
 
 import numpy as np
 

@@ -58,7 +58,7 @@ def chip(**changes: Any) -> Machine:
 
 
 def pairs_walked(one: list[tuple[int, int]], other: list[tuple[int, int]], stream_bytes: int) -> Accesses:
-    """Two workgroups with as many tasks, each of which walks two streams; nothing is written."""
+    """Return two workgroups with equally many tasks, each of which reads two streams; nothing is written."""
     tasks, streams = len(one), 1 + max(stream for pair in one + other for stream in pair)
     return Accesses(
         arrays=("x",),
@@ -95,7 +95,7 @@ def machines(draw: Any, partitions: tuple[int, ...] = (1, 2), smallest: float = 
 def launches(
     draw: Any, machine: Any = None, depths: tuple[int, ...] = (64, 128, 200), walks: tuple[str, ...] = WALKS
 ) -> Launch:
-    """GEMMs of a few dozen ragged tiles, plain and persistent, K walked either way."""
+    """Draw GEMMs of a few dozen boundary tiles, plain and persistent, with K in either direction."""
     tile = (draw(st.sampled_from((16, 24, 32))), draw(st.sampled_from((16, 32, 48))), 8)
     m, n = draw(st.integers(1, 400)), draw(st.integers(1, 400))
     k = draw(st.sampled_from(depths))

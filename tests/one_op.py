@@ -96,7 +96,7 @@ def run(way: Way, kernel: Any, arrays: Sequence[Any]) -> None:
 
 
 def outputs(results: Sequence[Result], size: int) -> list[Any]:
-    """Arrays that show what nobody wrote."""
+    """Return arrays that show unwritten elements."""
     return [
         np.full(size * d.numpy.itemsize, 0x5A, np.uint8).view(d.numpy) if d.name != "bool" else np.zeros(size, bool)
         for d, _ in results

@@ -9,7 +9,7 @@ from tilewave import *
 
 SIZES = (M, N, K)
 COUNTS = ("TOTAL_TILES", "M_TILES", "N_TILES", "NUM_CTAS_IN_GROUP")
-"""What the persistent kernels of the documents are told at the call."""
+"""Scalar arguments of the documents' persistent kernels."""
 WORKGROUPS = {sym.NUM_CTAS: 3}
 
 EDGES = (
@@ -38,7 +38,7 @@ def opened(seed, chip, schedule, tile=(64, 64, 32), waves=(2, 2), num_stages=Non
 
 
 def counts(compiled, m, n, tile=(64, 64), group=4):
-    """What a persistent kernel is told of its tiles."""
+    """Return the scalar arguments of a persistent kernel that count its tiles."""
     rows, cols = -(-m // tile[0]), -(-n // tile[1])
     known = dict(zip(COUNTS, (rows * cols, rows, cols, group * cols), strict=True))
     return {name: known[name] for name in compiled.dynamic_symbols}

@@ -28,7 +28,7 @@ class Product:
         return self.made[instruction_set]
 
     def operands(self, m, n, k, seed=0):
-        """a[m, k] and b[n, k], which a kernel may take turned; and a poisoned c."""
+        """Return a[m, k] and b[n, k], which a kernel may take transposed; and a poisoned c."""
         rng = np.random.default_rng(seed)
         return random_array(rng, (m, k), self.dtype), random_array(rng, (n, k), self.dtype), poisoned((m, n), self.acc)
 
@@ -92,7 +92,7 @@ PRODUCTS = {
 
 
 def between_guards(x, at_end):
-    """The same array in memory of its own, with nothing readable right before or right behind it."""
+    """Return a copy of x in separate memory, with nothing readable right before or right after it."""
     libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
     room = -(-max(x.nbytes, 1) // page) * page
     memory = mmap.mmap(-1, room + 2 * page)

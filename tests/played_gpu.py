@@ -112,7 +112,7 @@ class Tensor:
 
 
 class Gpu:
-    """A torch whose launches take as long as they are told, on a clock of its own; `log` is what it did."""
+    """A torch whose launches take given times on a simulated clock; `log` records its actions."""
 
     __version__ = "2.11"
     float16, float32, float64, bfloat16 = np.dtype("f2"), np.dtype("f4"), np.dtype("f8"), np.dtype(ml_dtypes.bfloat16)

@@ -38,7 +38,7 @@ class Case:
     memory: tuple[int, ...] = ()
     waves: tuple[int, ...] = ()
     use: str = "written"
-    """What becomes of what is left: "written" alone, "beside" the tile, or the difference of both reduced "again"."""
+    """The use of the reduced value: "written" alone, "beside" the tile, or the difference of both reduced "again"."""
     open: tuple[int, ...] = ()
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ def given(case: Case, seed: int = 0) -> Any:
 
 
 def output(case: Case) -> Any:
-    """An array that shows what nobody wrote."""
+    """Return an array that shows unwritten elements."""
     shape, dtype = tuple(case.shape[axis] for axis in case.written) or (1,), DTYPES[case.result]
     if dtype.name == "bool":
         return np.zeros(shape, bool)

@@ -49,7 +49,7 @@ class _Writer:
         return value
 
     def position(self, indices):
-        """Somewhere in the memory, perhaps hanging over its edge."""
+        """Return a position in the memory, perhaps of a boundary tile."""
         eight = self.builder.const(8)
         return tuple(self.builder.binary(ops.Mod, self.index(indices), eight) for _ in range(2))
 

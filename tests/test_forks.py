@@ -26,7 +26,7 @@ from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 pytestmark = [pytest.mark.llvm_child, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 PATIENCE_SECONDS = 60
-"""What hangs, hangs for good: this only ends it."""
+"""A process that blocks, blocks forever: this only ends it."""
 
 
 def forked(check):
@@ -210,7 +210,7 @@ def test_no_property_of_ours_holds_a_lock():
 
 
 def test_a_fork_waits_for_every_late_import():
-    """But for the command line's, which has no other threads."""
+    """Except for the command line's, which has no other threads."""
     late = [x for x in lines_of_ours() if "noqa: PLC0415" in x[2] and x[0].parts[0] != "cli"]
     assert late and [x for x in late if x[1].strip() != "with IMPORTING:"] == []
 

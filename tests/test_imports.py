@@ -13,7 +13,7 @@ import tilewave
 from tilewave import api
 
 LIMIT_SECONDS = 0.3
-"""Of processor time, beyond Python's own start and numpy's."""
+"""CPU time, beyond that of starting Python and importing numpy."""
 TRIES = 8
 """A busy machine makes a start longer, never shorter."""
 PROGRAM = str(Path(sys.executable).parent / "tilewave")
@@ -21,7 +21,7 @@ VERSION = "import sys; sys.argv = ['tilewave', '--version']; from tilewave.cli.m
 
 
 def processor_seconds(words):
-    """Of a child with these words, user and system, the threads of its libraries included."""
+    """Return the user and system CPU seconds of a child with these words, including the threads of its libraries."""
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)

@@ -17,7 +17,7 @@ HOME = "https://host.example/owner/tilewave"
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """hatch_build.py, which whoever builds a package runs beside hatchling."""
+    """Return the names of hatch_build.py, which runs with hatchling when a package is built."""
     for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin", "hatchling.metadata.plugin.interface"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["hatchling.metadata.plugin.interface"].MetadataHookInterface = object
@@ -34,7 +34,7 @@ def filled_in(hook, monkeypatch, home):
 
 
 def targets(text):
-    """Of links and pictures outside code, found without what is tested here."""
+    """Return the targets of links and pictures outside code, without the code under test."""
     prose = re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^```.*?^```$", "", text))
     return re.findall(r"\]\(([^)\s]+)\)", prose)
 

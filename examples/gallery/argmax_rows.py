@@ -1,4 +1,4 @@
-"""The largest number of each row and where it stands: two results of one reading."""
+"""The largest number of each row and its index: two results of one read."""
 
 import numpy as np
 from presented import Case, present

@@ -1,4 +1,4 @@
-"""Attention, forward, keys walked block by block: the largest score, the sum and the result so far are carried along.
+"""Attention forward in blocks of keys: the maximum score, the sum and the result so far are loop-carried.
 
 `examples/attention.py` has masks and other layouts, `examples/causal_attention.py` orders for masks.
 """

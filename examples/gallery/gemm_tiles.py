@@ -1,4 +1,4 @@
-"""C = A · Bᵀ: tiles of C to workgroups, K walked in steps, and an order of tiles with a name."""
+"""C = A · Bᵀ: a tile of C per workgroup, a loop over K, and a named order of tiles."""
 
 import numpy as np
 from presented import Case, present

@@ -1,4 +1,4 @@
-"""What every kernel of the gallery has: a check against float64, its time beside numpy's, and its picture.
+"""Shared by all kernels of the gallery: a check against float64, the time compared with numpy's, and a picture.
 
 python examples/gallery/softmax_rows.py                      one kernel: check and time
 python examples/gallery/presented.py                         all of them, in a table
@@ -37,9 +37,9 @@ TIMED = {
     "int4_gemm": {"n": 4096, "k": 4096},
     "attention_heads": {"heads": 8, "queries": 1024, "keys": 1024},
 }
-"""Every kernel, and the sizes at which it is timed; what it is checked at is small, and hangs over the edges."""
+"""Every kernel, and the sizes at which it is timed; it is checked at small sizes with boundary tiles."""
 SECONDS = 1.0
-"""That a kernel and numpy are called for."""
+"""How long a kernel and numpy are each called."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Case:
     exact: Callable[..., Any]
     """The outputs from the inputs in float64."""
     numpy: Callable[..., Any]
-    """The same in numpy as one would write it, to be timed beside."""
+    """The computation in idiomatic numpy, for the comparison of times."""
     roundings: int = 1
-    """Of f32, one behind the other; what they may move is measured by `size`."""
+    """Roundings in f32, one after the other; `size` gives the magnitude that they apply to."""
     size: Callable[..., Any] | None = None
     """How large the numbers are that are rounded; without it, the result itself."""
     numbers: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
-"""Rotary embedding: each pair of numbers of a head is turned by an angle that grows with the token's place.
+"""Rotary embedding: each pair of numbers of a head is rotated by an angle that grows with the token's position.
 
-The pairs lie half a head apart, so a call gives both halves as arrays of their own: views, which nothing copies.
+The elements of a pair are half a head apart, so a call passes both halves as separate arrays: views, without a copy.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Softmax of rows that a workgroup holds whole; `examples/softmax.py` walks longer ones."""
+"""Softmax of rows that fit in a workgroup; `examples/softmax.py` loops over longer ones."""
 
 import numpy as np
 from presented import Case, present

@@ -1,4 +1,4 @@
-"""c = a + b: the smallest kernel. A workgroup takes 4096 neighbours; the last may hang over the end."""
+"""c = a + b: the smallest kernel. A workgroup takes 4096 neighbours; the last may be a boundary tile."""
 
 import numpy as np
 from presented import Case, present

@@ -1,4 +1,4 @@
-"""Barriers that hand shared memory over, and those that hand over what was stored in an earlier round of a loop."""
+"""Barriers that order shared memory, and those that order what an earlier iteration of a loop stored."""
 
 import pytest
 from lane_texts import text_of
@@ -18,7 +18,7 @@ NEXT = "%next = add(%z, %one) : index\nyield([%next])\n}"
 
 
 def handed_over(*ops):
-    """Of every barrier in turn: "" for nothing, or where the store stands that it hands over."""
+    """Return for every barrier in turn "" where it orders nothing, or the line of the store that it orders."""
     shared = ["%s = allocate() : memory<8xf32, shared>", "%x = const() {value = 1.0} : vector<1xf32>"]
     kernel = verify(parse(text_of("\n".join([*shared, *ops]) + "\n")))
     found = Handovers(kernel)

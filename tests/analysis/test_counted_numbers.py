@@ -1,4 +1,4 @@
-"""How often loops go round, and how far numbers go that count: bounds that are reached, and no wider than that."""
+"""Trip counts of loops and ranges of counting numbers: the bounds are reached, and are tight."""
 
 from itertools import product
 

@@ -359,7 +359,7 @@ READ_ELSEWHERE = {
     "steps past a fixed end": (ROWS, "%b: memory<9xf32", "%b: memory<8xf32"),
     "a step too many": (ROWS, "%three = const() {value = 3}", "%three = const() {value = 4}"),
 }
-"""What reads lies elsewhere, and outside for some sizes: zeros."""
+"""The read element is elsewhere, and out of bounds for some sizes: zeros."""
 HEADS, PARTS = (str(compiled(kernel).ir("trace")) for kernel in (in_heads, in_parts))
 WRONG |= {
     "heads counted as batches": (HEADS, "mod(%tile_b, %H_tiles)", "mod(%tile_b, %B_tiles)"),
@@ -489,7 +489,7 @@ def outcome(kernel, values):
 
 @pytest.mark.parametrize("text", [PLAIN, PERSISTENT, ROWS, OWN_LOOP], ids=["plain", "persistent", "rows", "own loop"])
 def test_whatever_looks_alike_is_judged_alike(text):
-    """Of kernels that were spoiled in all ways, most of which are wrong for some sizes."""
+    """Kernels mutated at random, most of which are wrong for some sizes."""
     rng, alike, wrong = random.Random(text), 0, 0
     for _ in range(40):
         try:
@@ -543,7 +543,7 @@ def test_reads_of_what_nobody_writes_are_right_for_every_size_wherever_they_lie(
 
 @pytest.mark.parametrize("formula", [i, M - 1 - i], ids=["as it is", "reversed"])
 def test_an_output_that_no_tile_writes_is_refused(formula):
-    """There are no columns, and so nobody who would write down how the rows end."""
+    """There are no columns, so that no workgroup writes the ends of the rows."""
 
     @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 8, 1)])
     def ends(a: Memory[M, N, G, f32], last: Memory[M, G, f32]):

@@ -1,4 +1,4 @@
-"""Global memory that a kernel touches again: barriers stand where lanes meet, and nowhere else."""
+"""Global memory that a kernel accesses again: barriers are placed where lanes conflict, and nowhere else."""
 
 import re
 from functools import cache
@@ -139,7 +139,7 @@ def test_lanes_report_a_barrier_that_is_deleted_or_hands_over_too_little(case, t
 
 
 def _in_place(out, *constraints):
-    """c = a · b + c / 2: each lane of the sums reads and writes elements of its own."""
+    """Return a kernel for c = a · b + c / 2: each lane of the sums reads and writes its own elements."""
 
     @wave(tiling(WaveConstraint(M, BLOCK_M / 2), WaveConstraint(N, BLOCK_N / 2), *constraints))
     def accumulate(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, out]):
@@ -206,7 +206,7 @@ def test_ptx_stores_meet_and_load_what_others_may_have_written():
 
 
 def test_the_copy_engine_takes_no_part_where_memory_is_handed_over():
-    """Its copies are not ordered with what lanes load and store, and its wave does not meet the others."""
+    """TMA copies are not ordered with the accesses of lanes, and the producer warp does not pass their barriers."""
     for case in PRODUCTS:
         kernel = cached(case, "sm_90a", ROW_WISE, 128, 96).ir()
         assert not [op for op in walk(kernel.body) if isinstance(op, (TmaLoad, TmaStore))], case
@@ -249,7 +249,7 @@ def test_loads_do_not_go_ahead_of_stores_to_the_same_memory():
 
 
 def test_widened_writes_in_place_need_nothing_more():
-    """A wave's lanes meet on the way to rows, behind all that they read in front of it."""
+    """A wave's lanes synchronize before the rows are stored, after all their earlier reads."""
     options = WaveCompileOptions(subs=sizes(128, 128, 64), target="gfx942")
     compiled = wave_compile(options, WITHOUT["a product in place, in f16"])
     assert any(isinstance(op, WriteThrough) for s in compiled.build.steps for op in walk(s.after.body))
@@ -292,7 +292,7 @@ def around_a_product(
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_barrier_behind_waves_that_take_turns_stays_where_it_hands_global_memory_over(chip):
-    """Eight waves meet in every turn, but nobody waits there for what was stored in front of the loop."""
+    """Eight waves synchronize in every turn, but none of them waits there for the stores before the loop."""
     subs = {M: 128, N: 128, K: 256}
     compiled = wave_compile(WaveCompileOptions(subs=subs, target=chip, schedule=PREFETCH), around_a_product)
     assert any(isinstance(op, Meet) for op in walk(compiled.ir().body))

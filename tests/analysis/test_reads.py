@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (the messages stand here as a terminal shows them)
+# ruff: noqa: E501  (the messages are as a terminal shows them)
 """What a workgroup may read and write of the memory that all share: judged when a kernel is compiled, for all of them."""
 
 import time
@@ -59,7 +59,7 @@ def filling(*mappings):
     return fill
 
 
-# -- what lies outside -------------------------------------------------------------------------------------------------
+# -- out-of-bounds accesses -------------------------------------------------------------------------------------------
 
 KERNEL = """
 i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
@@ -84,7 +84,7 @@ def test_what_lies_outside_is_read_as_zeros(rows, shape):
 
 
 def test_a_read_that_is_never_reached_is_not_judged():
-    """Its loop goes round only where it may."""
+    """The loop iterates only where the read is in bounds."""
     T = sym.T
 
     @wave([*BY_FOUR, TilingConstraint(T)])
@@ -117,7 +117,7 @@ FAR = """kernel @k {workgroups = 1} (%a: memory<4xf32, global>, %c: memory<4xf32
 %zero = const() {value = 0} : index
 %far = const() {value = 4} : index
 """
-"""In a text, which nobody compiled."""
+"""A kernel given as text, without compiling it."""
 
 
 def test_a_formula_that_lies_outside_reads_zeros():
@@ -276,7 +276,7 @@ def test_compiling_and_the_interpreter_agree_on_who_exchanges(m, n, down, right,
 @pytest.mark.parametrize("place", [put(i, j // 2), put(i, j // 2 * 2), put(i // 4 * 4, j), put(i // 4 * 4 + i % 2)])
 @pytest.mark.parametrize("before", [(), (None,)])
 def test_two_elements_of_one_tile_in_one_place_are_refused(place, before):
-    """Also where another write of the same workgroup leaves no element without a writer."""
+    """Refused even where another write of the workgroup leaves no element unwritten."""
     with pytest.raises(CoverageError, match=r"workgroup \d+ writes two elements of one tile to c\[\d, \d\]"):
         compiled(filling(*before, place), subs={M: 8, N: 8})
 

@@ -18,7 +18,7 @@ AT_ONCE = 132
 
 @pytest.fixture
 def visited(monkeypatch):
-    """How many rounds of workgroups index arithmetic was run for, once a kernel is compiled."""
+    """Count the waves of workgroups that index arithmetic runs for when a kernel is compiled."""
     counts = []
     run = IndexRun.block
 
@@ -55,7 +55,7 @@ def test_neighbours_are_compared_in_their_first_turns(visited):
 
 
 def test_a_formula_is_walked_once(visited):
-    """It was proved for no grid; yet that it writes each tile once follows from the first walk."""
+    """The formula is proved for no grid, but its first trace shows that it writes each tile once."""
     formula = from_function(lambda w, grid: (w // grid.cols, w % grid.cols))
     compiled(gemm(constraints=[WorkgroupMapping(formula)]), subs=sizes(8192, 8192, 64, 32, 32, 32), target="sm_90a")
     assert (1 << 16) <= sum(visited) <= (1 << 16) + AT_ONCE
@@ -83,7 +83,7 @@ kernel @loops {{workgroups = {workgroups}}} (%c: memory<{rows}x64xf32, global>) 
 """
 EVERY = "%far = mul(%i, %count) : index\n %place = add(%w, %far) : index"
 TWICE = "%two = const() {value = 2} : index\n %place = floor_div(%i, %two) : index"
-"""The same tile in every two rounds."""
+"""Every two iterations have the same tile."""
 
 
 def again(place, tiles, rounds, workgroups):
@@ -103,7 +103,7 @@ def test_a_tile_that_a_second_round_comes_back_to_is_found(tiles):
 
 
 def test_tiles_that_begin_off_their_grid_are_found():
-    """They overlap, and all is written, though there are as many as a grid would have."""
+    """The tiles overlap and cover everything, though there are as many as in a grid."""
     overlapping = "%far = mul(%i, %count) : index\n %place = add(%w, %far) : index"
     text = LOOPS.format(workgroups=1, rows=64 * 3 - 16, more=3, place=overlapping).replace("value = 64}", "value = 56}")
     assert {v.name for v in written_again(verify(parse(text)))} == {"c"}

@@ -61,7 +61,7 @@ def test_where_requests_do_not_meet_nobody_minds_who_lies_where():
 
 @pytest.mark.parametrize("known", [{}, {N: 8192, K: 8192}])
 def test_calls_of_a_bucket_that_streams_start_when_those_before_have_ended(known):
-    """The same tile serves both buckets; where there is one row of tiles, neighbours have no weights in common."""
+    """One tile serves both buckets; with one row of tiles, neighbours have no weights in common."""
     kernel = gemm(out=f16, epilogue=lambda x: cast(x, f16))
     tune = Tune(BLOCK_M=64, BLOCK_N=128, BLOCK_K=128)
     options = WaveCompileOptions(known, target="sm_90a", batch_invariant=True, tune=tune)

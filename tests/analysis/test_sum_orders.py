@@ -1,4 +1,4 @@
-"""Same bits whatever the batch: proved of the kernels for which it holds, and refused, with the line, of the others."""
+"""Batch-invariant results: proved for the kernels that have them, and refused, with the line, for the others."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from tilewave.tune.store import Found
 
 TARGETS = ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"]
 MANY = sizes(2048, 2304, 8192, 128, 128, 64)
-"""288 tiles: two whole rounds of an H200, and 24 tiles that would be shared."""
+"""288 tiles: two full waves of an H200, and 24 tiles that stream-K would share."""
 
 
 def compiled(subs, target, kernel=None, **more):
@@ -142,7 +142,7 @@ def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():
     assert one.kernel.sums == BATCH_INVARIANT and "sums = one_order" in str(one.kernel).splitlines()[0]
 
 
-# -- tiles that nobody gave
+# -- autotuned tiles
 
 
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
@@ -188,7 +188,7 @@ def test_where_more_is_done_in_a_step_one_depth_serves_every_batch():
 
 
 def test_zeros_that_sums_begin_with_are_kept():
-    """Behind -0 alone, zeros of a tile that hangs over the depth would make 0 of a sum."""
+    """With a sum of -0 alone, the zeros of a tile at the boundary of K would make it 0."""
     one = compiled(sizes(128, 128, 256, 64, 64, 64), "sm_90a")
     assert any(row.step == "peel_accumulator_init" and "begins with zero" in row.what for row in one.why())
     assert not any(isinstance(op, Unset) for op in walk(one.build.steps[-1].after.body))
@@ -244,7 +244,7 @@ def test_a_row_has_the_same_bits_in_every_batch_lane_by_lane(target):
 
 @pytest.mark.parametrize("k", [128, 192, 100])
 def test_tiles_of_every_depth_come_to_the_same_bits_lane_by_lane(k):
-    """Also where one of them hangs over the end of the depth, and the other does not."""
+    """Equal even where one of the tiles is a boundary tile along K, and the other is not."""
     tiles = [(8, 64, 64), (8, 64, 128), (64, 32, 64), (64, 64, 128)]
     found = [rows_of(compiled(sizes(9, 70, k, *tile), "sm_90a"), 9, 70, k, "lane") for tile in tiles]
     assert all((one == found[0]).all() for one in found)

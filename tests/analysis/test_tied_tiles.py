@@ -1,5 +1,5 @@
-"""Tiles that are computed with a product are held as its sums are, whichever operand stands first and whatever loops
-carry. All values are whole and small, so that every order of sums gives the same."""
+"""Tiles that are combined with a product have the layout of its accumulator, for either order of operands and any
+loop-carried values. All values are small integers, so that every order of sums gives the same."""
 
 import numpy as np
 import pytest
@@ -155,7 +155,7 @@ def test_every_order_of_operands(target, step, loop):
 @pytest.mark.parametrize("waves", [(32, 32), (32, 16), (64, 64)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_loads_that_run_ahead(target, waves, steps):
-    """What follows a product in a step stays behind it, however the step is laid out."""
+    """What follows a product in a step stays after it, however the software pipeline arranges the step."""
     ours, numpys = STEPS["chosen by what is carried"]
     for loop in (one, two, from_memory):
         kernel = made(loop, ours, waves=waves)
@@ -180,7 +180,7 @@ def test_machine_code_of_what_follows_a_product(target):
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_nested_loops_of_any_number_of_rounds(target, rounds):
-    """A loop around the one with the product, and one behind it that has none."""
+    """A loop around the one with the product, and a loop after it without one."""
 
     times = expression(rounds)
 
@@ -232,7 +232,7 @@ def test_a_product_outside_the_loop_binds_what_it_carries(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_carried_row_follows_what_it_is_repeated_in(target):
-    """One value for each column, carried beside the sums and added to every row."""
+    """A loop-carried value for each column, added to every row of the accumulator."""
 
     @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
     def kernel(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], bias: Memory[N, G, f32], c: Memory[M, N, G, f32]):

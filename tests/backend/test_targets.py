@@ -207,12 +207,12 @@ def test_an_option_that_a_target_does_not_take_names_those_that_do(toy):
     )
 
 
-# -- nobody else names one -------------------------------------------------------------------------------------------
+# -- no other room names a target -------------------------------------------------------------------------------------
 
 ROOMS = ("backend", "machine")
 JUDGE = "emulator"
-"""It knows nothing of the compiler it judges, so it reads from a code object which chip that is for, and has facts of
-its own about it."""
+"""The emulator does not know the compiler that it checks: it reads the chip from a code object, and has separate facts
+about each chip."""
 
 WORDS = {
     "bench/baselines.py": "numpy, the library, beside us",

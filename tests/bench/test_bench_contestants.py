@@ -246,7 +246,7 @@ def test_every_ablation_computes_the_product(name):
 
 
 def test_ablations_are_kernels_of_their_own():
-    """Each optimisation has something to do where a round is left over, rows begin off lines, or there is one round."""
+    """Each optimisation applies where a wave is partial, rows are unaligned, or there is one wave."""
 
     def texts(ablation):
         return tuple(unnamed(compiled_ablation(ablation, s.shapes[0], s).build.lanes) for s in settings)

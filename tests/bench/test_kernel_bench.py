@@ -61,7 +61,7 @@ def product(dtype=f32, out=None, shape=(40, 50, 96), target="cpu", tile=(16, 16,
 
 
 def spoiled(monkeypatch, change):
-    """Kernels whose output is changed behind their back."""
+    """Change the kernels' outputs after each call."""
     right = Compiled.__call__
 
     def compute(self, *arrays, **symbols):
@@ -183,7 +183,7 @@ def test_other_orders_of_sums_and_integers_from_floats_are_right():
 
 
 def test_sums_in_another_order_may_fall_on_the_other_side_of_a_coarse_rounding():
-    """Beside 10000 a sum is rounded to a thousandth, far more than its own roundings; all right results do that."""
+    """Near 10000 a sum is rounded to a thousandth, far more than its other rounding errors; all right results are."""
     coarse = gemm(f32, epilogue=lambda x: x + 1e4 - 1e4)
     kernel = wave_compile(WaveCompileOptions(subs=sizes(40, 50, 96), target="cpu"), coarse)
     a, b, c = make_arguments(kernel, 0)
@@ -328,7 +328,7 @@ def test_what_cannot_be_measured_is_refused():
     def scaled(a: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], alpha: f32):
         write(read(a) * alpha, c)
 
-    kernel = scaled.compile(target="cpu", subs={M: 16, N: 16})  # a scalar argument is given a value, and that is told
+    kernel = scaled.compile(target="cpu", subs={M: 16, N: 16})  # a scalar argument gets a value, which is reported
     assert (measured(kernel).passed, measured(kernel).settings.numbers) == (True, {"alpha": 1.0})
 
 
@@ -350,7 +350,7 @@ def test_a_kernel_that_cannot_be_launched_leaves_the_others_their_turn(monkeypat
 
 
 class Held(Tensor):
-    """A tensor that can be brought and fetched."""
+    """A tensor that can be copied to the GPU and back."""
 
     def cuda(self):
         return Held(self.array.copy())

@@ -1,4 +1,4 @@
-"""A file that leaves tiles open has those of the machine or target asked for in every command, which names them."""
+"""For a file with open tiles, every command uses and names the tiles of the requested machine or target."""
 
 import json
 import re

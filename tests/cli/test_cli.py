@@ -345,7 +345,7 @@ def test_a_terminal_without_our_characters_gets_question_marks(tmp_path):
     "words", [["--version"], ["map", "60x60", "--json"], ["doctor"], ["diff", EXAMPLES / "gemm.py"]], ids=str
 )
 def test_a_reader_who_leaves_is_not_complained_to(words):
-    """Whatever is said goes to the first pipe, and what is printed to one that nobody reads."""
+    """Messages go to the first pipe, and output goes to one that is not read."""
     line = ["bash", "-c", 'exec 3>&1; "$@" 2>&3 | true', "-", PROGRAM, *map(str, words)]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=buffered)

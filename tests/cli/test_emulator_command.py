@@ -50,7 +50,7 @@ def test_a_kernel_is_run_and_its_result_saved(gemm):
 
 @pytest.fixture(scope="module")
 def of_tilewave(tmp_path_factory):
-    """A kernel of tilewave's own as `compile --out` writes it, with A and B beside it."""
+    """A tilewave kernel as `compile --out` writes it, with A and B in the same folder."""
     folder = tmp_path_factory.mktemp("compiled")
     made = gemm_kernel((64, 64, 32), F16, F32, (32, 32, 32))
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="gfx942"), made.kernel)
@@ -64,7 +64,7 @@ ARRAYS = ("--arg", "in:A.npy", "--arg", "in:B.npy", "--arg", "out:C.npy:float32:
 
 
 def test_the_example_of_the_help_runs(of_tilewave, monkeypatch):
-    """A kernel of tilewave's takes the strides of its arrays, too, which nobody should have to write."""
+    """A tilewave kernel also takes the strides of its arrays, which the caller need not write."""
     monkeypatch.chdir(of_tilewave)
     code, output = run("gemm.s", "gemm", "--grid", "4", *ARRAYS)
     assert code == 0 and "no findings" in output

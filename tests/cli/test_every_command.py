@@ -55,7 +55,7 @@ COLOUR = re.compile(r"\x1b\[[\d;]*(?:3\d|4\d|9\d|10\d|38;|48;)[\d;]*m")
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 WIDTHS = (80, 400)
 FIRST_TITLES = {"mapping", "machine", "here"}
-"""Titles of a table's first column, which rows that stand under each other do without."""
+"""Titles of a table's first column, which are left out when rows are printed one below the other."""
 samples = pytest.mark.parametrize("sample", SAMPLES)
 
 
@@ -113,7 +113,7 @@ def test_a_pipe_at_80_columns_has_every_word_whole_and_no_escapes(said: Any, sam
     terminal = said(*SAMPLES[sample], COLUMNS=str(WIDTHS[1]), FORCE_COLOR="1")
     assert terminal.code == 0
     assert sample == "records" or "\x1b[" in terminal.out, "nothing is set off for a person"
-    if sample != "map":  # which tells XCDs by colour where it can
+    if sample != "map":  # which distinguishes XCDs by colour where it can
         assert terminal.words == wide.words
 
 

@@ -9,7 +9,7 @@ import pytest
 from tilewave.cli.commands import COMMANDS, function_of
 
 MOST_SECONDS = 0.4
-"""Of one core, user and system: some 0.2 on a quiet machine, where importing what runs takes over 1."""
+"""Seconds of one core, user and system: about 0.2 on a quiet machine, where importing what runs takes over 1."""
 HEAVY = ("numpy", "llvmlite", "rich", "pydantic", "tilewave.compile", *(f"tilewave.cli.{name}" for name in COMMANDS))
 LINES = {"tilewave": [], **{name: [name] for name in COMMANDS}}
 lines = pytest.mark.parametrize("line", LINES)

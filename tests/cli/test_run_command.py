@@ -44,7 +44,7 @@ def call(monkeypatch, capsys):
 
 
 def wrong(monkeypatch, change):
-    """Kernels whose output is changed behind their back."""
+    """Change the kernels' outputs after each call."""
     right = Compiled.__call__
 
     def compute(self, *arrays, **symbols):

@@ -101,7 +101,7 @@ def test_diff_finds_the_target_that_has_a_pass(target, call):
 
 
 def test_diff_counts_passes_of_one_name_as_it_shows_them(call):
-    """The second simplify stands in every list, the third in AMD's."""
+    """The second simplify is in every list of passes, the third in AMD's."""
     for only, target in (("simplify_2", DEFAULT_TARGET), ("simplify_3", "gfx942")):
         (step,) = json.loads(answered(call, "diff", GEMM, "--only", only, "--json"))["gemm"]
         (wanted,) = json.loads(answered(call, "diff", GEMM, "--only", only, "--target", target, "--json"))["gemm"]

@@ -33,7 +33,7 @@ RECORDS = "tilewave.records/tiles.jsonl"
 
 @pytest.fixture
 def call(call, tmp_path, monkeypatch):
-    """The command, with records of its own and quick measurements."""
+    """The command, with separate tuning records and quick measurements."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path / "tilewave.records"))
     monkeypatch.setattr(measure, "PAUSE_SECONDS", 0)
@@ -253,7 +253,7 @@ def test_what_a_worker_compiles_is_in_the_cache_of_whoever_measures(tmp_path, mo
     written = {path.name for path in (tmp_path / "there").glob("*.entry")}
     assert written == {name for name, _ in entries}
     task.timer.compiled(configs[0]).build.code  # noqa: B018
-    assert {path.name for path in (tmp_path / "there").glob("*.entry")} == written  # nothing was compiled anew
+    assert {path.name for path in (tmp_path / "there").glob("*.entry")} == written  # nothing was compiled again
 
 
 def test_points_travel_by_name_and_come_back_as_they_were(tmp_path):

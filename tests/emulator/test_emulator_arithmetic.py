@@ -347,7 +347,7 @@ def test_clamping_makes_zero_of_nan_where_the_mode_says_so():
 
 
 def test_the_middle_of_three_is_the_larger_one_of_those_behind_the_largest():
-    """Zeros are equal where the largest is looked for, and have an order behind it."""
+    """Zeros compare equal when the largest is selected, and are ordered afterwards."""
     lanes = [(1, 0.0, -0.0, 0.0), (1, -0.0, 0.0, 0.0), (0.0, -0.0, -1, -0.0), (-0.0, 0.0, -1, 0.0), (2, 7, -5, 2)]
     a, b, c, wanted = (np.array(values, F32) for values in zip(*lanes, strict=True))
     found = results_of("\tv_med3_f32 v100, v10, v12, v14", F32, a, b, c)

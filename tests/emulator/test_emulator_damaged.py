@@ -1,4 +1,4 @@
-"""Machine code that lies: it is refused with an error that says what is wrong, before time or memory is spent on it."""
+"""Inconsistent machine code is refused with an error that says what is wrong, before time or memory is spent on it."""
 
 import re
 import struct
@@ -286,7 +286,7 @@ def test_the_limit_follows_the_arrays():
 
 
 def test_the_limit_follows_the_code():
-    """Tile after tile, each by a long way through the code: forty rounds of it are not endless."""
+    """A loop over tiles with a long body: forty iterations of it are not endless."""
     long = "\ts_nop 0\n" * 1500
     body = f"\ts_mov_b32 s8, 0\n.L1:\n\ts_add_i32 s8, s8, 1\n{long}\ts_cmp_lt_u32 s8, ROUNDS\n\ts_cbranch_scc1 .L1"
     for rounds, is_endless in ((40, False), (60, True)):
@@ -309,7 +309,7 @@ def test_an_array_of_more_than_two_gigabytes_is_reached():
 
 
 def test_arrays_that_do_not_fit_into_memory_are_refused():
-    """A view whose rows lie far apart spans more than there is."""
+    """A view with a huge row stride spans more memory than there is."""
     far = np.lib.stride_tricks.as_strided(WORDS, (2,), (1 << 50,))
     with pytest.raises(CallError, match="which do not fit into memory a second time"):
         launch(kernel_text("\ts_nop 0"), far, WORDS)

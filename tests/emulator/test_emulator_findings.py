@@ -44,7 +44,7 @@ def test_a_wait_for_too_little_is_found():
     [("ds_read_b32 v{}, v1", 15), ("global_load_dword v{}, v1, s[4:5]", 63), ("scratch_load_dword v{}, off, off", 63)],
 )
 def test_no_more_operations_are_under_way_than_a_counter_counts(load, most):
-    """The first has ended when as many others could be issued behind it, without a wait."""
+    """The first operation has completed when as many others could be issued after it without a wait."""
 
     def found(count):
         loads = "\n\t".join(load.format(10 + i) for i in range(1 + count))

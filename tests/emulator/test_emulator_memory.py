@@ -60,7 +60,7 @@ def test_a_load_of_half_a_register_clears_the_other_half(chip, where, upper):
     [(0, 0, 0, 0), (-8, 12, 0, 1), (-8, 8, 4, 1), (-8, 0, 12, None), (-8, 4, 0, None), (4, 0, -4, None)],
 )
 def test_the_offsets_of_a_lane_wrap_and_the_scalar_one_does_not(lane, offset, scalar, reached):
-    """Of a buffer: lane offset + instruction offset in 32 bits; what lies outside with the scalar offset reads zero."""
+    """Buffer addressing: lane + instruction offset wrap at 32 bits; out of bounds with the scalar offset reads zero."""
     body = f"""{DESCRIPTOR.format(size="0x400")}
 	v_mov_b32_e32 v3, {lane}
 	s_mov_b32 s12, {scalar}
@@ -151,7 +151,7 @@ def test_gfx950_reads_shared_memory_transposed():
 
 
 def test_lanes_read_transposed_from_wherever_each_of_them_says():
-    """Four lanes read a row of 16 elements, wherever its parts lie, and lane i of 16 gets element i of each row."""
+    """Four lanes read a row of 16 elements, in parts at any address; lane i of 16 gets element i of each row."""
     body = """
 	v_lshlrev_b32_e32 v3, 3, v0
 	ds_write_b64 v3, v[10:11]
@@ -229,7 +229,7 @@ BUFFER = """
     ("chip", "width", "words"), [("gfx942", "dword", 1), ("gfx950", "dword", 1), ("gfx950", "dwordx4", 4)]
 )
 def test_direct_loads_of_buffers_choose_what_they_take_and_not_where_it_goes(chip, width, words):
-    """Lanes take chunks in reverse; m0 and the offset say where the first goes, and what lies outside is zero."""
+    """Lanes take chunks in reverse; m0 and the offset give the first chunk's destination, and out of bounds is zero."""
     chunk = 4 * words
     body = (
         BUFFER.format(size=48 * chunk)

@@ -276,7 +276,7 @@ def test_a_scalar_load_is_a_read(run):
 
 @runs
 def test_what_does_not_fit_the_counter_is_over(run):
-    """64 operations behind it, a store must have ended: vmcnt counts to 63."""
+    """After 64 more operations a store must have completed: vmcnt counts to 63."""
     more = "\tglobal_load_dword v5, v1, s[4:5]\n"
     assert not found(f"{STORE}{63 * more}{BARRIER}{LOAD}", run)
     assert kinds(f"{STORE}{62 * more}{BARRIER}{LOAD}", run) == {"global-memory race"}

@@ -24,7 +24,7 @@ def test_the_ping_pong_kernel_has_the_figures_it_was_designed_for():
 
 
 def test_rows_padded_by_16_bytes_conflict():
-    """4 reads of 16 bytes in 8 phases; on gfx942 every phase finds two rows in one bank, on gfx950 in 4 phases."""
+    """4 reads of 16 bytes in 8 phases; on gfx942 every phase has two rows in one bank, on gfx950 in 4 phases."""
     conflicts = {s.chip: s.bank_conflict_cycles for s in (loop_statistics(g.text, "gemm") for g in SMALL[:2])}
     assert conflicts["gfx942"] > 0 and conflicts["gfx950"] > 0
     assert loop_statistics(SMALL[0].text, "gemm").store_bytes == (4,)
@@ -103,7 +103,7 @@ def loop_of(body, **options):
 
 
 def test_a_masked_block_behind_the_end_of_a_round_is_in_the_loop():
-    """As LLVM lays it out: the round ends in front of its first instruction, and its last block branches back there."""
+    """As LLVM lays it out: the iteration ends before its first instruction, and its last block branches back there."""
     s = loop_of(f"""	s_branch .L2
 .L1:
 	s_or_b64 exec, exec, s[8:9]

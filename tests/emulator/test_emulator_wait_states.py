@@ -1,6 +1,6 @@
 """Wait states: what LLVM puts between two instructions is enough, and one less is found.
 
-Each case is what LLVM (llvmlite 0.50) emitted for a few lines of IR: an instruction, the `s_nop` behind it, and the
+Each case is what LLVM (llvmlite 0.50) emitted for a few lines of IR: an instruction, the `s_nop` after it, and the
 instruction that it protects.
 """
 

@@ -29,7 +29,7 @@ M, N, K = sym.M, sym.N, sym.K
 
 @dataclass(frozen=True)
 class Clamp(Elementwise):
-    """x, or the nearer of two bounds where it lies outside."""
+    """x, or the nearer of two bounds where x is outside them."""
 
     x: Value
     low: Value
@@ -106,7 +106,7 @@ def gemm_that_clamps():
     ):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(acc):
-            return mma(clamp(read(a), -2.0, 2.0), read(b), acc)  # it stands between a load and its product
+            return mma(clamp(read(a), -2.0, 2.0), read(b), acc)  # between a load and its product
 
         write(clamp(total, -60.0, read(most)), c)  # and is repeated along rows
 
@@ -124,7 +124,7 @@ def gemm_arrays(m, n, k):
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (70, 90, 50)])
 @pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", "lanes of sm_90a", CPU[0], "gfx942", "gfx950"])
 def test_every_pass_takes_it(way, sizes):
-    """Between loads and a matrix product, and behind it, of whole and ragged sizes: small integers, so it is exact."""
+    """Before and after a matrix product, for whole and boundary tiles: small integers, so it is exact."""
     a, b, most, wanted = gemm_arrays(*sizes)
     c = np.zeros(wanted.shape, np.float32)
     place, _, chip = way.partition(" ")
@@ -166,7 +166,7 @@ def test_the_verifier_holds_it_to_what_it_says():
 def test_without_its_row_the_lowering_names_it_and_its_line(monkeypatch):
     monkeypatch.delitem(numbers.LOWERINGS, Clamp)
     for target in ("cpu", "gfx942"):
-        subs = {M: 192, N: 64, K: 32}  # a size of its own: nothing of it is in the cache
+        subs = {M: 192, N: 64, K: 32}  # a size that no other test uses, so that nothing of it is in the cache
         with pytest.raises(TilewaveError) as raised:
             _ = wave_compile(WaveCompileOptions(subs=subs, target=target), gemm_that_clamps()).llvm_ir
         assert "cannot lower clamp" in raised.value.what

@@ -21,7 +21,7 @@ WHOLE_BYTES = 1 << 26
 
 @pytest.fixture
 def emulate(monkeypatch):
-    """Emulation that takes a second copy of those rows alone that it is told of: the rest of both is zeros."""
+    """Return an emulation that copies only the given rows: the rest of both arrays is zeros."""
 
     def run(compiled, *arrays, rows):
         parts = [(int(row.ctypes.data), row.nbytes) for row in rows]
@@ -76,7 +76,7 @@ def test_the_last_rows_of_a_long_array_lane_by_lane(place, target):
 
 
 def far_apart(x):
-    """The same numbers, the first and the last row more bytes apart than 32 bits count, and elements than 31."""
+    """Return x with a row stride such that the first and last row are more than 2^32 bytes and 2^31 elements apart."""
     gap = (1 << 32) // x.itemsize // (len(x) - 1) + 8
     wide = np.zeros((len(x), gap), x.dtype)[:, : x.shape[1]]
     wide[...] = x
@@ -118,7 +118,7 @@ def narrowed(ptx, strides):
 
 
 def strides_of(compiled):
-    """The numbers of the parameters that hold strides; each array's pointer stands before its own."""
+    """Return the indices of the parameters that hold strides; each array's pointer precedes its strides."""
     found, number = [], 0
     for memory in compiled.build.program.memories:
         found += range(number + 1, number + 1 + memory.type.rank)
@@ -134,7 +134,7 @@ FOR_HOPPER = {
 
 @pytest.mark.parametrize("name", FOR_HOPPER)
 def test_strides_of_sm_90a_have_64_bits(name):
-    """For arrays of any kind, and for those that lie well, unless the copy engine knows their strides."""
+    """For unaligned and for aligned arrays, unless TMA descriptors hold their strides."""
     kernel, subs = FOR_HOPPER[name]
     compiled = kernel.compile("sm_90a", subs)
     program = compiled.build.program

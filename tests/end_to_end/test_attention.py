@@ -81,7 +81,7 @@ def verify(made, a, shape, block_k2=32):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_keys_at_all_give_no_numbers_and_no_findings(target):
-    """0 / 0: queries are brought in front of the loop over keys, and nobody reads them."""
+    """0 / 0: queries are loaded before the loop over keys, and never read."""
     a, shape = Attention(causal=True), Shape(1, 70, 0, 16)
     made = made_for(target, a, Shape(1, 70, 1, 16), (64, 16, 32), sizes_open=True)
     for c in results(made, a, shape, shape.arrays(a)):
@@ -128,7 +128,7 @@ def test_the_bound_tells_right_from_wrong():
 
 @pytest.mark.parametrize("target", ["numpy", "gfx942", "sm_90a"])
 def test_rows_that_see_nothing_are_numbers(target):
-    """The window of the last rows lies behind the last key."""
+    """The window of the last rows is after the last key."""
     a, shape = Attention(causal=True, window=5), Shape(1, 60, 20, 24)
     assert masked(a, 60, 20).all(axis=1).sum() == 60 - 20 - 5
     verify(made_for(target, a, shape, (64, 32, 32)), a, shape)
@@ -156,7 +156,7 @@ def inside_the_loop(made, pass_name):
 @pytest.mark.parametrize("head, kinds", [*product((64, 128), ("16x16x16", "32x32x8"))])
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_scores_become_an_operand_in_registers(target, head, kinds):
-    """Rows, maxima and sums are held alike by both products: lanes exchange what they reduce and nothing else."""
+    """Rows, maxima and sums have the same layout in both products: lanes exchange only what they reduce."""
     asked = (MMAType[f"F32_{kinds}_F16"],) * 2
     a, shape = Attention(kinds=asked, v_transposed=True), Shape(1, 128, 256, head)
     made = made_for(target, a, shape, (128, head, 64))
@@ -184,7 +184,7 @@ MOST = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_waves_of_sm_90a_reduce_by_themselves(schedule):
-    """No wave meets another in a step: copies are awaited by signals, and weights stay where they are."""
+    """No wave waits for another in a step: waves wait for copies by mbarriers, and weights stay in registers."""
     a, shape = Attention(), Shape(1, 128, 256, 64)
     made = made_for("sm_90a", a, shape, (128, 64, 64), schedule=schedule)
     ops = inside_the_loop(made, "place_barriers")
@@ -276,7 +276,7 @@ def test_four_dims_of_a_grid_and_one_that_goes_with_another(target, causal):
 @pytest.mark.parametrize("order", ["linear()", "snake(2)", "xcd_contiguous(2)"])
 @pytest.mark.parametrize("target", ["numpy", "cpu", "sm_90a"])
 def test_a_loop_is_as_short_as_its_author_says(target, order):
-    """64 queries see 2 blocks of 32 keys: what lies behind is not read, in whatever order tiles are dealt."""
+    """64 queries see 2 blocks of 32 keys: later keys are not read, for any order of tiles."""
     head, subs = 24, {**grouped.blocks(64, 32, 16), **grouped.sizes(1, 1, 1, 130, 130, 24)}
     q, k, v = (random_array(np.random.default_rng(n), (1, 130, 1, head), f16) for n in range(3))
     k[:, 64:], v[:, 64:] = np.nan, np.nan

@@ -1,4 +1,4 @@
-"""Numbers that data tells: they may decide what is computed, and are refused where they would decide where."""
+"""Numbers that come from data may decide what is computed, and are refused where they would decide addresses."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def past_an_edge(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
 @pytest.mark.parametrize("subs", [{}, {M: 20, N: 25}], ids=["open", "known"])
 @pytest.mark.parametrize("target", ["cpu", "sm_90a", "gfx942"])
 def test_a_condition_on_positions_decides_what_is_computed(target, subs):
-    """A tile reaches past the edge where it is a boundary tile; what lies there is nobody's."""
+    """A boundary tile reaches past the edge, and its elements there belong to no array."""
     made, x, y = past_an_edge.compile(target=target, subs=subs), np.ones((20, 25), np.float32), np.zeros((20, 25))
     y = y.astype(np.float32)
     run(made, target, x, y)

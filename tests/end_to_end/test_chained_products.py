@@ -26,7 +26,7 @@ SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
 EIGHT_BIT = {"cpu": f8e4m3fn, "gfx942": f8e4m3fnuz, "gfx950": f8e4m3fn, "sm_90a": f8e4m3fn}
 SCALE = 0.125
 SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133, "f8e4m3fn": 2.0**-9, "f8e4m3fnuz": 2.0**-10, "f32": 2.0**-149}
-"""The least number above 0, by dtype: what lies below is rounded to a multiple of it."""
+"""The least number above 0, by dtype: smaller numbers are rounded to a multiple of it."""
 
 
 def ramp(s):
@@ -35,7 +35,7 @@ def ramp(s):
 
 @cache
 def chain(dtype=f16, v_dims=(N, L), waves=0, step="nested"):
-    """`nested`: K is walked inside each step of L; `whole`: it is one tile."""
+    """`nested`: a loop over K inside each step of L; `whole`: K is one tile."""
     cut = [WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(L, BLOCK_L)]
     cut += [TilingConstraint(K, BLOCK_K)] if step == "nested" else [WorkgroupConstraint(K, BLOCK_K, 2)]
     cut += [WaveConstraint(M, BLOCK_M / waves), WaveConstraint(N, BLOCK_N)] if waves else []
@@ -175,7 +175,7 @@ def test_sums_deeper_than_the_rows_of_a_matrix_unit(tile):
 @pytest.mark.parametrize("tile", [(64, 64, 128), (64, 64, 64)], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_transposed(target, tile, side):
-    """Their rows are the depth of the next product; groups of waves hold parts of it, and exchange them."""
+    """The rows of the sums are K of the next product; groups of waves hold slices of it, and exchange them."""
     block_l, block_n, block_m = tile
 
     @wave(

@@ -18,7 +18,7 @@ DIVISIONS = {"//": lambda x, y: x // y, "%": lambda x, y: x % y}
 
 @pytest.mark.parametrize(("way", "tile"), [*((way, 4) for way in WAYS), (CPU[0], 2048)])
 def test_a_division_in_a_ragged_tile_has_an_answer_everywhere(way, tile):
-    """Padding is zeros divided by zeros; tiles of 2048 lie in memory on the CPU."""
+    """Padding is zeros divided by zeros; tiles of 2048 are stored in memory on the CPU."""
     inputs, outputs, wanted = [], [], []
     for name in INTEGER_NAMES:
         least = SMALLEST[name]
@@ -74,7 +74,7 @@ LARGE = [2**53 + 1, -(2**53) - 1, 2**62 - 1, 2**62 + 1, 6364136223846793005, 2**
 
 @pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", "lanes of sm_90a", *CPU[:1], *EMULATED])
 def test_literals_of_64_bits_keep_every_bit(way):
-    """Of Python and of numpy; a float holds 53 bits."""
+    """Literals of Python and of numpy; a float holds 53 bits."""
     forms = [
         lambda x, c: x * c,
         lambda x, c: c + x * 0,

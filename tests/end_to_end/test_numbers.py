@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (the messages stand here as a terminal shows them)
+# ruff: noqa: E501  (the messages are as a terminal shows them)
 """Where one number is needed for a whole workgroup, a tile is refused, and so is what would be cut off."""
 
 import sys

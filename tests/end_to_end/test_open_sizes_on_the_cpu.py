@@ -1,4 +1,4 @@
-"""Kernels for the CPU whose sizes are open: one binary for every shape, against float64, however arrays lie."""
+"""CPU kernels with dynamic shapes: one binary for every shape, against float64, for every layout of arrays."""
 
 import numpy as np
 import pytest
@@ -64,11 +64,11 @@ def test_other_machines_get_code_for_every_size(name):
     assert "workgroup:" in build.asm
 
 
-# -- how arrays lie -------------------------------------------------------------------------------------------------
+# -- layouts of arrays -------------------------------------------------------------------------------------------------
 
 
 def strided(x):
-    """The same numbers, every second of a larger array's columns and every third of its rows."""
+    """Return a view of x's numbers: every second column and every third row of a larger array."""
     around = np.full((3 * x.shape[0] + 1, 2 * x.shape[1] + 1), 99, x.dtype)
     around[1::3, 1::2] = x
     return around[1::3, 1::2]
@@ -90,7 +90,7 @@ def test_arrays_that_lie_in_any_way(name, way):
 def test_nothing_outside_an_array_is_touched(name, at_end):
     for shape in ((70, 90, 33), (13, 97, 65), (1, 1, 1), (128, 96, 64), (64, 32, 0)):
         arrays = PRODUCTS[name].operands(*shape)
-        if name == "columns of both":  # they are taken turned
+        if name == "columns of both":  # they are taken transposed
             arrays = arrays[0].T.copy(), arrays[1].T.copy(), arrays[2]
         a, b, c = (between_guards(x, at_end) for x in arrays)
         a, b = (a.T, b.T) if name == "columns of both" else (a, b)
@@ -106,7 +106,7 @@ def test_any_number_of_threads(name, threads, monkeypatch):
 
 
 def test_results_are_those_of_fixed_sizes_to_the_bit():
-    """A sum's order is that of its depth, whoever knows the sizes."""
+    """A sum's order is that of K, with fixed and with dynamic sizes."""
     for shape in ((129, 257, 65), (64, 96, 32), (1, 1, 1), (31, 37, 100)):
         a, b, c = PRODUCTS["f32"].operands(*shape)
         made = shipped.gemm(shape, f32, tile=(64, 96, 32))

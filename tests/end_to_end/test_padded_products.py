@@ -203,7 +203,7 @@ def test_a_tile_that_fits_is_left_alone():
 
 
 def test_lanes_ask_only_along_axes_that_grew():
-    """Of 16x16x8 only the depth grows: rows of c are stored as ever."""
+    """With 16x16x8 only K is padded: rows of c are stored without predicates."""
     made = compiled(gemm(), target="gfx942", subs=sizes(64, 64, 64, 16, 16, 8))
     moved = [op for op in walk(made.ir("distribute_lanes").body) if isinstance(op, (Load, Store)) and op.own]
     assert {op.memory.name for op in moved} == {"a", "b"}

@@ -1,4 +1,4 @@
-"""What lies outside an array is 0 where it is read, a part of a tile as all of it, on every target."""
+"""Out-of-bounds reads are 0 on every target, for a part of a tile and for a whole one."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def moved(x, down, right):
 @pytest.mark.parametrize("target", TARGETS)
 @known_and_open
 def test_a_stencil_is_padded_with_zeros(target, is_open):
-    """Sizes of which the last tile is one element wide, so that its right neighbours all lie outside."""
+    """Sizes whose last tile is one element wide, so that its right neighbours are all out of bounds."""
 
     @wave(BY_SIXTEEN)
     def laplace(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
@@ -112,7 +112,7 @@ def test_steps_of_a_loop_may_lie_outside(further, is_open, target):
 @pytest.mark.parametrize("further", [0, 1])
 @pytest.mark.parametrize("way", ["window", "formula"])
 def test_an_empty_array_is_read_as_zeros(way, further, target):
-    """Nothing of it lies inside, as whole dims of no elements show, and reads of one element of such a dim."""
+    """Every read is out of bounds: of whole dims without elements, and of one element of such a dim."""
     there = {"window": {N: further, M: i}, "formula": {N: further, M: M - 1 - i}}[way]
 
     @wave([WorkgroupConstraint(M, 16, 0)])

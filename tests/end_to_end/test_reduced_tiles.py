@@ -1,4 +1,4 @@
-"""Reductions along every axis, of every dtype, in every layout: the same bits on lanes and in machine code."""
+"""Reductions along every axis, of every dtype, in every layout: bit-equal on lanes and in machine code."""
 
 from itertools import cycle, product
 
@@ -49,7 +49,7 @@ OPEN = [Case((5, 37), (1,), tile=(4, 0), open=(0,)), Case((5, 37), (1,), use="be
 
 
 def in_some_order(cases, ways):
-    """Each case on each of these, one order of waves after the other."""
+    """Return each case on each of these ways, with the orders of waves in turn."""
     orders = {way: cycle(ORDERS if way.startswith("lanes") else ("barrier", "random")) for way in ways}
     return [(case, way, next(orders[way])) for case in cases for way in ways]
 
@@ -134,7 +134,7 @@ def test_nan_infinity_and_zeros_of_either_sign_are_reduced_as_numpy_does(way):
 @pytest.mark.parametrize("dtype", ["f32", "f16", "f64"])
 @pytest.mark.parametrize("way", ["tiles", *LANES, "gfx942", "cpu"])
 def test_of_zeros_of_either_sign_the_place_is_that_of_the_first(way, dtype):
-    """As in numpy: 0 and -0 are equal. `max` and `min` tell them apart, wherever they stand."""
+    """As in numpy: 0 and -0 are equal. `max` and `min` order them, at any position."""
     x = np.full((6, 37), -1.0).astype(dtype.replace("f", "float"))
     x[0, 5], x[0, 9] = -0.0, 0.0
     x[1, 5], x[1, 9] = 0.0, -0.0

@@ -39,7 +39,7 @@ def result_of(how, dtype):
 
 
 def reducing(dims, along, dtype, more=""):
-    """A kernel of one workgroup that writes each reduction of an array to an array of its own."""
+    """Return a kernel of one workgroup that writes each reduction of an array to a separate array."""
     kept, hows = tuple(d for d in dims if d not in along), hows_of(dtype)
     outs = [result_of(how, dtype) for how in hows]
     memories = ", ".join(f"y{i}: Memory[(*(kept or (Q,)), G, outs[{i}])]" for i in range(len(hows)))
@@ -76,7 +76,7 @@ def empty(shape, how, dtype):
 
 
 def same(a, b):
-    """Whether two arrays hold the same bits; no number is like every other."""
+    """Return whether two arrays are bit-equal, except that all NaNs are equal."""
     words = f"u{a.dtype.itemsize}"
     alike = a.view(words) == b.view(words)
     if a.dtype.kind in "fV" and a.dtype != bool:
@@ -151,7 +151,7 @@ def test_the_order_of_a_sum_is_the_same_with_every_instruction_set(instruction_s
 
 @pytest.mark.parametrize("instruction_set", ELSEWHERE)
 def test_machines_elsewhere_add_pairs(instruction_set):
-    """Neither contracted nor reordered: the words that would allow it do not stand in their LLVM IR."""
+    """Neither contracted nor reordered: the LLVM IR has no fast-math flags that would allow it."""
     options = WaveCompileOptions(subs={M: 8, N: 64}, target="cpu", instruction_set=instruction_set)
     compiled = wave_compile(options, reducing((M, N), (N,), f32))
     sums = [line for line in compiled.llvm_ir.splitlines() if " fadd " in line]
@@ -195,7 +195,7 @@ def test_no_number_and_minus_zero(name):
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_past_the_end_of_a_dim_nothing_counts(name):
-    """Some floats of 8 bits have no infinity that could stand there."""
+    """Some 8-bit floats have no infinity to use as padding."""
     dtype = DTYPES[name]
 
     @wave([WorkgroupConstraint(M, 2, 0), TilingConstraint(N, 8)])

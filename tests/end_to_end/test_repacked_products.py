@@ -1,4 +1,4 @@
-"""Products of arrays whose rows the copy engine cannot take, lane by lane, against float64."""
+"""Products of unaligned arrays, which TMA cannot load, lane by lane, against float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(made, **sizes):
 
 
 def operand(rng, shape, dtype, offset=0):
-    """Rows without gaps, so many elements behind where memory begins."""
+    """Return rows without gaps, `offset` elements after an aligned address."""
     whole = np.zeros(int(np.prod(shape)) + 64, dtype.numpy)
     first = -whole.ctypes.data % 64 // whole.itemsize + offset
     found = whole[first : first + int(np.prod(shape))].reshape(shape)
@@ -162,7 +162,7 @@ def test_one_column_of_known_length_beside_rows_whose_number_is_open(k):
     made = gemm((1, 1, k), F16, F16, tile=(64, 64, 64), layout="nn")
     subs = {symbol: value for symbol, value in made.subs.items() if symbol is not M}
     compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
-    if k % 8 == 0:  # of odd rows whose number is open, lanes load all
+    if k % 8 == 0:  # for unaligned rows of dynamic length, lanes load everything
         assert f"%b: memory<{k}x1xf16, global, columns(0)>" in str(compiled.ir("pack_unaligned"))
     rng = np.random.default_rng(21)
     for m in (70, 3):

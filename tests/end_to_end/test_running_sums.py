@@ -17,7 +17,7 @@ pytestmark = pytest.mark.share(6)
 
 TARGETS = ("gfx942", "gfx950", "sm_90a")
 EMULATED = TARGETS[:2]
-"""Whose machine code runs here."""
+"""Targets whose machine code is emulated."""
 
 
 def build(target, kernel, **options):
@@ -144,8 +144,8 @@ def test_of_the_sums_of_a_product(target, schedule, dim):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_barrier_that_is_left_out_is_a_race(target):
-    """But for the first, between zeros and what is written behind them, and those of the longest shift, by which each
-    lane finds what it holds itself."""
+    """Except for the first barrier, between zeros and what is written after them, and those of the longest shift, by
+    which each lane reads what it holds itself."""
     compiled = build(target, rows_kernel(), subs={M: 2, N: 1024})
     kernel = compiled.ir("distribute_lanes")
     count = sum(isinstance(op, Barrier) for op in walk(kernel.body))

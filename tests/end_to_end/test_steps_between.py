@@ -1,4 +1,4 @@
-"""`iterate(dim, start=…, stop=…)`: only the steps in which something lies between the two are taken."""
+"""`iterate(dim, start=…, stop=…)`: only the steps that contain something between the two are taken."""
 
 import numpy as np
 import pytest

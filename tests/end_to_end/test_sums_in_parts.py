@@ -58,7 +58,7 @@ def test_run_on_lanes_and_emulated(target, schedule):
     ],
 )
 def test_lanes_that_load_share_parts(shape, tile, parts, workgroups):
-    """Rows lie on no grain of the copy engine, and too little is read for copies: each part has a workgroup."""
+    """Rows are unaligned for TMA, and too little is read for packed copies: each part of a split-K has a workgroup."""
     made = compiled("sm_90a", parts, shape, tile=tile)
     (said,) = (row.step for row in made.why() if row.step in ("use_tma", "serialize_split_k"))
     assert said == "use_tma"

@@ -1,4 +1,4 @@
-"""Words beside products and epilogues, as authors type them, at every level and on every target."""
+"""Ops other than products and epilogues, as authors type them, at every level and on every target."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_tiles_with_a_dim_in_common_are_repeated_on_both_sides(way):
     @wave([*TILED, WorkgroupConstraint(B, 2, 2)])
     def added(x: Memory[M, N, G, f16], y: Memory[B, M, G, f16], c: Memory[B, M, N, G, f16]):
         total = read(x) + read(y)
-        assert total.dims == (B, M, N)  # B stands in front of M, as in y
+        assert total.dims == (B, M, N)  # B comes before M, as in y
         write(total, c)
 
     x, y, c = floats(40, 20, dtype=np.float16), floats(3, 40, dtype=np.float16), poisoned(3, 40, 20, dtype=np.float16)
@@ -234,7 +234,7 @@ def test_what_no_condition_lets_be_written_stays_as_it_was(way):
 @everywhere
 @pytest.mark.parametrize("is_first", [0, 1])
 def test_products_under_a_condition(way, is_first):
-    """The loop over K stands in front of it, and another under it."""
+    """One loop over K comes before the condition, and another is inside it."""
 
     @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
     def split(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32], first: i32):

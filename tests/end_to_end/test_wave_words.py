@@ -1,4 +1,4 @@
-"""Words that kernels written for Wave have beside ours: what they mean, at every level and on every target."""
+"""Wave's ops in addition to ours: what they mean, at every level and on every target."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_softsign_and_tanh_approx(way):
     np.testing.assert_allclose(outputs[2], np.tanh(exact), rtol=6 * UNIT)  # tanh is off by 3 units at most
 
 
-# -- where tiles lie ------------------------------------------------------------------------------------------------
+# -- positions of tiles ------------------------------------------------------------------------------------------------
 
 
 @everywhere

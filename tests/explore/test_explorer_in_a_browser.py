@@ -46,7 +46,7 @@ def test_both_orders_are_drawn_and_every_tile_has_its_xcds_colour(page: Any) -> 
         "xcd_contiguous(8) >> grouped(2)",
         "linear()",
     ]
-    # linear() walks down the columns of 8 tiles, so that row r belongs to XCD r
+    # linear() goes down the columns of 8 tiles, so that row r belongs to XCD r
     assert browser.run(PIXELS.format(at=1, x=5)) == [
         [119, 170, 221, 255],
         [238, 221, 136, 255],

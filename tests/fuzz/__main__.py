@@ -1,4 +1,4 @@
-"""python -m tests.fuzz: the nets, for as long as it is told."""
+"""python -m tests.fuzz: run the nets for the given time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Chains of casts and single ops on random dtypes, at a random level or target, against what is exact.
+"""Chains of casts and single ops on random dtypes, at a random level or target, against exact results.
 
-Compilers look through what was just computed: what is right alone may be wrong behind something else.
+Compilers optimize across ops: an op that is right alone may be wrong after another.
 """
 
 from __future__ import annotations

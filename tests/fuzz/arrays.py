@@ -1,4 +1,4 @@
-"""Arrays that lie: whatever says it is one is used as it is, or refused; nothing else is read or written."""
+"""Arrays with false attributes: whatever claims to be an array is used or refused; nothing else is read or written."""
 
 import ctypes
 import random
@@ -36,7 +36,7 @@ def add():
 
 
 def case(seed: int) -> str | None:
-    """One call with an array that may lie in the place of an input or of the result."""
+    """Make one call in which an input or the result may be an array with false attributes."""
     choose = random.Random(seed)
     given = choose.choice((subclass, capsule, interface, other))(choose)
     written = choose.random() < 0.5
@@ -92,7 +92,7 @@ def usable(array: np.ndarray) -> np.ndarray | None:
 
 
 def subclass(choose: random.Random) -> Given:
-    """Of numpy's class, with attributes that say something else."""
+    """Return an instance of a subclass of numpy's array, with attributes that disagree."""
     array = laid_out(choose)
     lies: dict[str, Any] = {}
     for name in ("shape", "strides", "dtype", "flags", "ctypes", "__array_interface__", "size", "ndim", "base", "T"):
@@ -178,7 +178,7 @@ def capsule(choose: random.Random) -> Given:
 
 
 class Holder:
-    """Says what it is told to say."""
+    """An object that returns the given answers."""
 
 
 def interface(choose: random.Random) -> Given:

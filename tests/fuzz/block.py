@@ -1,4 +1,4 @@
-"""Statements being made at random, each of them valid where it stands."""
+"""Random statements, each of them valid at its position."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = ("f32", "f32", "f32", "f16", "f16", "bf16", "f64", *FLOAT8, "i8", "i32"
 
 @dataclass
 class Names:
-    """Names that nobody has yet."""
+    """Unused names."""
 
     count: int = 0
 

@@ -1,4 +1,5 @@
-"""A cache whose files were damaged or replaced: it gives what was put, or nothing, and follows and waits for nobody."""
+"""A cache whose files were damaged or replaced returns what was put, or nothing; it follows no links and never
+blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ PRECIOUS = b"a file of the user's"
 
 
 def case(seed: int) -> str | None:
-    """Entries put, some files of the directory damaged, and everything asked for and put again."""
+    """Put entries, damage some files of the directory, then get and put everything again."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -130,7 +130,7 @@ def _address(x: np.ndarray) -> int:
 
 
 class HeldArrays:
-    """The arrays of a call as its libraries hold them; on a GPU they are copies that are brought back."""
+    """The arrays of a call in their libraries; on a GPU they are copies that are copied back."""
 
     def __init__(self, arrays: dict[str, Buffered], library_of: dict[str, str], device: str) -> None:
         self.arrays, self.device = arrays, device

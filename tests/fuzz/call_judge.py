@@ -18,7 +18,7 @@ from .judge import Outcome, agree, described, plain
 from .program import FLOATS
 
 MOST_SAID = 90
-"""Of a foreign error's message, in its kind."""
+"""The most characters of a foreign error's message that are part of its kind."""
 
 
 def judge_call(call: Call, device: str = "cpu") -> Outcome:

@@ -14,7 +14,7 @@ from .calls import FLAWS, HUGE, NUMBERS, ODD, SCALARS, SHARED, VALUES, Alias, Ar
 from .program import FLOATS, Layout
 
 RUN = 64
-"""So many seeds share what is compiled."""
+"""The number of seeds that share compiled kernels."""
 FUNCTIONS = tuple(RULES)
 USUAL = ("f32", "f32", "f16", "bf16", "f64", "f8e4m3fn", "f8e5m2")
 ANY = (*FLOATS, "i8", "i32", "i64", "bool")
@@ -66,7 +66,7 @@ class CallMaker:
     # -- sizes and layouts
 
     def size(self, bucket: tuple[int, ...]) -> int:
-        """Of the theme's bucket, and now and then 0 or any other."""
+        """Return a size of the theme's bucket, and now and then 0 or any other."""
         if self.rng.random() < 0.06:
             return self.rng.choice([0, 0, 1, self.rng.choice(self.rng.choice(SIZES))])
         return self.rng.choice(bucket)
@@ -76,7 +76,7 @@ class CallMaker:
         return tuple(0 if self.rng.random() < 0.02 else self.rng.choice([1, 2, 2, 3]) for _ in range(rank))
 
     def layout(self, rank: int, turned: bool | None = None) -> Layout | None:
-        """How an array is laid out; `turned` says whether its columns lie together, None that either may."""
+        """Return a random layout for an array; `turned` says whether it is column-major, None allows either."""
         r = self.rng
         if not rank or (r.random() < 0.35 and not turned):
             return None
@@ -199,7 +199,7 @@ class CallMaker:
     def rows(
         self, dtype: str, result: str, content: str = "normal", each: bool = True, **more: Argument | None
     ) -> Call:
-        """Of x[M, N]; y has a number for each of x, or one for each row."""
+        """Return a call on x[M, N]; y has a number for each of x, or one for each row."""
         shape = (self.size(self.t.high), self.size(self.t.wide))
         y = self.result(shape if each else shape[:1], result)
         return self.call(x=self.array(shape, dtype, content, self.rng.choice([False, False, None])), **more, y=y)

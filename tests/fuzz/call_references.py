@@ -21,7 +21,7 @@ a GPU: Hopper keeps 13 bits after the leading one of the largest."""
 LARGEST = {"f32": 1e37, "f64": 1e300, "f8": 1e37}
 """Beyond this, sums may overflow on their way."""
 MORE = 24
-"""Roundings of functions and of few numbers, beside those of sums."""
+"""Roundings of functions and of short sums, in addition to those of long sums."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Call:
         return dict(self.arguments).get(name)
 
     def having(self, **changed: Argument | None) -> Call:
-        """The same call with other arguments; None leaves one out."""
+        """Return the call with other arguments; None removes one."""
         every: dict[str, Argument | None] = {**dict(self.arguments), **changed}
         return replace(self, arguments=tuple((n, a) for n, a in every.items() if a is not None))
 

@@ -1,6 +1,6 @@
 """Damaged machine code: a code object or an assembly text with some bytes or lines changed, read and run.
 
-Whatever it has become, the emulator runs it, or refuses it with an error of its own; nothing else escapes.
+The emulator runs it, or refuses it with a TilewaveError; nothing else escapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXTS = ("gemm_gfx942.s", "gemm_gfx950.s", "pingpong_gfx950.s", "flip_in_place_g
 HARD = (0, 1, 0x7F, 0x80, 0xFF)
 NUMBERS = ("0", "-1", "64", "255", "65536", "4294967295", "99999999999999999999", "0x7fffffff", "1.5", "x", "")
 LIMIT = 600
-"""Instructions of a wave: far enough to come behind what was damaged, near enough to be quick."""
+"""The limit on a wave's instructions: enough to pass the damaged place, few enough to be quick."""
 
 
 def case(seed: int) -> str | None:

@@ -13,7 +13,7 @@ from .generate import generate
 TARGETS = ("cpu", "numpy", "gfx942", "gfx950", "sm_90a")
 NO_TARGETS = ("foo", "H200", "h100", "sm90a", "gfx94", "CPU", "MI300X", "sm_90", "cpu ", "all", "cuda", "None", "-1")
 PROGRAMS = 24
-"""So many random kernels there are, so that each is made once."""
+"""The number of random kernels, so that each is made once."""
 OPEN_TILES = """
 from tilewave import *
 
@@ -68,7 +68,7 @@ class KernelFile:
     text: str
     sizes: tuple[tuple[str, str], ...] = ()
     is_open: bool = False
-    """Its tiles are chosen by the compiler."""
+    """Whether the compiler chooses its tiles."""
     is_right: bool = True
 
 
@@ -83,7 +83,7 @@ class CommandLine:
     odd: bool = False
     """Something is in it that may be refused."""
     outputs: list[str] = field(default_factory=list)
-    """Files and directories that it is told to write."""
+    """Files and directories that the command is to write."""
     kernel: KernelFile | None = None
 
     @property

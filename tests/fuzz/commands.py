@@ -44,7 +44,7 @@ class Ended:
 
 
 def case(seed: int) -> str | None:
-    """One command line, in a directory of its own."""
+    """Run one command line in a temporary directory."""
     line = command_line(seed)
     with _directory(line.files):
         found = judged(line, run(line.words))

@@ -1,4 +1,4 @@
-"""The arrays of a call: what they hold, and how they lie in memory."""
+"""The arrays of a call: their content and their layout in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPECIAL += (float("inf"), float("-inf"), float("nan"), 2.0**-24, 2.0**-14 - 2.0*
 
 @dataclass(frozen=True)
 class Given:
-    """An array as the kernel sees it, the memory it lies in, and what that held."""
+    """An array as the kernel sees it, the memory that contains it, and the initial content of that memory."""
 
     view: np.ndarray
     memory: np.ndarray
@@ -71,7 +71,7 @@ def _special(rng, shape, dtype):
 
 
 def _near_ties(rng, shape):
-    """Halfway between two numbers of a narrower float, or a little beside it."""
+    """Return numbers halfway between two of a narrower float, or close to it."""
     digits = rng.choice(np.array([2, 3, 7, 10, 23]), shape)
     odd = 2 * rng.integers(2.0**digits, 2.0 ** (digits + 1)) + 1
     beside = rng.choice(np.array([0.0, 0.0, 1.0, -1.0]), shape) * 2.0 ** -rng.choice(np.array([5, 20, 28]), shape)
@@ -97,11 +97,11 @@ CONTENTS = {"small": _small, "normal": _normal, "special": _special, "extreme": 
 
 
 def laid_out(x: np.ndarray, layout: Layout | None) -> Given:
-    """The same numbers in memory that lies as asked, with 0x5a between them."""
+    """Return x's numbers in memory with this layout, with 0x5a between them."""
     if layout is None:
         memory = x.copy()
         return Given(memory, memory, memory.tobytes())
-    sizes = [max(n, 1) for n in x.shape]  # what is empty lies beside something all the same
+    sizes = [max(n, 1) for n in x.shape]  # an empty array still has memory around it
     spans = [abs(layout.steps[n]) * (sizes[n] - 1) + 1 + layout.before[n] + layout.after[n] for n in range(x.ndim)]
     memory = np.full([spans[n] for n in layout.order], 0x5A, np.uint8)
     memory = np.repeat(memory[..., None], x.itemsize, -1).view(x.dtype)[..., 0] if x.ndim else memory.view(x.dtype)

@@ -109,7 +109,7 @@ class Elementwise(Maker):
         return results
 
     def whiled(self, block: Block) -> None:
-        """A loop by a symbol of its own, of 0 to 5 rounds; memories are read at places that it decides."""
+        """A loop over its own symbol, of 0 to 5 iterations; memories are read at positions that depend on it."""
         dims = self.grid_dims(self.rng.randint(1, 2))
         self.dealt, self.is_while = False, True
         self.read_input(block, self.some_dims(dims))

@@ -54,7 +54,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Value:
-    """What a name stands for: the number of each element, how far a machine may be off, the dims, the dtype."""
+    """The value of a name: the number of each element, how far a machine may be off, the dims, the dtype."""
 
     x: np.ndarray
     err: np.ndarray

@@ -63,7 +63,8 @@ class AnyKernel(Products):
         return f"WorkgroupMapping({r.choice(MAPPINGS).format(n=r.randint(1, 9), m=r.randint(1, 4))})"
 
     def is_persistent(self, order: str) -> bool:
-        """With a loop of its own symbol, the kernel's author would have to deal the tiles."""
+        """Return whether the kernel is persistent; never with a loop over its own symbol, where the author would
+        deal the tiles."""
         return self.rng.random() < 0.15 and not self.is_while and "Reordering" not in order
 
     def with_vectors(self, body: tuple) -> tuple:

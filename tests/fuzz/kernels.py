@@ -53,4 +53,4 @@ KERNELS = {
     "open_kernels": Kernels(generate_open),
     "reduced_kernels": Kernels(generate_reduced),
 }
-"""With sizes that are fixed, with sizes that each call tells, and with reductions."""
+"""Kernels with fixed sizes, with dynamic shapes, and with reductions."""

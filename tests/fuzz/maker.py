@@ -13,7 +13,7 @@ MOST_WORKGROUPS, MOST_ELEMENTS = 48, 6000
 
 
 class TooLarge(Exception):
-    """It would take too long to run."""
+    """A program would take too long to run."""
 
 
 def check_size(dims: Iterable[Dim], is_product: bool) -> None:
@@ -136,7 +136,7 @@ class Maker:
         return name
 
     def output_letter(self) -> str:
-        """Seldom one that compilers like for names of their own."""
+        """Return a letter for outputs, rarely one that compilers use for their own names."""
         return self.rng.choice(["o"] * 40 + ["c", "t"])
 
     def some_dims(self, dims, must=()) -> tuple[str, ...]:
@@ -201,7 +201,8 @@ class Maker:
             last = (dim.tiles - 1) * dim.tile
             first_tile = min(dim.tile or dim.size, dim.size)
             least, most = -(first_tile - 1), dim.size - last - 1
-            by = r.randint(least, most)  # so far, some of each tile lies inside; one further, all of one outside
+            # up to here a part of each tile is in bounds; one further, all of one is out of bounds
+            by = r.randint(least, most)
             further = {least: -1 - dim.size % 3, most: 1 + dim.size % 5}.get(by, 0)
             return d, Place(d, 1, by + further)
         return d, Place(d)
@@ -236,7 +237,7 @@ class Maker:
             block.add(Write(y, array, self.write_mapping(stored) if owns_all else mapping))
 
     def exchange(self, block: Block, dims) -> None:
-        """Through memory: written, then read back by the same workgroup, as it is or from other places of its own."""
+        """Write to memory, then read back in the same workgroup, at the same or at other positions."""
         dtype = self.rng.choice([d for d in DTYPES if d != "bool"])
         x = block.made(dims, dtype)
         array = self.new_array(self.some_dims((), dims), dtype, self.rng.choice(["poison", self.mood]), "s")

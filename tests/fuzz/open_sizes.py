@@ -36,7 +36,7 @@ from .source import tiles
 
 MOST_CALLS = {"numpy": 6, "cpu": 8, "sm_90a": 4, "gfx942": 3, "gfx950": 3}
 TRIES = 8
-"""Of a shape; many kernels are right for some only."""
+"""Attempts at a shape; many kernels are right for some shapes only."""
 SIZES = (1, 2, 3, 5, 7, 11, 13, 17, 31, 37, 61, 67, 97)
 
 
@@ -189,7 +189,7 @@ class OpenKernel(AnyKernel):
 
 
 def symbolic(place: Place, p: Program) -> Place:
-    """The same place where the dim it runs along is open: its size is its symbol."""
+    """Return the place with its dim's size as a symbol, where that dim is dynamic."""
     if place.along is None or place.along not in p.left_open:
         return place
     size = p.dim(place.along).size
@@ -201,14 +201,14 @@ def symbolic(place: Place, p: Program) -> Place:
 
 
 def _rotated(p: Program) -> Iterator[str]:
-    """Dims of tiles that go around the end of a memory that is written: what hangs over an edge would come back."""
+    """Yield dims of tiles that wrap around the end of a written memory, where a boundary tile would write again."""
     for s in p.walk():
         if isinstance(s, (Read, Write)) and s.mapping and s.array in p.written():
             yield from (place.along for _, place in s.mapping.places if place.along and place.modulo)
 
 
 def _beside(p: Program) -> Iterator[tuple[str, str, int]]:
-    """Dims that a mapping brings together, either first, and by how much the second is longer."""
+    """Yield pairs of dims that a mapping relates, in either order, and by how much the second is longer."""
     for s in p.walk():
         if isinstance(s, (Read, Write)) and s.mapping:
             for d, place in s.mapping.places:

@@ -20,7 +20,7 @@ HEALTHY = ("agrees", "refused", "wrong numbers")
 
 
 class Child:
-    """A worker that is started when it is needed, and anew after it died or was stopped."""
+    """A worker that is started when it is needed, and again after it died or was stopped."""
 
     def __init__(self, module: str = "tests.fuzz.worker") -> None:
         self.module = module
@@ -61,7 +61,7 @@ class Child:
             return {"kind": self.how_it_ended(process), "way": way, "text": self.last_words()}
         answer: dict[str, Any] = json.loads(line)
         if answer["way"].endswith(" card") and answer["kind"] not in HEALTHY:
-            self.stop()  # a fault leaves its context of no use to whoever comes next
+            self.stop()  # a fault leaves the context unusable for the next case
         return answer
 
     def how_it_ended(self, process: subprocess.Popen[str]) -> str:

@@ -27,7 +27,7 @@ class Products(Elementwise):
     def product_dims(self, batch: bool) -> None:
         self.is_product = True
         rows, cols = PRODUCT_TILES.get(self.target, (TILES[3:], TILES[3:]))
-        if self.large:  # such tiles are brought to shared memory in other ways than small ones
+        if self.large:  # large tiles are loaded into shared memory in other ways than small ones
             rows = cols = (64,)
         axes = self.rng.sample(range(3), 3)
         for name, tiles, axis in zip("MN", (rows, cols), axes, strict=False):
@@ -143,7 +143,7 @@ class Products(Elementwise):
         self.epilogue(block, ("M", "N"))
 
     def product_of_what_was_written(self, block: Block) -> None:
-        """A product, written to memory, is an operand of the next, walked in other steps."""
+        """A product, written to memory, is an operand of the next, which loops over it in other steps."""
         self.calm()
         self.product_dims(False)
         cols = self.dims["N"]

@@ -31,7 +31,8 @@ class Type:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbol and its size. `axis` says where on the grid it is cut; with a tile and no axis it is walked."""
+    """A symbol and its size. `axis` is the grid axis that it is tiled along; with a tile and no axis a loop
+    iterates over it."""
 
     name: str
     size: int
@@ -50,7 +51,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a call's array lies: its axes, slowest first; for each a step, and elements before and after."""
+    """The layout of a call's array: its axes, slowest first; for each a step, and elements before and after."""
 
     order: tuple[int, ...]
     steps: tuple[int, ...]
@@ -156,7 +157,7 @@ class Mma:
 
 @dataclass(frozen=True)
 class Reduce:
-    """x without some dims, which one workgroup has whole or a loop walks."""
+    """x reduced along some dims, each whole in one workgroup or iterated by a loop."""
 
     name: str
     x: str
@@ -174,7 +175,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Loop:
-    """iterate over a walked dim, or as long as `symbol` is below `stop` where there is one."""
+    """A loop over a dim without a grid axis, or while `symbol` is below `stop` where there is one."""
 
     name: str
     dim: str
@@ -226,16 +227,16 @@ class Program:
     named_tiles: bool = False
     """Tile sizes are symbols too."""
     left_open: tuple[str, ...] = ()
-    """Dims whose sizes the arrays of a call tell."""
+    """Dims whose sizes come from the arrays of a call."""
     declared_open: bool = False
-    """These are in `dynamic_symbols` too."""
+    """Whether these dims are in `dynamic_symbols` too."""
     numbers: tuple[Parameter, ...] = ()
     arrays_before: int = 0
-    """So many arrays stand before the numbers in the kernel's list of parameters."""
+    """The number of arrays before the scalar arguments in the kernel's parameters."""
     by_name: bool = False
     """A call gives its arguments by their names."""
     more: tuple[Call, ...] = ()
-    """Calls after the first one, which is told by the fields above."""
+    """Calls after the first one, which the fields above describe."""
 
     def dim(self, name: str) -> Dim:
         return _named(self.dims, name)
@@ -250,7 +251,7 @@ class Program:
         return {s.array for s in self.walk() if isinstance(s, Write)}
 
     def calls(self) -> tuple[Program, ...]:
-        """The same kernel as each of its calls finds it."""
+        """Return the kernel with the arguments of each of its calls."""
         return (replace(self, more=()), *map(self.called, self.more))
 
     def called(self, c: Call) -> Program:

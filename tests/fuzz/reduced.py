@@ -12,7 +12,7 @@ from .program import FLOATS, SUMMED_IN
 COMBINED = {"sum": "+", "prod": "*", "max": "maximum", "min": "minimum", "any": "|", "all": "&"}
 UNIT = {"f32": 2.0**-24, "f64": 2.0**-53}
 SIGN_OF_ZERO = 2.0**-1074
-"""A sum of nothing but zeros may have either sign: what lies past the end of a dim counts as 0."""
+"""A sum of zeros may have either sign: elements past the end of a dim count as 0."""
 
 
 def reduced(v: Value, dims: tuple[str, ...], how: str, begin: int, free: bool) -> Value:

@@ -1,4 +1,4 @@
-"""Random programs with reductions: of rows that a workgroup has whole, of tiles that a loop walks, of products."""
+"""Random programs with reductions: of rows that fit in a workgroup, of tiles in a loop, of products."""
 
 from __future__ import annotations
 

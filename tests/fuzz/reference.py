@@ -1,7 +1,7 @@
 """What a program means, on whole arrays: nothing of tilewave is used here.
 
-Workgroups do not exchange anything, so all of them may go in step: a tile [M, N] is the whole array M×N, a step of a
-walked dim its part of that dim, and what hangs over an edge does not exist.
+Workgroups do not exchange anything, so all of them may run in lockstep: a tile [M, N] is the whole array M×N, a step of
+a loop over a dim its part of that dim, and out-of-bounds elements of boundary tiles do not exist.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def expected(program: Program, f8_unit: float = F32_UNIT) -> dict[str, Held]:
     arrays = {a.name: held(program, a) for a in program.arrays}
     if not program.grid:
         Ownership(program).check_all_written()
-        return arrays  # no tile, and nobody who would do anything
+        return arrays  # without tiles no workgroup does anything
     numbers = {n.name: exact.literal(n.value, n.dtype) for n in program.numbers}
     run = Run(program, arrays, Ownership(program), f8_unit, numbers, symbols=dict(program.opens))
     run.block(program.body)

@@ -1,4 +1,4 @@
-"""Runs the nets in child processes until the time is up or all cases ran, and tells what was found."""
+"""Run the nets in child processes until the time is up or all cases ran, and report the findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .surface import DEVICES
 
 SHRINK_SECONDS = 40.0
 MOST_ALIKE = 3
-"""So many findings of one kind are made small and kept; the rest are counted."""
+"""The most findings of one kind that are reduced and kept; the rest are counted."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _fewer_statements(p: Program) -> Iterator[Program]:
 
 
 def _without_what_is_unused(p: Program) -> Iterator[Program]:
-    """All at once: statements whose values nobody takes."""
+    """Yield the program without all statements whose values are unused."""
     taken: set[str] = set()
     for s in p.walk():
         match s:
@@ -123,7 +123,7 @@ def _plainer_loop(p: Program, s: Loop) -> Iterator[Program]:
 
 
 def _types(p: Program) -> dict:
-    """The types of all names, wherever they stand; a name that is not at hand makes no valid program."""
+    """Return the types of all names in the program; a name out of scope makes no valid program."""
     found: dict = {}
 
     def block(body, scope: Scope) -> None:
@@ -192,7 +192,7 @@ def _plainer_program(p: Program) -> Iterator[Program]:
 
 
 def _without_idle_arrays(p: Program) -> Program:
-    """Without arrays that nobody touches, and dims that only they had."""
+    """Return the program without unused arrays, and dims that only they had."""
     used = {s.array for s in p.walk() if isinstance(s, (Read, Write))}
     arrays = tuple(a for a in p.arrays if a.name in used)
     had = {d for a in arrays for d in a.dims}

@@ -112,7 +112,7 @@ def options(p: Program) -> dict[str, str]:
 
 
 def _dealt(p: Program) -> list[str]:
-    """The body in a loop that walks the tiles, `workgroups` at a time."""
+    """Return the body in a loop over the tiles, `workgroups` at a time."""
     by_axis = {d.axis: d for d in p.dims if d.axis is not None}
     stop = _product(p, list(by_axis.values()))
     lines = [f"    @iterate(TILE, start=scalar(WORKGROUP_0), condition=TILE < {stop})", "    def every_tile():"]
@@ -134,7 +134,7 @@ def _product(p: Program, dims: list[Dim]) -> str:
 
 
 def _scalar(p: Program, dims: list[Dim]) -> str:
-    """The same for numbers of the kernel to be divided by."""
+    """Return the product of dims as a divisor for scalar arguments of the kernel."""
     text = _product(p, dims)
     return text if text.isdigit() else f"scalar({text})"
 

@@ -1,4 +1,4 @@
-"""A share of the arrays that lie, in a process of its own: one that crashes names its seed."""
+"""A share of the arrays with false attributes, in a separate process: a crash names its seed."""
 
 import subprocess
 import sys

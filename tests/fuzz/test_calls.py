@@ -23,7 +23,7 @@ from .judge import Outcome
 from .program import Layout
 
 SHARE = 10
-"""Of each run of seeds, one run for each function."""
+"""Seeds that are tested from each run; there is one run for each function."""
 SPACED = Layout((1, 0), (2, 1), (1, 0), (0, 3))
 X, OUT = Laid((3, 5), "f32", "small"), Laid((3, 5), "f32", "poison", SPACED)
 SOFTMAX = Call("ops.softmax", (("x", X), ("out", OUT)))

@@ -60,7 +60,7 @@ def value(x, dtype):
 
 @pytest.mark.parametrize("dtype", sorted(set(FORMATS) - {"f32"}))
 def test_rounding_from_f32_is_that_of_ml_dtypes(dtype):
-    """Every f16 as it is, doubled digits to make ties, and numbers a little beside these."""
+    """Every f16 as it is, doubled digits to make ties, and numbers close to these."""
     with np.errstate(all="ignore"):
         halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         x = np.concatenate([halves, np.nextafter(halves, np.float32(np.inf)), halves * np.float32(1.0625)])
@@ -174,7 +174,7 @@ def test_a_write_outside_its_memory_makes_no_program_and_a_read_gives_zeros():
     [("*", 9, False), ("*", 1, True), ("+", -1, False), ("+", 1, True), ("neg", None, False), ("**2", None, False)],
 )
 def test_an_index_that_overflows_makes_no_program(op, other, fits):
-    """It is an error in both interpreters, and no number."""
+    """An overflow is an error in both interpreters, and not a number."""
     args = ("x",) if other is None else ("x", other)
     lowest = (Fill("low", ("M",), "f32", -float("inf")), Cast("x", "low", "index"))
     body = (*lowest, Compute("y", op, args), Cast("z", "y", "f32"), Write("z", "c"))

@@ -5,7 +5,7 @@ import pytest
 from .passes import COMPILED, MAKERS, case_on
 
 SEEDS = {"cpu": range(4), "gfx942": range(3), "gfx950": range(3, 6), "sm_90a": range(3)}
-"""Of each kind of kernel."""
+"""Seeds for each kind of kernel."""
 
 
 @pytest.mark.parametrize("target", COMPILED)

@@ -36,7 +36,7 @@ CHECKED = Path(__file__).parents[1] / "check"
 SEPARATOR = "// -----\n"
 M, N, K = sym.M, sym.N, sym.K
 LARGEST_TEXT = 60_000
-"""Of those that are damaged: a case is quick."""
+"""The longest text that is damaged, so that a case is quick."""
 
 WORDS = (
     *VOCABULARY,

@@ -20,7 +20,7 @@ from tilewave.errors import SlowCodeWarning, TilewaveError
 from .calls import VALUES
 
 RUN = 24
-"""So many seeds share what is compiled."""
+"""The number of seeds that share compiled kernels."""
 SIZES = ((1,), (3, 4), (5, 7, 8), (9, 13, 16), (17, 31, 32))
 MOST_SAID = 120
 

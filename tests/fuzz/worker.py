@@ -1,4 +1,4 @@
-"""A process that runs cases, one line in, one line out; whoever started it decides how long one may take.
+"""A process that runs cases, one line in, one line out; its parent process limits the time of each.
 
 A line holds a net and a seed, and a target or a device where the net has some; or the text of a case to be judged.
 """

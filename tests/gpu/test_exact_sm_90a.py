@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::tilewave.erro
 
 @pytest.fixture
 def on_card(torch):
-    """Runs a kernel on the GPU, and brings back what it wrote."""
+    """Return a function that runs a kernel on the GPU, and copies back what it wrote."""
 
     def sm_90a(kernel, arrays):
         compiled = wave_compile(WaveCompileOptions(subs={M: len(arrays[0])}, target="sm_90a"), kernel)

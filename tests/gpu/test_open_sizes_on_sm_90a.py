@@ -101,7 +101,7 @@ def test_one_kernel_for_all_shapes(torch, shape):
 
 @pytest.mark.parametrize("shape", [(129, 250, 64), (2600, 5001, 1032), (1, 3, 64)])
 def test_columns_behind_the_last_are_left_alone(torch, shape):
-    """Rows are longer than the array has columns; the copy engine's own stores would reach into them."""
+    """The row stride is larger than the number of columns; TMA stores would write into the gap."""
     m, n, k = shape
     a, b = (torch.randn((rows, k), device="cuda").half() for rows in (m, n))
     whole = torch.full((m, -(-n // 8) * 8 + 8), 7.0, device="cuda").half()
@@ -164,7 +164,7 @@ def test_parts_have_the_same_bits_on_two_streams_and_in_a_graph(torch, shape):
 
 
 def test_sizes_change_from_call_to_call_without_waiting(torch):
-    """Early starts, shared rounds and pairs follow each other on one stream; nobody takes another one's parts."""
+    """PDL, stream-K and multicast launches follow each other on one stream; none takes another one's partial sums."""
     compiled, rng = gemm(), np.random.default_rng(5)
     cases = []
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""The kernels on rows that come along, on CUDA tensors: every length, dtype and way to lie, against float64."""
+"""The built-in row kernels on CUDA tensors: every length, dtype and layout, against float64."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def with_gaps(a):
 
 
 def in_wider_rows(a):
-    """That begin off cache lines."""
+    """Return rows that are not aligned to cache lines."""
     return a if a.ndim < 2 else a.new_zeros((a.shape[0], a.shape[1] + 3))[:, 1:-2].copy_(a)
 
 

@@ -16,7 +16,7 @@ LARGE = {"block_m": 128, "block_n": 256, "block_k": 64}
 F8_UNIT = 2.0**-13 / 32
 """Hopper adds products of 8-bit floats with fewer digits than f32 has, 32 of them at a time."""
 TF32_SHARE = 2 * 2.0**-10
-"""Of f32 numbers, 10 bits behind the leading one are multiplied."""
+"""Products of f32 use 10 bits after the leading one."""
 FUNCTION_UNITS = 4 * 2.0**-23
 """What a function may be off by, in units in the last place of f32."""
 TORCH_KNOWS = (np.float32, np.float64, np.int8, np.int32, np.int64)
@@ -203,7 +203,7 @@ def test_code_from_the_cache_gives_the_same_bits(torch):
 
 @pytest.mark.parametrize(("first", "row"), [(0, 258), (1, 256), (0, 257), (2, 260)])
 def test_rows_that_the_copy_engine_cannot_take(torch, first, row):
-    """The same call, whatever the address and the distance of rows."""
+    """One call works for any address and row stride."""
     compiled = compile_for(narrow_gemm(), kernels.sizes(128, 256, 256, **LARGE))
     a, b = (torch.randn(n * row + 8, device="cuda").half()[first:][: n * row].view(n, row)[:, :256] for n in (128, 256))
     c = torch.full((128, 256), float("nan"), device="cuda").half()
@@ -237,7 +237,8 @@ def test_a_stream_of_the_caller_s(torch):
 
 
 SHARED = [(4864, 1024, 4160), (1000, 1000, 4096), (4872, 1000, 4160)]
-"""Tiles that the last round leaves over, shared by several workgroups; no round is full, and edges hang over."""
+"""Tiles of the last, partial wave, shared by several workgroups (stream-K); no wave is full, and there are boundary
+tiles."""
 
 
 @pytest.mark.parametrize("shape", SHARED)

@@ -163,7 +163,7 @@ def test_work_is_put_on_the_current_stream(torch, numbers):
 
 
 def test_graphs_of_one_kernel_run_side_by_side(torch):
-    """Of a product whose last round is split: its parts meet in memory of the launch's own."""
+    """For a product with stream-K: partial sums are exchanged in memory that belongs to the launch."""
     m, n, k = 4864, 4096, 4160
     integers = lambda *shape: torch.randint(-2, 3, shape, device="cuda").half()  # noqa: E731  their sums are exact
     pairs = [(integers(m, k), integers(n, k).T) for _ in range(2)]

@@ -48,7 +48,7 @@ def _the_same_numbers_every_time():
 
 
 def same(found, want, roundings=64):
-    """Of one shape and dtype, and apart by some roundings of the dtype, relative to the largest."""
+    """Assert equal shape and dtype, and a difference of some roundings of the dtype, relative to the largest."""
     assert found.shape == want.shape and found.dtype == want.dtype
     if want.numel():
         bound = roundings * torch.finfo(want.dtype).eps * want.abs().max().double()

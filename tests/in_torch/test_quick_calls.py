@@ -1,4 +1,4 @@
-"""Calls of tensors that lie as others did go from a memo to their launch; whatever torch must look at does not."""
+"""Replayed calls, with tensors of a known layout, go from a memo to their launch; those that torch must see do not."""
 
 from importlib import import_module
 
@@ -221,7 +221,7 @@ def test_an_out_is_looked_at_and_its_version_counts(seen):
 
 
 def test_digits_that_products_may_drop_are_part_of_a_call(seen):
-    """Whoever asks for others gets another plan, and not that of a call before."""
+    """A call with another precision gets another plan, and not that of a call before."""
     a, b = tensors([(6, 8), (8, 4)])
     before = torch.get_float32_matmul_precision()
     try:
@@ -244,7 +244,7 @@ def test_a_compiled_call_is_one_operator_and_is_not_looked_at_twice(seen):
 
 
 def test_the_first_call_of_all_may_be_compiled(monkeypatch):
-    """A compiler that traces it finds the operators that it brings."""
+    """A compiler that traces the first call finds the operators that it registers."""
     monkeypatch.setattr("tilewave.ops.arrays._Door.operators", None)
     x = torch.randn(4, 8)
     compiled = torch.compile(lambda x: ops.softmax(x), fullgraph=True, backend="aot_eager")

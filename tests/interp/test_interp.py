@@ -1,4 +1,4 @@
-"""What the interpreter finds that a GPU would hide, with its exact text; and what a failed run leaves behind."""
+"""What the interpreter finds that a GPU would hide, with its exact text; and the state after a failed run."""
 
 import numpy as np
 import pytest

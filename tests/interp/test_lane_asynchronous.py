@@ -1,4 +1,4 @@
-"""What arrives later at the lane level: signals, copies, roles, and waves that wait for ever."""
+"""Asynchronous ops at the lane level: mbarriers, copies, roles, and waves that wait forever."""
 
 import numpy as np
 import pytest
@@ -281,7 +281,7 @@ def test_a_box_is_zero_outside_and_nothing_is_copied_out_there(order, seed):
 
 
 def test_a_box_that_begins_off_the_grain_is_found():
-    """A copy engine faults there, on the card alone."""
+    """TMA faults there, on the GPU only."""
     text = text_of(THROUGH.replace("tma_load(%a, [%four, %minus]", "tma_load(%a, [%four, %one]"))
     with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\] on, off the grain of 16 bytes"):
         run_text(text, "in turn", 0)
@@ -395,7 +395,7 @@ def test_a_write_of_the_very_bytes_that_a_copy_brings_is_a_race(order, seed):
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<1xf32>
   }
 """
-    for value in ("0.0", "nan"):  # what is copied, and what stands there until it comes
+    for value in ("0.0", "nan"):  # the copied value, and the value before it arrives
         told = error_of(text_of(body.replace("VALUE", value)), order, seed)
         assert told.startswith(
             ("wave 1 writes s[0], which the copy of wave 0", "the copy of wave 0 writes s[0], which")

@@ -14,7 +14,7 @@ from tilewave.layouts.fragments import mfma
 
 
 def test_every_op_of_the_lane_level_is_interpreted():
-    """But for the launch: `bind` has put numbers in its place when a kernel is run."""
+    """Except for launch ops: `bind` replaces them by numbers before a kernel is run."""
     named = {cls for cls in LEVELS["lane"] if not issubclass(cls, (Elementwise, Scheduling, Launch))}
     assert named == {*AT_ONCE, *IN_STEPS, Yield} - {Elementwise, Scheduling}
 

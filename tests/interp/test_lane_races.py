@@ -207,7 +207,7 @@ MISSING
 
 
 def test_what_follows_from_unwritten_memory_does_not_hide_it():
-    """Positions read from it lie far outside: the message is about the cause."""
+    """Positions read from it are far out of bounds: the message names the cause."""
     body = """  %s = allocate() : memory<8xi64, shared>
   %y = load(%s, [%t], []) {steps = [[1]]} : vector<1xi64> // here
   %v = const() {value = 0.0} : vector<1xf32>

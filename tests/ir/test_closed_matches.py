@@ -1,4 +1,4 @@
-"""Wherever the package tells ops apart, it says what becomes of the ops that it does not name.
+"""Every `match` over ops in the package handles the ops that it does not name.
 
 A `match` over ops ends in `case _`, which raises, returns, or gives the reason for doing nothing in a comment; or what
 is matched is declared as a union of just these ops, so that the type checker sees that none is forgotten.
@@ -62,7 +62,7 @@ def test_every_match_over_ops_is_closed(path):
 
 
 def test_the_test_sees_matches():
-    """It would be red for one that is left open, or that is closed by silence."""
+    """The test fails for a match that is left open, or that ends in silence."""
     open_one = "def f(op):\n    match op:\n        case Add():\n            return 1\n"
     silent = open_one + "        case _:\n            pass\n"
     told = open_one + "        case _:\n            pass  # for a reason\n"

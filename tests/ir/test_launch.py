@@ -197,7 +197,7 @@ BINARY = ("add", "sub", "mul", "floor_div", "mod", "min", "max", "xor")
 
 
 def random_program(seed):
-    """Index arithmetic on two sizes, a workgroup's number and the rounds of a loop; what it finds becomes data."""
+    """Return random index arithmetic on two sizes, a workgroup's number and loop indices; its results become data."""
     rng = random.Random(seed)
     known = ["M", "N", "S"]
     text = ["kernel @k {workgroups = M} (%c: memory<{M}x{N}xi32, global>, %M: index, %N: index, %S: index) {"]

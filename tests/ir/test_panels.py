@@ -1,4 +1,4 @@
-"""Columns of a shared memory in panels: where each element stands."""
+"""Columns of a shared memory in panels: the position of each element."""
 
 import numpy as np
 import pytest

@@ -165,7 +165,7 @@ def test_no_text_brings_anything_but_an_error_of_ours(text):
 
 
 def loops(count):
-    """`count` loops behind each other, each of three ops."""
+    """Return `count` loops one after the other, each of three ops."""
     one = "  %l{i} = loop(%c, [%c]) : index do (%i{i}: index, %a{i}: index) {{\n    %s{i} = add(%a{i}, %i{i}) : index\n"
     one += "    yield([%s{i}])\n  }}\n"
     return BEGUN + "  %c = const() {value = 1} : index\n" + "".join(one.format(i=i) for i in range(count)) + "}\n"

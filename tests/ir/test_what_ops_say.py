@@ -1,4 +1,4 @@
-"""What ops say of themselves: that it hangs together, that the verifier holds them to it, and that silence is safe."""
+"""What ops declare about themselves is consistent, the verifier enforces it, and no declaration is safe."""
 
 from dataclasses import dataclass
 
@@ -147,7 +147,7 @@ class Shifted(ops.Unary):
 
 
 def shifted():
-    """The same number, shifted by one and by two."""
+    """Return one number, shifted by one and by two."""
     return [Shifted(NUMBER, by, results=(Value(f"by{by}", INDEX_SCALAR),)) for by in (1, 2)]
 
 
@@ -163,7 +163,7 @@ def test_ops_that_differ_in_an_attribute_alone_are_two():
 
 
 def test_a_part_of_what_is_computed_element_by_element_is_computed_from_parts():
-    """An elementwise op with an attribute of its own is cut like any other."""
+    """An elementwise op with a new attribute is sliced as any other."""
     whole, part = Vector((4, 2), F32), Vector((2, 2), F32)
     x = ops.Const(1.0, results=(Value("x", whole),))
     y = Shifted(x.result, 3, results=(Value("y", whole),))

@@ -82,7 +82,7 @@ def test_heads_of_any_size_on_the_cpu(size, size_v):
 
 @pytest.mark.parametrize("way", ["numpy", "cpu", "lanes of gfx942", "lanes of sm_90a"])
 def test_queries_that_see_nothing_get_nothing(way):
-    """The first queries stand before the first key, and in the middle a bias hides all keys."""
+    """The first queries are before the first key, and in the middle a bias hides all keys."""
     problem = Problem(1, (1, 1), 40, 20, bias=f32, asked={"causal": True})
     problem.added[:, :, 30] = -np.inf
     problem.added[:, :, 35, ::2] = -np.inf
@@ -151,7 +151,7 @@ def test_keys_of_a_head_in_one_part(way, queries, keys, asked):
     "queries, lies, joined", [(1, True, False), (1, False, False), (3, True, False), (3, False, True)]
 )
 def test_one_part_is_joined_with_none(monkeypatch, queries, lies, joined):
-    """Unless heads that share keys cannot be rows where y lies: there results are written by who joins parts."""
+    """Unless heads that share keys cannot be rows in y's layout: there the kernel that joins parts writes y."""
     asked = []
     monkeypatch.setattr(decodes, "join_splits_kernel", lambda *a: asked.append(a) or shipped.join_splits_kernel(*a))
     problem = Problem(1, (4, 2), queries, 100, 32, 32, dtype=f32)
@@ -168,7 +168,7 @@ def test_more_queries_than_keys_in_parts():
 
 
 def test_heads_that_share_keys_are_rows_of_one_tile():
-    """Whichever way q lies; the result is written where y is."""
+    """For every layout of q; the result is written in the layout of y."""
     problem = Problem(2, (8, 2), 2, 300, 32, 32, dtype=f32)
     lying = np.ascontiguousarray(problem.q.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
     written = np.full((2, 2, 8, 32), np.nan, np.float32).transpose(0, 2, 1, 3)
@@ -177,7 +177,7 @@ def test_heads_that_share_keys_are_rows_of_one_tile():
 
 
 def test_parts_keep_all_processors_busy_to_the_end():
-    """Steps of a part, where 264 workgroups run at once: rounds of them are full, and few."""
+    """Steps of a part, where 264 workgroups run at once: waves of workgroups are full, and few."""
     assert part_length(264, 16 * 8, 64) == 32 and part_length(264, 16 * 8, 512) == 256  # 256 workgroups, one round
     assert part_length(264, 8, 512) == 16  # 33 parts of each head
     assert part_length(264, 10_000, 512) == 512
@@ -246,7 +246,7 @@ def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size, window):
 
 @pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])
 def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
-    """But for heads of 256, whose queries alone would fill half of it."""
+    """Except for heads of 256, whose queries alone would fill half of it."""
     heads = shipped.Heads(size, size, 4)
     way = DecodeWay.of("sm_90a", heads, f16, 4)
     kernel = shipped.attention_splits_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
@@ -258,7 +258,7 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
 
 
 def test_queries_that_a_workgroup_brings_once_have_one_slot():
-    """A workgroup that goes from head to head has two, unless as many steps are asked for as fit beside one."""
+    """A workgroup that processes several heads has two, unless as many stages are requested as fit with one."""
     heads, tile, scores = shipped.Heads(128, 128, 4), AttentionTile(64, 64, 4), shipped.Scores(1.0)
     once = shipped.attention_splits_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
     again = shipped.attention_rows_kernel(tile, heads, scores, 1, f32, *[f16] * 4)
@@ -335,7 +335,7 @@ def test_tiles_fit_into_shared_memory(target):
 @pytest.mark.parametrize("asked", [{"causal": True}, {"causal": True, "window": 100}, {"window": 100}], ids=str)
 @pytest.mark.parametrize("rows", [64, 192])
 def test_blocks_that_nobody_sees_are_not_walked(asked, rows):
-    """Which takes positions that are known not to wrap, whatever the order of tiles, and behind the last one's end."""
+    """Needs positions that are known not to wrap, for every order of tiles, and past the end of the last one."""
     kernel = shipped.attention_kernel(
         AttentionTile(rows, 64, 4), shipped.Heads(64, 64), shipped.Scores(0.1, **asked), *[f16] * 4
     )
@@ -446,7 +446,7 @@ def test_parts_of_wide_values_are_joined_on_the_cpu(size_v):
 
 
 def test_queries_without_heads_are_none_to_decode():
-    """They divided by zero before it was seen that the result has another shape."""
+    """The division by zero came before the check of the result's shape."""
     q, k, y = (np.zeros(shape, np.float32) for shape in ((1, 0, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1)))
     with pytest.raises(TilewaveError):
         shipped.attention_decode(q, k, k, y)

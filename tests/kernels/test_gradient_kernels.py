@@ -21,7 +21,7 @@ ROWS, COLUMNS, EPS = 5, 37, 1e-5
 WAYS = ["numpy", "lanes of gfx942", "lanes of sm_90a", "gfx942"]
 HELD, WALKED = Rows(2), Rows(2, 16)
 ROUNDINGS = 40
-"""Of a sum of 37 numbers, of what it is divided by, and of the operations behind it, in units of f32."""
+"""Roundings of a sum of 37 numbers, of its divisor, and of the operations after it, in units of f32."""
 ways = pytest.mark.parametrize("way", WAYS)
 either = pytest.mark.parametrize("rows", [HELD, WALKED], ids=["held", "walked"])
 

@@ -111,7 +111,7 @@ def test_longer_rows_on_the_cpu(name, m, n):
 @pytest.mark.parametrize("kind", of.KINDS)
 @pytest.mark.share(4)
 def test_masked_and_offset_rows(name, rows, way, kind):
-    """Rows that begin with many -inf, too: a walk has found nothing by then."""
+    """Includes rows that begin with many -inf, where a loop over the row has found nothing yet."""
     problem = PROBLEMS[name](4, 70, f32, kind=kind)
     check_compiled(problem, way, rows)
 
@@ -197,11 +197,11 @@ def test_places_are_i32_or_i64():
         check_compiled(of.argmax(4, 70, f32, out=out, kind="masked rows"), "numpy", WALKED)
 
 
-# -- arrays however they lie -----------------------------------------------------------------------------------------
+# -- layouts of arrays -------------------------------------------------------------------------------------------------
 
 
 def lying(a, how):
-    """The same numbers, with gaps between columns or rows, or column by column."""
+    """Return a's numbers with gaps between columns or rows, or in column-major layout."""
     if how == "columns":
         wide = np.zeros((a.shape[0], 2 * a.shape[1] + 1), a.dtype)
         there = wide[:, 1::2]

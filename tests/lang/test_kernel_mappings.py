@@ -71,7 +71,7 @@ def test_a_persistent_kernel_deals_the_tiles_in_rounds(mapping, rows, cols, work
 
 @pytest.mark.parametrize("workgroups", [7, 132, 256, 304])
 def test_persistent_workgroups_keep_to_their_xcds_part_of_the_grid(workgroups):
-    """Workgroup w sits on XCD w % 8; with xcd_contiguous each XCD's tiles are one stretch of the walk."""
+    """Workgroup w runs on XCD w % 8; with xcd_contiguous each XCD's tiles are one contiguous range of the order."""
     constraints = [WorkgroupMapping("xcd_contiguous(8) >> linear(along='n')"), GridConstraint(workgroups)]
     schedule = compiled(with_constraints(*constraints), subs={M: 4 * 40, N: 4 * 33}).schedule
     xcd = (schedule.table() % 8).reshape(-1)

@@ -47,7 +47,7 @@ def blocks(text, info):
 
 
 def mistakes():
-    """Every section of the file, with the program of its chapter behind what all programs begin with."""
+    """Return every section of the file, with its chapter's program after the beginning that all programs share."""
     head, *chapters = re.split(r"^# ", FILE.read_text(), flags=re.MULTILINE)[1:]
     (begin,) = blocks(head, "python")
     for chapter in chapters:
@@ -104,7 +104,7 @@ def test_a_mistake_is_answered_with_advice(title, place, monkeypatch, capsys, re
         keep(title, found)
         return
     wanted = mistake.said.rstrip()
-    if sys.version_info < (3, 11):  # Python tells no columns, and gives a decorator the line of the function below it
+    if sys.version_info < (3, 11):  # Python reports no columns, and gives a decorator the line of the function below it
         if re.search(r"^ +@", wanted, re.MULTILINE):
             pytest.skip("Python 3.10 gives a decorator's call the line of the function below it")
         found, wanted = without_carets(found), without_carets(wanted)

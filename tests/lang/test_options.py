@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (the messages stand here as a terminal shows them)
+# ruff: noqa: E501  (the messages are as a terminal shows them)
 """No option is taken and ignored: it has its effect, is refused with a remedy, or the compiled kernel says what was taken."""
 
 import json

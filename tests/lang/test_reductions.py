@@ -1,4 +1,4 @@
-"""Reductions: what they give on the interpreter, held against a tree written out here, and what authors are told."""
+"""Reductions: their results on the interpreter, compared with a tree written here, and the errors that authors get."""
 
 from functools import reduce
 from itertools import product
@@ -35,7 +35,7 @@ def made_in(how, dtype):
 
 
 def tree(how, numbers):
-    """Neighbours first; whoever has none waits."""
+    """Combine neighbours first; an element without a neighbour waits."""
     with np.errstate(all="ignore"):
         while len(numbers) > 1:
             pairs = [COMBINED[how](a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=False)]
@@ -408,7 +408,7 @@ def test_a_kernel_that_places_its_own_tiles_reduces_whole_and_walked_dims():
         np.testing.assert_array_equal(z, e)
 
 
-# what authors are told ------------------------------------------------------------------------------------------------
+# the errors that authors get ----------------------------------------------------------------------------------------
 
 KERNEL = """import tilewave as tw
 @wave([WorkgroupConstraint(M, 4, 0)])

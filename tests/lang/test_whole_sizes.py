@@ -1,4 +1,4 @@
-"""Dims that every workgroup takes whole, where only the arrays of a call tell how long they are."""
+"""Untiled dimensions whose size only the arrays of a call determine."""
 
 import numpy as np
 import pytest

@@ -45,7 +45,7 @@ def test_the_fragments_of_m16n8k16_are_as_its_manual_says():
 
 
 def test_the_fragments_of_wmma_are_as_its_manual_says():
-    """Lanes 16 to 31 hold what lanes 0 to 15 hold; of the sums, even rows lie in the lower lanes."""
+    """Lanes 16 to 31 hold what lanes 0 to 15 hold; even rows of the sums are in the lower lanes."""
     for lane in range(32):
         for i in range(16):
             assert divmod(RDNA3.a.at(i, lane), 16) == divmod(RDNA3.b.at(i, lane), 16) == (lane % 16, i)

@@ -19,7 +19,7 @@ extents = st.integers(0, 3).map(lambda bits: 1 << bits)
 
 @st.composite
 def layouts(draw, shape=None, lane_bits=None, wave_bits=0):
-    """Of every element somebody holds a copy at least; columns may be any sums of bits."""
+    """Draw layouts in which every element has at least one holder; columns may be any sums of bits."""
     shape = shape or draw(st.tuples(extents, extents))
     bits = prod(shape).bit_length() - 1
     lane_bits = draw(st.integers(0, 4)) if lane_bits is None else lane_bits

@@ -1,4 +1,4 @@
-"""Reductions of layouts: every element is combined exactly once, in the order of a sum where that is asked for."""
+"""Reductions of layouts: every element is combined exactly once, in the order of a sum where that is required."""
 
 from math import prod
 
@@ -55,7 +55,7 @@ def combined(layout, steps, x):
 
 
 def halved(x, axis, bit):
-    """Of both lanes that differ in a bit, one half of the registers each."""
+    """Give each of the two lanes that differ in a bit one half of the registers."""
     lane = np.arange(len(x))
     both = x + x[lane ^ (1 << bit)]
     halves = np.array(np.split(both, 2, axis))

@@ -1,4 +1,4 @@
-"""Machines: facts with sources, strict descriptions of one's own."""
+"""Machines: facts with sources, and strict user-defined descriptions."""
 
 from __future__ import annotations
 

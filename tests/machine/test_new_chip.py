@@ -79,7 +79,7 @@ def test_it_has_what_its_record_says_and_not_what_its_sister_has():
 
 
 def test_matrix_instructions_are_those_of_the_family_that_it_names():
-    """Of two families one computes with f8 of the OCP standard."""
+    """Only one of the two families computes with f8 of the OCP standard."""
     kernel = tiles(64, 64, 64, shape=(128, 128, 128), dtype=f8e4m3fn)
     with pytest.raises(ConstraintError, match="no matrix instruction of gfx94x is used for f8e4m3fn"):
         build_amd(kernel, SMALL, Places(), 0)

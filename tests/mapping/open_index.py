@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Hidden:
-    """An array of numbers behind the protocol of traced values: it has no truth, and no formula can look inside.
+    """An array of numbers with the interface of traced values: it has no truth value, and no formula can look inside.
 
-    It wraps as indices of 32 bits do, so what leaves them is wrong from there on, and it refuses what a traced formula
-    must never do, not even in a branch that is thrown away: divide by zero, or divide a negative number.
+    Arithmetic wraps as indices of 32 bits do, so that an overflow gives wrong results. It refuses what a traced
+    formula must never do, not even in a branch that is discarded: divide by zero, or divide a negative number.
     """
 
     dtype: ClassVar[Any] = np.int32
@@ -37,7 +37,7 @@ class Hidden:
 
 
 class Wide(Hidden):
-    """The same in 64 bits, as the IR has its indices."""
+    """`Hidden` in 64 bits, as the IR has its indices."""
 
     dtype = np.int64
 

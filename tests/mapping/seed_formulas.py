@@ -1,4 +1,4 @@
-"""The documents' own formulas, typed as they stand there; only the spelling is Python's."""
+"""The formulas of the documents, typed as they are there; only the spelling is Python's."""
 
 from __future__ import annotations
 

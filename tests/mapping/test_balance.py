@@ -64,7 +64,7 @@ def test_neighbours_of_a_pair_cost_as_much_as_the_next_two():
 
 
 def test_every_xcd_has_as_much_to_do_in_contiguous_ranges_of_pairs():
-    """Of a range, whole pairs cost alike; half a pair at each end, and a tile more or less, is what is left."""
+    """Whole pairs in a range have equal costs; half a pair at each end, and a tile more or less, is the difference."""
     for grid in GRIDS_TO_48:
         work = [xcd.work for xcd in balance("xcd_contiguous(8) >> paired()", grid, ONE_A_ROW.costs(grid), 8).xcds]
         assert max(work) - min(work) <= 2.5 * (grid.rows + 1)
@@ -118,7 +118,7 @@ def test_warnings_of_folded_tell_the_truth():
 
 
 def one_by_one(lengths, queue_of_unit):
-    """When each workgroup begins, told without a heap: the first of its queue's units that is free takes it."""
+    """Return when each workgroup begins, without a heap: the first free unit of its queue takes it."""
     free, starts = dict.fromkeys(range(len(queue_of_unit)), 0), []
     for w, length in enumerate(lengths):
         mine = [u for u in free if queue_of_unit[u] == w % (max(queue_of_unit) + 1)]

@@ -130,7 +130,7 @@ def test_smaller_larger_and_choose_take_numpy_scalars():
 
 
 class Symbol:
-    """Stands for a symbol whose value a launch tells."""
+    """A symbol whose value is known at launch."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""On a grid whose sides only a launch tells, a mapping computes the tiles of the grid that it turns out to be."""
+"""On a grid whose sides are known only at launch, a mapping computes the tiles of the actual grid."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ WORKGROUPS = (1, 3, 8, 12, 17, 41, 60, MOST_TILES)
 
 
 def hidden_grid(grids: list[Grid]) -> tuple[Hidden, OpenGrid]:
-    """All numbers of all these grids, one after the other, each beside the sides of its grid."""
+    """Return all numbers of all these grids, one after the other, each with the sides of its grid."""
     numbers = np.concatenate([np.arange(grid.size) for grid in grids])
     sides = np.repeat([(g.rows, g.cols, g.batches) for g in grids], [g.size for g in grids], axis=0)
     return Hidden(numbers), OpenGrid(*map(Hidden, sides.T))
 
 
 def want_same(got: tuple, expected: list[tuple], numbers: np.ndarray, what: object) -> None:
-    """The same (batch, row, col), number by number."""
+    """Assert equal (batch, row, col), number by number."""
     for at, part in enumerate(("batch", "row", "col")):
         known = np.concatenate([np.broadcast_to(tiles[at], count) for tiles, count in expected])
         np.testing.assert_array_equal(np.broadcast_to(shown(got[at]), numbers.shape), known, f"{part} of {what}")
@@ -124,7 +124,7 @@ def test_a_whole_mapping_over_several_batches(workgroups):
 
 
 def opened(mapping: Mapping) -> Mapping:
-    """The same with every number hidden, as if only the launch told it."""
+    """Return the mapping with every number hidden, as if it were known only at launch."""
 
     def step_opened(step):
         hidden = {name: Hidden(value) for name, value in vars(step).items() if isinstance(value, int)}
@@ -220,7 +220,7 @@ def kernel_of(mapping: Mapping, launched: object = None) -> Kernel:
 
 
 class Size:
-    """Stands for a symbol whose value a launch tells."""
+    """A symbol whose value is known at launch."""
 
     def __floordiv__(self, other: object) -> object:
         raise AssertionError("a symbol is bound before it is computed with")

@@ -1,4 +1,4 @@
-"""Orders: bijections on every grid, and walks that go where they say."""
+"""Orders: bijections on every grid, in the sequence that they document."""
 
 from __future__ import annotations
 

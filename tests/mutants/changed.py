@@ -1,4 +1,4 @@
-"""Which lines of the package changed since a commit, as git tells."""
+"""The lines of the package that changed since a commit, from git."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
                                     the condition    n <= limit … becomes not (n <= limit …)
 
 A mutant replaces one span of bytes; every other byte of the file stays. Spans come from `ast`, and those of operators,
-which `ast` does not locate, from the one token that lies between two operands.
+which `ast` does not locate, from the one token between two operands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARITHMETIC = {"+": "-", "-": "+", "*": "+", "//": "%", "%": "//"}
 CONNECTIVES = {"and": "or", "or": "and"}
 EXTREMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
 
-# Their negation is the operator's own mutant, which need not be drawn twice.
+# The negation of these comparisons is the operator's mutant, which need not be drawn twice.
 NEGATED_BY_OPERATOR = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 

@@ -63,7 +63,7 @@ class Ran:
 
 
 def limits_after(cpu_seconds: float) -> Limits:
-    """Return limits for tests that took so long without a mutant: only a mutant that hangs reaches them."""
+    """Return limits for tests that took this long without a mutant: only a mutant that does not end reaches them."""
     cpu = 30 + 3 * cpu_seconds
     return Limits(cpu, 120 + 10 * cpu)  # the clock runs much faster than processor time on a busy machine
 
@@ -115,7 +115,7 @@ class Copy:
         process.returncode = os.waitstatus_to_exitcode(status)
         if clock:
             clock.cancel()
-        self.stop()  # what the tests started and left behind
+        self.stop()  # end processes that the tests started and did not end
         self.running = None
         return process.returncode, usage.ru_utime + usage.ru_stime
 

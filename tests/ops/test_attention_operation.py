@@ -1,4 +1,4 @@
-"""`ops.attention` on arrays of any number of axes; its kernel has tests of its own."""
+"""`ops.attention` on arrays of any number of axes; its kernel is tested separately."""
 
 import numpy as np
 import pytest

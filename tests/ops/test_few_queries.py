@@ -27,7 +27,7 @@ def called(problem, q=None, k=None, v=None):
 
 
 def transposed(x):
-    """The same numbers, as a view of [batch, place, head, element]."""
+    """Return x's numbers as a view of [batch, position, head, element]."""
     return np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2)
 
 
@@ -115,7 +115,7 @@ def test_one_more_key_compiles_nothing(monkeypatch):
 
 
 def test_the_kernels_are_right_for_every_size():
-    """So that nothing is looked at where keys are more than ever."""
+    """No check at a call is needed when there are more keys than in any call before."""
     heads, scores, tile = kernels.Heads(64, 64, 4), kernels.Scores(0.1), kernels.AttentionTile(16, 64)
     find = kernels.attention_splits_kernel(tile, heads, scores, 1, f32, *[f16] * 3)
     whole = kernels.attention_rows_kernel(tile, heads, scores, 1, f32, *[f16] * 4)

@@ -280,7 +280,7 @@ def test_an_out_beside_an_input_in_one_array_is_written():
 
 
 def test_every_call_looks_at_its_out():
-    """Also where the call before had one of the same layout that could be written."""
+    """Checked even where the call before had one of the same layout that could be written."""
     out = np.empty(SHAPE, np.float32)
     for _ in range(2):
         CALLS["softmax"](out=out)

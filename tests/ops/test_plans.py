@@ -1,4 +1,4 @@
-"""Calls of arrays that lie as those of a call before are launched at once; whatever lies otherwise is looked at."""
+"""Calls with arrays of a known layout are launched at once; other layouts are analyzed."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_a_call_like_one_before_is_not_looked_at(call, want, looks):
     again = call(second)
     near(again, want(second))
     near(call(third), want(third))
-    near(again, want(second))  # each call has results of its own
+    near(again, want(second))  # each call has separate results
     near(found, want(first))
     assert len(looks) == 1
 
@@ -131,7 +131,7 @@ def test_an_out_is_looked_at_every_time_on_a_cpu(looks):
 
 
 def test_what_needed_a_copy_needs_it_again(looks):
-    """Their rows do not lie evenly behind each other."""
+    """The rows have no uniform stride."""
     for _ in range(2):
         x = floats(4, 8, 16)[:, :7]
         near(ops.softmax(x), softmax(x))
@@ -139,8 +139,7 @@ def test_what_needed_a_copy_needs_it_again(looks):
 
 
 def test_products_that_are_put_back_are_put_back_again(looks):
-    """A result with more batches than a grid has axes, none of which lie evenly: what is computed goes through another
-    array."""
+    """A result with more batch axes than a grid has, without uniform strides, is computed in another array."""
     a, b = floats(2, 2, 2, 2, 4, 8), floats(2, 2, 2, 2, 8, 4)
     for _ in range(2):
         out = np.zeros((2, 2, 3, 2, 4, 4), np.float32)[:, :, :2].transpose(3, 1, 2, 0, 4, 5)

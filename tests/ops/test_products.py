@@ -48,7 +48,7 @@ def numbers(shape, dtype=f32, seed=0):
 
 
 def check_product(found, a, b, out=None):
-    """Of the right shape and dtype, and as near as k sums can be."""
+    """Assert the right shape and dtype, and an error within that of k sums."""
     dtype = next(d for d in (f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i8) if d.numpy == a.dtype)
     out = out or ops.products.result_dtype(dtype)
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -170,7 +170,7 @@ def test_out_of_too_many_batches_is_written_in_place():
 
 
 class OnlyDlpack:
-    """An array that tells nothing but DLPack."""
+    """An array that supports only DLPack."""
 
     def __init__(self, array):
         self.array = array
@@ -204,7 +204,7 @@ REFERENCES = {
 STEEPEST = 1.2
 """No activation has a slope of more."""
 ROUNDINGS = 16
-"""Of the operations of an activation and its functions, in units of f32's last place, and two sums."""
+"""Roundings of an activation's operations and functions, in units of f32's last place, and of two sums."""
 
 
 def test_every_activation_has_a_reference():

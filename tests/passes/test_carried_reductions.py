@@ -21,13 +21,13 @@ def small(x):
 
 
 def behind(acc, left, x):
-    """Of the tile that the step leaves."""
+    """Reduce the tile at the end of the step."""
     acc = acc + x - left
     return acc, acc.max(dim=N)
 
 
 def before(acc, left, x):
-    """Of the tile that the step begins with."""
+    """Reduce the tile at the beginning of the step."""
     return small(acc + x - left), small(cast(acc.sum(dim=N), acc.dtype))
 
 
@@ -52,7 +52,7 @@ def truth(acc, left, x):
 
 
 def repeated(acc, left, x):
-    """The tile is made anew of what is carried."""
+    """Compute the tile from the loop-carried values in every step."""
     acc = broadcast(left, target_shape=[M, N]) - x
     return acc, acc.max(dim=N)
 
@@ -69,7 +69,7 @@ def one_loop(step, dims, dtype, x):
 
 
 def nested(step, dims, dtype, x):
-    """What the inner loop leaves is carried by the outer one, which takes a step of its own."""
+    """The outer loop carries the inner loop's result, and takes a step with it."""
 
     @iterate(K, init_args=[Register[M, N, dtype](0), Register[(*dims, dtype)](1)])
     def outer(acc, left):

@@ -253,7 +253,7 @@ def test_every_barrier_around_a_conversion_is_needed(body):
 
 
 def _without(kernel, number):
-    """The kernel without one of its barriers; equal ones are told apart by where they come."""
+    """Return the kernel without one of its barriers; equal ones are distinguished by their position."""
     seen = Counter()
 
     def leave_out(op):

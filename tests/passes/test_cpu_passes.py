@@ -489,7 +489,7 @@ def test_random_tile_programs_keep_their_meaning(kernel, block, group, groups, f
 @given(programs(), sizes_of_blocks)
 @settings(max_examples=100)
 def test_random_tile_programs_are_cut(kernel, block):
-    """None of them ties rows to columns, so all can be, once what nobody uses is gone."""
+    """None of them ties rows to columns, so that all can be split, after DCE."""
     after = SplitTiles(*block)(simplify(kernel))
     ((rows, cols),) = written_shapes(after)
     assert rows <= block[0]

@@ -13,7 +13,7 @@ QUICK = {
     ("products", "i8", "cpu"),
     ("seeds", "reordered_gemm", "gfx942"),
 }
-"""Of those that take seconds, one for each list of passes; the others are slow tests."""
+"""One case for each list of passes among those that take seconds; the others are slow tests."""
 
 
 def is_quick(number, room, name, target):

@@ -1,4 +1,4 @@
-"""Chained products on Hopper: what is computed of sums stays in registers, and each product has a ring of its own."""
+"""Chained products on Hopper: values computed from sums stay in registers, and each product has a separate pipeline."""
 
 import re
 
@@ -62,8 +62,8 @@ def test_weights_never_leave_the_registers():
     made = compiled(Attention(), block_m=128)
     lanes = made.build.lanes
     assert {op.acc.type.dtype for op in ops(lanes, WgmmaRegisters)} == {f32}
-    assert len(ops(lanes, WgmmaRegisters)) == 2  # the last one stands behind the loop
-    assert len(ops(lanes, WgmmaShared)) == 3  # the first step stands in front, and one is made again where it must be
+    assert len(ops(lanes, WgmmaRegisters)) == 2  # the last one comes after the loop
+    assert len(ops(lanes, WgmmaShared)) == 3  # the first step comes before the loop, and one is repeated where needed
     held = re.findall(r"wgmma\.mma_async\S+ \{[^}]*\}, (\{[^}]*\}|da), db", made.asm)
     assert sorted({len(a.split(",")) for a in held}) == [1, 4]  # a descriptor, or four registers
 
@@ -87,7 +87,7 @@ def test_keys_and_values_have_rings_of_their_own():
 
 
 def last_values_left(lanes):
-    """The arrival that stands behind the loop over keys."""
+    """Return the mbarrier arrival after the loop over keys."""
     in_loops = [op for loop in ops(lanes, Loop) for op in ops_in(loop, Arrive)]
     (last,) = [op for i, op in enumerate(ops(lanes, Arrive)) if op not in in_loops and is_told_before(lanes, i)]
     return last
@@ -103,7 +103,7 @@ def test_every_wait_and_arrival_is_needed(lost):
     a, sizes = Attention(), (2, 72, 360)
     lanes = compiled(a, sizes=sizes, num_stages=2).build.lanes
     given = arrays(a, sizes=sizes)
-    room_for_queries = ops(lanes, MakeMbarriers)[1].result  # of one tile: nobody waits for more
+    room_for_queries = ops(lanes, MakeMbarriers)[1].result  # one tile: no role waits for more
     room_at_the_end = last_values_left(lanes)  # nor for the stage of its last step
     for number, op in enumerate(ops(lanes, lost)):
         if op.mbarriers == room_for_queries or op is room_at_the_end:

@@ -1,4 +1,4 @@
-"""GEMM whose operands lie along M or N: through the copy engine, in panels, multiplied where they stand."""
+"""GEMM with operands contiguous along M or N: loaded by TMA, in panels, and multiplied in place."""
 
 import re
 
@@ -49,7 +49,7 @@ def check(made, layout, shape, dtype=f16, order="random"):
     ("shape", "tile"),
     [
         ((64, 64, 64), (64, 64, 64)),
-        ((200, 264, 136), (128, 128, 64)),  # hangs over along all three
+        ((200, 264, 136), (128, 128, 64)),  # boundary tiles along all three
         ((72, 104, 200), (64, 32, 128)),  # panels of 64 bytes, two slices of the depth
         ((136, 48, 40), (64, 16, 32)),  # panels of 32 bytes
         ((72, 96, 72), (64, 96, 64)),  # three panels
@@ -92,7 +92,7 @@ def test_every_wait_and_arrival_is_needed(lost):
 @pytest.mark.parametrize("layout", ["nn", "tt", "tn"])
 @pytest.mark.parametrize("dtype", [f8e4m3fn, i8])
 def test_bytes_lie_along_the_depth_only(layout, dtype):
-    """The instruction takes no others, so lanes bring them, and turn them on their way."""
+    """The instruction takes no others, so that lanes load them, and transpose them on the way."""
     shape = (64, 64, 64)
     made = gemm(shape, dtype, None, tile=(64, 64, 64), layout=layout)
     made = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
@@ -111,6 +111,6 @@ def test_the_instruction_is_told_which_operands_are_turned(layout):
 
 
 def test_an_operand_in_panels_is_one_copy_for_each():
-    """A tile of 256 columns has four panels of 64, and each is a box that the copy engine clips by itself."""
+    """A tile of 256 columns has four panels of 64, and each is a TMA box with its own bounds check."""
     made = compiled("nn", (256, 512, 256), (128, 256, 64))
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global", made.asm)) == 1 + 4

@@ -63,7 +63,7 @@ def mapped(tile, mapping, dtype=f16, out=f32):
 
 @cache
 def lanes(tile, mapping, workgroups, on_lines, hand_over=0, dtype=f16, out=f32, stages=2):
-    """Parts are handed over wherever they can be, unless it takes time."""
+    """Partial sums are exchanged wherever possible, unless `hand_over` gives it a cost."""
     passes = lists.hopper(SM_90A, Places(), stages, workgroups, open_on_lines=on_lines)
     split = StreamK(workgroups, hand_over, SM_90A.line_bytes, on_lines)
     changed = [split if isinstance(p, StreamK) else p for p in passes]
@@ -348,7 +348,7 @@ def opened(kernel, workgroups, on_lines, tile=(64, 64, 32)):
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("shape", [(64, 64, 32), (200, 136, 72), (330, 70, 0), (449, 131, 97)], ids=str)
 def test_two_products_go_from_tile_to_tile_without_parts(shape, kind):
-    """The last round is not shared; a tile that is left over has no partner."""
+    """The last wave is not shared by stream-K; a tile that is left over has no partner."""
     kernel = opened(both, 4, CLASSES[kind])
     assert not ops(kernel, HandOver) and isinstance(kernel.workgroups, str)
     (a, b), (d, _) = operands(shape), operands((shape[1], 1, shape[2]), seed=8)

@@ -250,7 +250,7 @@ def test_batches(at_once):
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_batches_that_do_not_lie_in_front_are_staged_two_steps_deep(at_once):
-    """Shared memory holds several steps then, and the batches of each stand behind its slot."""
+    """Shared memory then holds several steps, with the batch dim after the stage dim."""
     B = sym.B
     cuts = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), WorkgroupConstraint(B, at_once, 2)]
 

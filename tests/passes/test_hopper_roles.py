@@ -1,4 +1,4 @@
-"""Kernels for Hopper whose tiles the copy engine brings: one wave asks, groups of waves multiply."""
+"""Warp-specialized kernels for Hopper: a producer warp issues TMA loads, consumer warpgroups multiply."""
 
 from dataclasses import replace
 from functools import cache
@@ -55,7 +55,7 @@ def count(kernel, kind):
     return sum(isinstance(op, kind) for op in walk(kernel.body))
 
 
-# -- rings
+# -- pipeline stages
 
 
 @pytest.mark.parametrize("stages", range(1, 7))
@@ -269,7 +269,7 @@ def test_a_wrong_number_of_bytes_is_found(order, seed, bytes_off):
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_stage_that_is_left_before_its_product_is_found(order, seed):
-    """The arrival stands in front of the product instead of behind it."""
+    """The arrival comes before the product instead of after it."""
     (arrival,) = [op for op in walk(whole().body) if isinstance(op, Arrive)][:1]
 
     def early(op):

@@ -1,4 +1,4 @@
-"""f32 products on Hopper: asked for by name, with operands whose last 13 bits are ignored, and never otherwise."""
+"""f32 products on Hopper: selected by name, with operands whose last 13 bits are ignored, and never otherwise."""
 
 from dataclasses import replace
 
@@ -112,7 +112,7 @@ def test_batches():
 
 
 SHORT, LONG = np.float32(1 + 2.0**-10), np.float32(1 + 2.0**-10 + 2.0**-11)
-"""What 10 bits behind the leading one can say, and what f32 would keep and tf32 does not."""
+"""What 10 bits after the leading one can represent, and what f32 would keep and tf32 does not."""
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -82,7 +82,7 @@ def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile,
     assert count(made, TmaStore) == chunks and not direct_stores(made)
     assert {op.source.type.shape[-2:] for op in walk(made.ir().body) if isinstance(op, TmaStore)} == {chunk}
     blocks = sum(map(int, re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x([24])\.trans", made.asm)))
-    multiplying = made.resources.waves[0] - 4  # beside those that copy
+    multiplying = made.resources.waves[0] - 4  # without the producer warps
     assert blocks * multiplying == tile[0] // 8 * tile[1] // 8
     check(made, shape, f16)
 
@@ -174,7 +174,7 @@ def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, 
 
 
 def test_what_is_brought_into_rows_is_its_waves_own():
-    """Nobody meets anybody: the two workgroups of a cluster do so at the start, in their own way."""
+    """No wave waits for another at a barrier; the two CTAs of a cluster synchronize at the start by other means."""
     barriers = [op for op in walk(odd(301, (128, 128, 32)).ir().body) if isinstance(op, Barrier)]
     assert barriers and {op.waves for op in barriers} == {1}
 

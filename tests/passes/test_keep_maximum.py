@@ -92,7 +92,7 @@ def test_the_first_step_takes_the_maximum_as_it_is():
 
 
 def test_keys_are_left_when_nobody_needs_them_again():
-    """Room is made for other keys behind the product that may be made again."""
+    """The stage of the keys is released after the product that may be repeated."""
     a, given = Attention(), grown("growing")
     kernel = compiled(a, sizes=SIZES, num_stages=2).build.lanes
     (loop,) = [op for op in ops(kernel, Loop) if any(isinstance(inner, Agree) for inner in op.body.ops)]

@@ -84,7 +84,7 @@ def test_a_product_that_is_not_awaited_is_found():
 
 
 def test_a_stage_that_is_left_while_a_product_reads_it_is_found():
-    """The arrival for values moved in front of the wait: whoever brings keys has waited for room for values too, so
+    """The arrival for values is moved before the wait: the producer of keys has also waited for the stage of values, so
     that the other arrival would only come early."""
     a, sizes = Attention(), (2, 72, 360)
     lanes, given = compiled(a, sizes=sizes, num_stages=2).build.lanes, arrays(a, sizes=sizes)
@@ -121,7 +121,7 @@ def test_nothing_is_under_way_where_a_step_ends():
 def test_assembly_waits_where_the_kernel_does():
     text = compiled(Attention()).asm
     assert text.count("wgmma.wait_group.sync.aligned 1;") == 1
-    assert text.count("wgmma.commit_group") == 5  # two in front, two in the loop, and what is made again
+    assert text.count("wgmma.commit_group") == 5  # two before the loop, two in it, and the repeated one
 
 
 def test_what_is_summed_meanwhile_is_computed_before_the_wait():

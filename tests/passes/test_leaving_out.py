@@ -76,7 +76,7 @@ LISTS = {
 }
 NEEDED = {"select_mma", "distribute_lanes", "use_matrix_unit"}
 GROUPS_NEED = {"stage_shared"}
-"""Where groups of waves multiply what lies in shared memory."""
+"""Where warpgroups multiply operands in shared memory."""
 LEFT_OUT = [
     (name, number, told)
     for name, (_, _, passes) in LISTS.items()

@@ -1,4 +1,4 @@
-"""What lies behind the end of a dim is hidden once where that does for all computed of it, and no bit changes."""
+"""Elements past the end of a dim are masked once where that covers all uses, and the results are bit-equal."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def recurrence(begin, step):
-    """A loop along rows of x, whose ends only a call tells."""
+    """Return a loop along rows of x, whose length only a call determines."""
 
     @wave([WorkgroupConstraint(M, 4, 0), TilingConstraint(K, 8)])
     def recurrence(x: Memory[M, K, G, f32], y: Memory[M, G, f32]):
@@ -110,13 +110,13 @@ def test_no_bit_changes(name, keys):
 @pytest.mark.parametrize("asked", [{}, {"causal": True}, {"window": 5}, {"soft_cap": 2.0}], ids=str)
 @pytest.mark.parametrize("bias", [None, f32])
 def test_attention_hides_keys_behind_the_end_once(asked, bias):
-    """And once for the author's mask; 0 and -inf where a row sees nothing, as it was."""
+    """One more for the author's mask; 0 and -inf where a row sees nothing, as before."""
     kernel = shipped.attention_kernel(
         AttentionTile(32, 16), Heads(16, 16), Scores(0.25, **asked), f16, f16, f16, f32, bias, f32
     )
     tiles = kernel.compile(target="numpy").kernel
     once, _ = run(tiles, [merge_masks])
-    assert len(masks(tiles)) == 3 + bool({"causal", "window"} & asked.keys()) + 1  # and one behind the loop
+    assert len(masks(tiles)) == 3 + bool({"causal", "window"} & asked.keys()) + 1  # and one after the loop
     assert len(masks(once)) == len(masks(tiles)) - 2
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((1, 1, n, 16)).astype(np.float16) for n in (40, 23, 23))
@@ -135,7 +135,7 @@ def test_attention_hides_keys_behind_the_end_once(asked, bias):
 
 
 def test_what_is_seen_by_others_stays():
-    """x itself is written as well, so that nothing else may stand there."""
+    """x itself is written as well, so that it must not be masked."""
 
     @wave([WorkgroupConstraint(M, 4, 0), TilingConstraint(K, 8)])
     def seen(x: Memory[M, K, G, f32], y: Memory[M, G, f32], z: Memory[M, K, G, f32]):

@@ -94,7 +94,7 @@ def test_squares_of_differences_are_added_up_after_one_meeting(target, order, dt
 
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 def test_narrow_numbers_are_made_wide_once_for_both_sums(target):
-    """And each run of them while the rest of the row is under way."""
+    """Each slice is converted while the rest of the row is still being loaded."""
     ops = list(walk(lanes_of(target, _spread(4, f16)).body))
     met, kept = (next(i for i, op in enumerate(ops) if isinstance(op, kind)) for kind in (Barrier, KeepOrder))
     (row,) = (op.result.type.shape for op in ops[:kept] if isinstance(op, Load))

@@ -1,4 +1,4 @@
-"""Lanes of kernels whose sizes stay open, on a machine whose groups of waves multiply what lies in shared memory."""
+"""Lanes of kernels with dynamic shapes, on a machine whose warpgroups multiply operands in shared memory."""
 
 import pytest
 from kernels import gemm
@@ -32,7 +32,7 @@ def test_groups_of_waves_multiply_for_every_size(ahead):
 
 
 def test_rows_as_long_as_they_may_be_are_not_masked():
-    """What waits for the launch to tell is only whether a row, or a step of one, lies inside."""
+    """The only check at launch is whether a row, or a step of one, is in bounds."""
     for constraints, length in (([], {sym.N: 512}), ([TilingConstraint(sym.N, 512)], {})):
         kernel = wave_compile(WaveCompileOptions(target="sm_90a", max_sizes=length), _softmax(constraints)).ir()
         inside, behind = (op for op in walk(kernel.body) if isinstance(op, Loop) and _masks(op) is not None)

@@ -127,7 +127,7 @@ def test_a_stage_that_is_left_while_it_is_read_is_found(order):
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_stage_that_is_never_left_is_found(which):
-    """In the loop, or behind it, where the next tile needs it."""
+    """In the loop, or after it, where the next tile needs it."""
     shape = (256, 64, 160)
     kernel = overlapped(shape, 1)
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):

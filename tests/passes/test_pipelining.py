@@ -74,7 +74,7 @@ TILES = {
   }}""",
 }
 ROWS = 10
-"""Three tiles of four rows, the last of which hangs over."""
+"""Three tiles of four rows, the last of which is a boundary tile."""
 
 
 def staged(trips=None, operands=2, around="plain", depth=1, between="", tiles=None):
@@ -120,7 +120,7 @@ def outcome(kernel, operands, depth, trips):
 
 
 def expected_sums(arrays, depth, trips):
-    """Of each tile's rows with those of the next operand, in float64."""
+    """Return the products of each tile's rows with those of the next operand, in float64."""
     padded = [np.zeros((12, depth)) for _ in arrays]
     for whole, array in zip(padded, arrays, strict=True):
         whole[:ROWS] = array

@@ -93,7 +93,7 @@ def by(p, kernel, **subs):
 
 
 def in_fixed_order(p, kernel, **subs):
-    """By one pass alone, where sums are to be added in one order."""
+    """Return the remarks of one pass alone, for batch-invariant sums."""
 
     def remarks():
         tiles = replace(compiled(kernel(), target="numpy", subs=subs_of(subs)).kernel, sums=BATCH_INVARIANT)
@@ -103,7 +103,7 @@ def in_fixed_order(p, kernel, **subs):
 
 
 def of_sums(text):
-    """What keeps sums of a kernel from one order."""
+    """Return the remarks on what keeps a kernel's sums from being batch-invariant."""
     lines = text.splitlines()
     return lambda: [(d, lines[d.loc.line - 1].strip()) for d in sum_orders(parse(text))[1]]
 
@@ -148,7 +148,7 @@ def in_rows(p):
 
 
 def called(target, pointer, strides):
-    """By the code of a target, when `a` lies so."""
+    """Return the remarks of a target's code for a call with this pointer and these strides of `a`."""
 
     def remarks():
         made = compiled(gemm(), target=target, subs=sizes(256, 256, 64, 128, 128, 64))
@@ -160,7 +160,7 @@ def called(target, pointer, strides):
 
 
 def packed_copies():
-    """By the code of a kernel for all sizes, when no rows lie on a grain."""
+    """Return the remarks of a kernel with dynamic shapes for a call with unaligned rows."""
     made = compiled(gemm(), target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
     shapes = zip(((1001, 1003), (1005, 1003), (1001, 1005)), made.sizes._arrays, strict=True)
     views = [in_rows(replace(p, shape=shape)) for shape, p in shapes]
@@ -168,7 +168,7 @@ def packed_copies():
 
 
 def beside_copies():
-    """By the code of a kernel for all sizes, when what lanes add to the sums lies on no grain."""
+    """Return the remarks of a kernel with dynamic shapes where an array that lanes add to the sums is unaligned."""
     made = compiled(biased, target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
     shapes = ((256, 64), (256, 64), (256,), (256, 256))
     views = [in_rows(replace(p, shape=s)) for s, p in zip(shapes, made.sizes._arrays, strict=True)]

@@ -1,4 +1,5 @@
-"""Reductions cut among lanes: tiles are reduced as they lie, waves meet once, and no meeting can be left out."""
+"""Reductions distributed to lanes: tiles are reduced in their layout, waves synchronize once, and each barrier is
+needed."""
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def check_product_reduced(name, shape, tile, waves, target, order):
     compiled = wave_compile(WaveCompileOptions(subs=subs, target=target), of_product(epilogue, dims, tile, waves))
     compiled.interpret(a, b, y, level="lane", order=order, seed=4)
     p, magnitude = product(a, b)
-    roundings = (m * n if name == "all" else max(m, n)) + 2  # in whatever order, and what is done with it behind
+    roundings = (m * n if name == "all" else max(m, n)) + 2  # in any order, and the operations after it
     bound = errors(error_bound(magnitude, k, f32) + roundings * UNIT / (1 - roundings * UNIT) * magnitude)
     assert (np.abs(y - meaning(p)) <= bound).all(), np.abs(y - meaning(p)).max()
 

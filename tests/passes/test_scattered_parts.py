@@ -1,4 +1,5 @@
-"""Many parts of large tiles: slices of their columns are added up by workgroups that start behind all others."""
+"""Split-K with many parts of large tiles: slices of their columns are summed by workgroups that start after all
+others."""
 
 import re
 from dataclasses import replace

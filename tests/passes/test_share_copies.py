@@ -1,4 +1,4 @@
-"""Two neighbouring workgroups that bring a tile half each: right in any order, and every mistake is found."""
+"""TMA multicast: two neighbouring CTAs load half a tile each; right in any order, and every mistake is found."""
 
 from dataclasses import replace
 from functools import cache
@@ -306,7 +306,7 @@ def _is_shared(op):
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_tile_that_both_write_is_found(order, seed):
-    """The workgroup without a tile of its own writes its partner's."""
+    """The workgroup without a tile writes its partner's."""
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def inside(op):
@@ -363,7 +363,7 @@ def _in_place(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, 
 
 @pytest.mark.parametrize(("rows", "shares_b"), [(256, True), (320, False)])
 def test_a_tile_in_place_is_not_computed_twice(rows, shares_b):
-    """Where the last tile has no partner, whoever computes it too would read what the other one writes."""
+    """Where the last tile has no partner, a workgroup that computes it too would read what the other one writes."""
     tiles = wave_compile(WaveCompileOptions(subs=sizes(rows, 64, 72, 64, 64, 64), target="numpy"), _in_place).kernel
     kernel, _ = run(tiles, lists.hopper(SM_90A, Places(), 3, 132))
     assert shares(kernel) == shares_b

@@ -1,4 +1,4 @@
-"""Four neighbouring workgroups that bring a tile a quarter each, or two tiles in halves: right in any order."""
+"""TMA multicast in clusters of four: CTAs load a quarter of a tile each, or halves of two tiles; right in any order."""
 
 from dataclasses import replace
 
@@ -172,7 +172,7 @@ kernel @alone {workgroups = 2, level = lane, waves = [1, 1], lanes = 32, cluster
 
 
 def test_a_part_without_the_others_is_found():
-    """All wait for the bytes of the one part that comes, so nobody waits for what is missing."""
+    """All wait for the bytes of the one part that arrives, so that none waits for the missing ones."""
     with pytest.raises(InterpreterError, match="wave 0 of workgroup 0 brings a part of a box, and nobody the others"):
         interpret_lanes(verify(parse(ALONE)), [np.zeros((64, 64), np.float16)], {}, "random", 1)
 

@@ -85,7 +85,7 @@ def test_every_tile_is_written_once_and_every_step_of_it_added_once(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_whole_tiles_have_the_same_bits_however_they_are_shared(form):
-    """The interpreter adds parts in their order, and so does whoever takes them over."""
+    """The interpreter adds partial sums in their order, and so does the workgroup that collects them."""
     shape, parts, at_once, *_ = rows_of(form)
     tiles = tiles_of(shape, parts)
     a, b = operands(shape)

@@ -71,15 +71,15 @@ def run(way, kernel, *arrays, **subs):
 
 
 def check(way, name, m, k, dtype=index, block_m=32, fixed=False):
-    """Blocks that no row of a tile sees hold NaN, which 0 times is NaN: whoever takes one shows it.
+    """Blocks that no row of a tile sees hold NaN, and 0 times NaN is NaN: taking such a step shows in the result.
 
-    Tiles count whole, also where they hang over the edge; one that sees nothing takes some step.
+    Boundary tiles count as whole tiles; one that sees nothing takes some step.
     """
     condition = CONDITIONS[name]
     v = np.random.default_rng(7).integers(-9, 9, (k, 16)).astype(np.float16)
     seen, whole = seen_by(condition, m, k), seen_by(condition, -(-m // block_m) * block_m, -(-k // BLOCK) * BLOCK)
     sizes = {"M": m, "K": k, "N": 16} if fixed else {}
-    all_steps = name in ALL_STEPS or (fixed and k <= BLOCK)  # a loop of one step has no steps to tell apart
+    all_steps = name in ALL_STEPS or (fixed and k <= BLOCK)  # a loop of one step has none to skip
     for first in range(0, m, block_m):
         rows = slice(first, first + block_m)
         blocks = [whole[rows, b : b + BLOCK].any() for b in range(0, k, BLOCK)]
@@ -121,7 +121,7 @@ def test_positions_of_64_bits(name):
 
 
 def test_places_that_may_wrap_say_nothing():
-    """Of i8, 2 · 70 is -116, and of i32 8 · 2²⁸ is -2³¹: whoever took them for 140 and 2³¹ would leave steps out."""
+    """In i8, 2 · 70 is -116, and in i32 8 · 2²⁸ is -2³¹: a pass that took them for 140 and 2³¹ would skip steps."""
     for dtype, factor in ((i8, 2), (i32, 1 << 28)):
         v, y = np.ones((90, 16), np.float16), poisoned((70, 16), f32)
         run("numpy", weighted(lambda m, k, factor=factor: factor * k <= m, dtype), v, y, M=70, K=90, N=16)
@@ -130,7 +130,7 @@ def test_places_that_may_wrap_say_nothing():
 
 
 def test_numbers_of_a_call_and_open_sizes_bound_steps():
-    """The last row stands at the last key, and sees so many keys as the call says."""
+    """The last row is at the last key, and sees as many keys as the call's scalar argument."""
 
     @wave([WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(N, 16, 1), TilingConstraint(K, BLOCK)])
     def seen(v: Memory[K, N, G, f16], y: Memory[M, N, G, f32], width: index):
@@ -317,7 +317,7 @@ def test_persistent_kernels_skip_steps_of_each_tile():
 
 @pytest.mark.parametrize("dtype", [i32, index], ids=str)
 def test_tiles_from_the_last_to_the_first_skip_steps_too(dtype):
-    """Of a workgroup's number, less than the last, it is known that 32 bits hold a position."""
+    """For the last workgroup's number minus another, a position is known to fit in 32 bits."""
     v, y = np.random.default_rng(7).integers(-9, 9, (90, 16)).astype(np.float16), poisoned((70, 16), f32)
     kernel = weighted(CONDITIONS["causal"], dtype)
     backwards = wave([*kernel.constraints, WorkgroupMapping("last_first()")])(kernel.function)

@@ -1,4 +1,4 @@
-"""The last round cut into equal parts, where neighbours share copies: both together, right in any order."""
+"""Stream-K with equal parts, in clusters with TMA multicast: both together, right in any order."""
 
 from collections import Counter
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
 
 
 BEST = {
-    (33, 129): EqualSplits(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 behind it
+    (33, 129): EqualSplits(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 after it
     (44, 129): EqualSplits(44, 129, 3),
     (43, 129): EqualSplits(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
     (67, 129): None,  # more than half the workgroups have a tile
@@ -281,7 +281,7 @@ def found_in(kernel, order, seed):
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_columns_that_are_compared_without_their_depth_are_found(order, seed):
-    """Workgroups 2 and 3 have tiles of one column in the last round, one its begin and one its end."""
+    """Workgroups 2 and 3 have tiles of one column in the last wave, one its beginning and one its end."""
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def careless(op):

@@ -1,4 +1,4 @@
-"""The last round of tiles, cut along their depth: who computes which steps, and what workgroups hand to each other."""
+"""Stream-K: the tiles of the last wave, split along K: which workgroup computes which steps, and what they exchange."""
 
 from collections import Counter
 from dataclasses import replace
@@ -72,7 +72,7 @@ def lanes_of(kernel, workgroups, stages=3):
 
 
 def slots(kernel):
-    """How many workgroups share the last round; 0 where it is not split."""
+    """Return how many workgroups share the last wave; 0 where it is not split."""
     return sum(op.result.type.shape[0] for op in walk(kernel.body) if isinstance(op, MakeExchange))
 
 
@@ -107,7 +107,7 @@ SHAPES = {
     (1024, 1024, 8192): 128,  # no round is full, and 32 tiles are shared
     (8448, 4096, 4096): None,  # eight full rounds
     (4864, 4096, 512): None,  # handing over would take longer than what it saves
-    (256, 256, 1 << 20): 128,  # two tiles of 64 parts: more would hand over more than they save
+    (256, 256, 1 << 20): 128,  # two tiles of 64 parts: with more, the exchange would cost more than it saves
 }
 
 
@@ -256,7 +256,7 @@ def test_batches_are_split_too():
 
 
 def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
-    """Nobody then waits for a workgroup that waits itself; and what comes is added in the order of workgroups."""
+    """No workgroup then waits for one that waits itself; and partial sums are added in the order of workgroups."""
     happened = []
 
     def noted(name):
@@ -381,7 +381,7 @@ def test_every_op_keeps_the_line_of_the_author():
         assert all(op.loc.line and op.loc.file.endswith(".py") for op in walk(kernel.body))
 
 
-# -- what is handed over
+# -- exchanged partial sums
 
 
 @pytest.mark.parametrize("kernel", [split(tiles_of((192, 64, 80)), 2), lanes_of(tiles_of((192, 64, 80)), 2)])
@@ -391,7 +391,7 @@ def test_the_text_is_read_back(kernel):
 
 
 MUTATED = (192, 64, 80)
-"""Three tiles for two workgroups: the second ends the third tile, whose first part the first one hands over."""
+"""Three tiles for two workgroups: the second finishes the third tile, whose first part the first one computes."""
 
 
 @cache
@@ -512,7 +512,7 @@ def test_only_whole_tiles_are_written():
 
 
 def _in_place(reads_first):
-    """c = c + a · b, where c is read in front of the loop, or behind it."""
+    """Return a kernel for c = c + a · b, where c is read before the loop, or after it."""
 
     @wave(tiling())
     def in_place(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):

@@ -1,4 +1,5 @@
-"""Groups of waves that end their tiles one after the other: results, and what is found where one does not tell."""
+"""Ping-pong: consumer warpgroups that end their tiles one after the other; results, and what a missing arrival
+causes."""
 
 from dataclasses import replace
 from functools import cache
@@ -40,7 +41,7 @@ CLUSTERED, _ = SHAPES["in clusters, an odd number of tiles"]
 
 @cache
 def tiles(form, shape):
-    tile = WIDE if shape == CLUSTERED else TILE  # halves of a narrower one are too small to be brought each by one
+    tile = WIDE if shape == CLUSTERED else TILE  # halves of a narrower one are too small to be loaded by one CTA each
     return tiles_of(form, shape, tile)
 
 
@@ -122,7 +123,7 @@ def group_of(role):
 
 
 def test_the_first_group_is_done_before_the_second_ends():
-    """Of every tile: the second group multiplies its last steps behind the await, which the first one's last ends."""
+    """In every tile the second group's last steps wait for an arrival in the last steps of the first group."""
     kernel = ping_pong((256, 96, 80), 1)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     first, last = (op for op in turns.body.ops if is_product_loop(op))
@@ -160,7 +161,7 @@ def test_what_lanes_have_no_room_for_is_loaded_behind_the_steps():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_residual_comes_part_by_part(order):
-    """Of four parts two are under way in front of the last steps, and two when the first ones are stored."""
+    """Two of four slices are loaded before the last steps, and two when the first ones are stored."""
     shape = (256, 128, 32)
     form = ProductForm(f16, f32, residual=f32)
     passes = lists.hopper(SM_90A, Places(), 4, 1)
@@ -210,7 +211,7 @@ def test_a_group_that_does_not_tell_is_found(order):
 
 @pytest.mark.parametrize("order", ["in turn", "random"])
 def test_a_wrong_phase_is_found(order):
-    """The second group waits for one that no tile brings; only where it is slow, it finds that this has come too."""
+    """The second group waits for a parity that no tile completes; only if it is slow, it finds it completed."""
     shape = (256, 320, 32)
     kernel = ping_pong(shape, 1)
 

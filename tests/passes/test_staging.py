@@ -1,5 +1,5 @@
-# ruff: noqa: E501  (the messages stand here as a terminal shows them)
-"""From tiles to what lanes load: instructions, staging, linear loads, banks, and what an author is told."""
+# ruff: noqa: E501  (the messages are as a terminal shows them)
+"""From tiles to what lanes load: instructions, staging, linear loads, banks, and the errors that an author gets."""
 
 import math
 import runpy
@@ -42,7 +42,7 @@ on_both_chips = pytest.mark.parametrize("machine", CHIPS, ids=lambda m: m.name)
 
 
 def staged(kernel, subs, machine=GFX942):
-    """The steps of the four passes, behind those on whole tiles."""
+    """Return the steps of the four passes, after those on whole tiles."""
     traced = trace_kernel(kernel, subs, [])
     tiles, _ = run(traced.ir, tile_level(traced.order))
     places = traced.places
@@ -232,7 +232,7 @@ def minimized(shape, axes, dtype):
     return op
 
 
-# -- where rows lie in shared memory
+# -- rows in shared memory
 
 MEMORIES = [
     IrMemory((3, 40, 64), F16, "shared", placement)
@@ -277,7 +277,7 @@ def test_lanes_of_one_phase_take_turns_for_a_bank():
 
 
 def test_rows_of_a_kernel_with_paddings_of_16_and_32_bytes():
-    """16 bytes behind each row leave two lanes to a bank; 32 bytes, or an XOR, leave one."""
+    """Padding of 16 bytes after each row leaves two lanes per bank; 32 bytes, or an XOR, leave one."""
     for machine in CHIPS:
         plain, by_16, by_32, xor = bank_table(machine, (128, 64), F16, "f32_16x16x16_f16")
         assert (by_16.read[1], by_32.conflicts, xor.conflicts) == (2 * by_16.read[0], 0, 0)
@@ -384,7 +384,7 @@ def test_every_wish_is_taken_where_the_chip_has_it(machine, mma_type):
     assert mfma(taken.rows, op.depth).per_lane * dtypes[0].bytes == 16
 
 
-# -- what an author is told
+# -- the errors that an author gets
 
 HEAD = """
 from tilewave import *

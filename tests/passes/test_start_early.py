@@ -71,7 +71,7 @@ def test_shared_memory_is_the_kernel_s_own_from_the_start(order, seed):
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_wave_waits_for_itself_alone(order, seed):
-    """What wave 0 waited for says nothing of wave 1, which nobody told."""
+    """What wave 0 waited for does not hold for wave 1, which has not waited."""
     alone = "role() {first = 0, last = 1} do () {\n    wait_prior_launch()\n  }"
     with pytest.raises(InterpreterError, match="wave 1 touches a while kernels launched before may still run"):
         run_text(text_of(ONES + MOVES.replace("AWAITS", alone)), order, seed)
@@ -142,7 +142,7 @@ def test_what_an_epilogue_loads_is_waited_for_too():
     assert any(isinstance(op, Load) for op in touching(consumer))
     check_biased(made, (100, 64, 40))
     assert "ld.global" in made.asm
-    assert "ld.global.nc" not in made.asm  # which is for memory that nobody writes while the kernel runs
+    assert "ld.global.nc" not in made.asm  # which is for memory that is not written while the kernel runs
 
 
 def test_kernels_whose_lanes_load_start_when_others_have_ended():

@@ -1,4 +1,4 @@
-"""Few rows: the weights become the rows of the matrix unit, and a long ring keeps memory busy."""
+"""Few rows: the weights become the rows of the matrix unit, and a deep software pipeline keeps memory busy."""
 
 import numpy as np
 import pytest
@@ -52,9 +52,9 @@ def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(row
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        ((128, 1024, 1024), 6),  # in parts: those of one tile have other steps, and the same rows
+        ((128, 1024, 1024), 6),  # split-K: the parts of one tile have other steps, and the same rows
         ((128, 64 * 140, 128), 6),  # several tiles for each workgroup
-        ((256, 1024, 1024), 4),  # two rows of tiles: each workgroup has activations of its own
+        ((256, 1024, 1024), 4),  # two rows of tiles: each workgroup has different activations
     ],
     ids=str,
 )
@@ -128,7 +128,7 @@ def test_a_loop_that_looks_at_its_sums_stays():
 
 @pytest.mark.parametrize("with_product", [False, True])
 def test_what_a_loop_only_hands_on_stays_as_it_is(with_product):
-    """It may have one axis, and none to change places with."""
+    """A loop-carried value that the loop does not change may have one axis, so that it cannot be transposed."""
 
     @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
     def handed_on(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32], d: Memory[M, G, f32]):
@@ -170,7 +170,7 @@ def test_two_groups_of_weights():
 def test_lanes_that_load_by_themselves_turn_it_too():
     shape = (16, 136, 70)
     made = hopper(shape, (16, 64, 32))
-    kernel = made.build.lanes  # rows of 140 bytes are none for the copy engine
+    kernel = made.build.lanes  # rows of 140 bytes are unaligned for TMA
     assert "use_tma" in str(made.why())
     assert products(kernel) == [(64, 16, 32)] * 2, "in the loop, and of the step behind it, which is loaded ahead"
     check_lanes(made, shape)

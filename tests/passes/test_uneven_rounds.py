@@ -57,7 +57,7 @@ def problem_of(queries, keys, heads=4, **asked):
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_workgroup_computes_its_tiles(order, stages):
-    """Eight tiles for three workgroups, the last of each head ragged: rings and phases go on from tile to tile."""
+    """Eight tiles for three workgroups, with boundary tiles: stages and parities continue from tile to tile."""
     made, problem = attention_of(3, stages, causal=True), problem_of(100, 100, causal=True)
     assert roles(made.build.lanes) == 2
     made.interpret(*problem.arrays().values(), level="lane", order=order, seed=4)
@@ -76,7 +76,7 @@ def test_masks_lengths_and_shared_heads(asked, queries, keys):
 
 @pytest.mark.parametrize("lost", [WaitMbarrier, Arrive])
 def test_every_wait_and_arrival_is_needed(lost):
-    """One workgroup has eight tiles of two and four steps: what a tile leaves behind, the next one waits for."""
+    """One workgroup has eight tiles of two and four steps: the next tile waits for what a tile releases."""
     problem = problem_of(100, 100, causal=True)
     sizes = {"B": 1, "H": 4, "H_KV": 2, "M": 100, "K2": 100}
     lanes = bind(attention_of(1, 5, causal=True).build.lanes, sizes)
@@ -90,7 +90,7 @@ def test_every_wait_and_arrival_is_needed(lost):
 
 
 def test_a_result_leaves_while_the_next_tile_is_computed():
-    """Who multiplies waits for its stores when it has the next results, and behind the last tile; who copies, never."""
+    """Consumers wait for their stores when the next results are ready, and at the end; the producer never does."""
     lanes = attention_of(3, 2, causal=True).build.lanes
     consumers, producer = [op for op in lanes.body.ops if isinstance(op, Role)]
     (tiles,) = [op for op in consumers.body.ops if isinstance(op, Loop)]
@@ -110,14 +110,14 @@ def test_lanes_have_registers_for_what_stays_from_tile_to_tile(head, queries):
 
 
 def test_open_sizes_are_divided_by_reciprocals():
-    """Numbers of tiles are known to lie below the last one, and to fit into 32 bits."""
+    """Tile numbers are known to be below the last one, and to fit in 32 bits."""
     lanes = attention_of(3, 2, causal=True).build.lanes
     constants = {op.result for op in ops(lanes, Const)}
     inside = [inner for op in lanes.body.ops if isinstance(op, Role) for inner in walk(op.body)]
     assert not [op for op in inside if isinstance(op, (FloorDiv, Mod)) and op.b not in constants]
 
 
-# -- one order, whoever looks ------------------------------------------------------------------------------------------
+# -- one order for all analyses ----------------------------------------------------------------------------------------
 
 BLOCKS = {EXAMPLE["BLOCK_M"]: 32, EXAMPLE["BLOCK_K2"]: 16, EXAMPLE["K1"]: 64, EXAMPLE["N"]: 64}
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (a text of the IR)
-"""What nobody uses is dropped before it is staged: the code for lanes has no store that nobody loads."""
+"""DCE before staging: the code for lanes has no store that is never loaded."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def zero():
 
 
 def unused_sums(a, b, d, rounds):
-    """Carried beside what is used, for nobody."""
+    """An unused sum is carried along with the used value."""
 
     @iterate(K, init_args=[zero(), zero()])
     def both(x, y):

@@ -1,4 +1,4 @@
-"""`why()`, `tilewave compile` and `tilewave diff` tell what passes left as it was, at the author's line."""
+"""`why()`, `tilewave compile` and `tilewave diff` report the remarks of passes, at the author's line."""
 
 import json
 import sys

@@ -277,7 +277,7 @@ def test_every_wait_and_barrier_of_the_machine_code_is_needed():
 
 
 def test_lanes_of_a_wave_are_ordered_without_waiting():
-    """LLVM is told of each exchange; waves meet for the operands and once more for the bytes, and nowhere else."""
+    """LLVM gets a wave barrier for each exchange; waves wait only for the operands and once more for the bytes."""
     c = compiled(narrow(f16), sizes(64, 128, 64, 64, 128, 32), schedule=SchedulingType.NONE)
     meetings = [op.waves for op in walk(c.build.lanes.body) if type(op) is Barrier]
     chunks = (64 // 2 // 16) * (128 // 2 // 64)

@@ -1,4 +1,4 @@
-"""Where arrays surely lie apart: an array that is written must not have two elements at one address."""
+"""Arrays that certainly do not overlap: an array that is written must not have two elements at one address."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ ITEM = 4
 
 
 def is_apart(*arrays):
-    """Of arrays of four bytes an element, which are all written."""
+    """Return whether arrays of four bytes per element, which are all written, do not overlap."""
     return all(apart([PlacedArray(*one) for one in arrays], tuple((ITEM, True) for _ in arrays)))
 
 
@@ -36,7 +36,7 @@ def test_rows_one_after_the_other_are_apart_also_where_an_axis_of_one_has_no_ste
 
 
 def test_what_is_apart_has_no_address_twice():
-    """Every array of two axes with small lengths and steps, alone and beside another."""
+    """Every array of two axes with small lengths and steps, alone and with another."""
     for lengths, steps in product(product(range(1, 4), repeat=2), product(range(-1, 5), repeat=2)):
         array = 1024, lengths, steps
         if is_apart(array):

@@ -640,7 +640,7 @@ def test_a_wrong_device():
 
 
 def test_a_compiled_kernel_names_the_targets_that_would_take_an_array_where_it_lies(monkeypatch):
-    """Those of the table, also one that stands there for this test alone."""
+    """The targets of the table, including one that this test adds."""
     monkeypatch.setitem(TARGETS, "toy_1", ToyBackend())
     options = {"subs": kernels.sizes(64, 64, 32)}
     made = {name: kernels.compiled(kernels.gemm(), target=name, **options) for name in ("cpu", "numpy", "toy_1")}
@@ -1111,7 +1111,7 @@ def test_torch_tensors_through_a_call():
     )
 
 
-# Arrays that lie ------------------------------------------------------------------------------------------------------
+# Arrays with false attributes ---------------------------------------------------------------------------------------
 
 
 class Lying(np.ndarray):
@@ -1140,7 +1140,7 @@ def test_a_class_that_says_it_is_numpy_s_is_not():
 
 
 class Damaged(Producer):
-    """A capsule whose tensor is changed behind its producer's back."""
+    """A capsule whose tensor is changed without its producer's knowledge."""
 
     def __dlpack__(self, **arguments: object) -> object:
         capsule = super().__dlpack__(**arguments)

@@ -190,7 +190,7 @@ def test_where_arrays_are_is_all_that_later_calls_ask(monkeypatch):
         kernel(a, wide[1], 1.0)
 
 
-# -- a call again, of arrays that lie alike
+# -- replayed launches, for arrays of the same layout
 
 
 def arrays(count=2):

@@ -1,4 +1,4 @@
-"""Every call to NVIDIA's driver is as its documents ask, and its failures are told with the kernel's name."""
+"""Every call to NVIDIA's driver is as its documents require, and its failures are reported with the kernel's name."""
 
 from __future__ import annotations
 
@@ -811,7 +811,7 @@ def test_torch_and_cupy_must_agree_on_the_stream(monkeypatch, here_is, fake):
 
 @pytest.fixture(params=[True, False], ids=["by C functions", "by attributes"])
 def torch(monkeypatch: pytest.MonkeyPatch, here_is: Any, fake: FakeCuda, request: pytest.FixtureRequest) -> Any:
-    """Of which machine code can read the tensors, or Python must."""
+    """A torch whose tensors machine code can read, or only Python."""
     here_is(fake)
     return install_torch(monkeypatch, has_table=request.param)
 

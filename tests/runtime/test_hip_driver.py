@@ -1,4 +1,4 @@
-"""Every call to HIP is as its documents ask, and its failures are told with the kernel's name."""
+"""Every call to HIP is as its documents require, and its failures are reported with the kernel's name."""
 
 from __future__ import annotations
 

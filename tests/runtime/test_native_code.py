@@ -1,4 +1,4 @@
-"""What machine code computes for a call is what Python computes, or it says that it cannot tell."""
+"""Machine code computes the same for a call as Python, or reports that it cannot."""
 
 from __future__ import annotations
 

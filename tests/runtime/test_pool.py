@@ -1,4 +1,4 @@
-"""Every task runs once, whoever launches it, from wherever, and an idle pool costs nothing."""
+"""Every task runs once, for every launching thread, and an idle pool costs nothing."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ TASK = BUILDER.link(JIT, "tasks")
 
 
 PATIENCE_SECONDS = 120
-"""Of a machine however busy; nothing here is measured by it."""
+"""Enough for the busiest machine; nothing here is measured by it."""
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +221,7 @@ def helpers():
 
 
 def run(script, **options):
-    """The process after the script ran in it; what hangs is ended."""
+    """Run a script in a new process; one that does not end is stopped."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT + script]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, **options)
 
@@ -366,7 +366,7 @@ def test_worker_numbers_are_of_one_launch():
 
 
 def test_launches_share_the_helpers():
-    """Two launches of two workers each need two helpers, and a launch of three has brought them."""
+    """Two launches of two workers each need two helpers, which a launch of three has started."""
     counts(100, 3)
     for _ in range(10):
         words = Words(0, 4, 0)
@@ -395,7 +395,7 @@ def test_many_threads_may_launch_tasks_that_launch():
 
 
 def in_child(check):
-    """Whether the check passes in a child of this process; one that hangs is ended."""
+    """Return whether the check passes in a child of this process; one that does not end is stopped."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -519,7 +519,7 @@ print("met")
 
 
 def test_helpers_leave_signals_to_python_but_not_their_own_faults():
-    """Read once every helper has run a task: before that, the system keeps all signals from a new thread."""
+    """Read after every helper has run a task: before that, the system blocks all signals in a new thread."""
     script = """
 launch(MEET, barrier(3), 3, 3)
 print(*signal.pthread_sigmask(signal.SIG_BLOCK, []))

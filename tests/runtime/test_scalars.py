@@ -48,7 +48,7 @@ def test_floats_are_words_of_their_own_bits():
 
 
 def test_a_float_is_rounded_once():
-    """Over f32, this number would come to lie in the middle between two of f16, and go to the even one."""
+    """Via f32, this number would be halfway between two of f16, and be rounded to the even one."""
     number = 1 + 2.0**-11 + 2.0**-40
     assert float(scalar_value("x", number, F16)) == 1 + 2.0**-10
     assert float(np.float16(np.float32(number))) == 1.0

@@ -353,7 +353,7 @@ def hopper_gemm(k):
 
 @pytest.fixture
 def card(monkeypatch):
-    """This machine has an H200, and no compiler."""
+    """Install a fake H200 on a machine without a compiler."""
     fake = FakeCuda(Gpu())
     cuda_driver._opened.cache_clear()
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda file: fake)

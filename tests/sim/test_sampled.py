@@ -23,7 +23,7 @@ LINE = 1000.0
 
 
 def missed_in_turn(streams, capacity, looks, rounds, taken=0.0):
-    """One cache that walks streams of one size in turn: the share missed in each round."""
+    """Return the share missed in each round of a cache that reads streams of one size in turn."""
     state = SampledCaches(streams, np.array([capacity * LINE]), streams * rounds, looks)
     found = np.zeros((rounds, streams))
     for step in range(streams * rounds):
@@ -42,14 +42,14 @@ def test_nothing_is_evicted_before_the_cache_is_full(looks, streams):
 
 
 def test_one_look_is_chance_alone():
-    """Walked in turn, a line survives so many evictions by chance: exp(-missed · streams / capacity) = 1 - missed."""
+    """Read in turn, a line survives that many evictions by chance: exp(-missed · streams / capacity) = 1 - missed."""
     streams, capacity = 64, 48
     missed = missed_in_turn(streams, capacity, 1.0, 40)[-1].mean()
     assert exp(-missed * streams / capacity) == pytest.approx(1 - missed, abs=0.01)
 
 
 def test_many_looks_are_lru():
-    """Walked in turn, LRU misses everything as soon as one stream is too many."""
+    """Read in turn, LRU misses everything as soon as there is one stream too many."""
     assert missed_in_turn(8, 7, MANY_LOOKS, 5)[1:].min() > 0.85
     assert missed_in_turn(8, 8, MANY_LOOKS, 5)[1:].max() == 0
 

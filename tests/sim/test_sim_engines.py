@@ -20,9 +20,9 @@ from tilewave.sim.measured import counters, unseen_counters
 from tilewave.sim.problem import WALKS
 
 OFF_A_CLIFF, COUNTED_OFF_A_CLIFF, COUNTED_ON_A_CLIFF = 0.02, 0.005, 0.10
-"""How far the engines may lie apart in HBM bytes: on any launch, and on those that were counted on an H200.
+"""How far the engines may differ in HBM bytes: on any launch, and on those that were counted on an H200.
 
-On a cliff the trace must lie in the interval that the closed form gives: there a byte more or less decides.
+On a cliff the trace must be in the interval that the closed form gives, because there a byte more or less decides.
 """
 
 engines = pytest.mark.parametrize("engine", ENGINES)
@@ -68,7 +68,7 @@ def test_the_engines_agree_on_counted_launches(row):
 @needs_numba
 @pytest.mark.parametrize("row", unseen_counters()[::8], ids=lambda row: f"{row.gemm}-{row.mapping}")
 def test_the_engines_agree_on_launches_counted_later(row):
-    """Short tiles stand on a cliff nearly always: there the interval must hold the trace, and what was counted."""
+    """Short tiles are almost always on a cliff: there the interval must contain the trace, and the count."""
     closed, traced = (simulate(row.gemm, "H200", row.mapping, engine=engine) for engine in ENGINES)
     if closed.on_cliff:
         assert closed.hbm_read_low_bytes <= traced.hbm_read_bytes <= closed.hbm_read_high_bytes
@@ -96,7 +96,7 @@ SIDES = st.integers(4, 40).map(lambda count: 128 * count)
 @example(3968, 7424, 1536, (128, 128, 64), 1)
 @given(SIDES, SIDES, st.integers(8, 32).map(lambda count: 64 * count), st.sampled_from(TILES), st.integers(1, 32))
 def test_the_engines_agree_on_other_shapes_of_the_h200(m, n, k, tile, group):
-    """The two examples are shapes whose B nearly fits: they tell whether both let a line grow old at home."""
+    """The examples are shapes whose B nearly fits: they show whether both engines age lines in the home partition."""
     gemm = Gemm(m, n, k, tile, workgroups=132)
     closed, traced = (simulate(gemm, "H200", f"grouped({group})", engine=engine) for engine in ENGINES)
     if closed.on_cliff:
@@ -107,7 +107,7 @@ def test_the_engines_agree_on_other_shapes_of_the_h200(m, n, k, tile, group):
 
 @engines
 def test_what_fits_is_read_once_and_what_does_not_every_time(engine):
-    """4×4 tiles, one unit: A's row is walked again for every tile of its row, B's rows in turn."""
+    """4×4 tiles, one unit: A's row is read again for every tile of its row, B's rows in turn."""
     gemm = Gemm(64, 64, 128, (16, 16, 8), workgroups=1)
     panel = 16 * 128 * 2
     read = {}
@@ -129,7 +129,7 @@ def test_a_cache_that_just_fits_is_large_enough(engine):
 
 @engines
 def test_what_is_walked_again_and_again_takes_room_once(engine):
-    """Column by column on one unit: between two walks of a row of A lie the other three and two rows of B."""
+    """Column by column on one unit: between two reads of a row of A are the other three and two rows of B."""
     gemm = Gemm(64, 64, 128, (16, 16, 8), workgroups=1)
     panel = 16 * 128 * 2
     machine = chip(units_per_xcd=1, l2=L2(int(6.5 * panel), holds_writes=False))
@@ -138,9 +138,9 @@ def test_what_is_walked_again_and_again_takes_room_once(engine):
 
 @engines
 def test_what_was_read_last_is_read_first_where_k_is_walked_to_and_fro(engine):
-    """Two tiles of one row on one unit, in a cache of 1.5 panels: forwards, A's row is gone when it is asked for again.
+    """Two tiles of one row on one unit, in a cache of 1.5 panels: forwards, A's row is evicted before its reuse.
 
-    Turned round, at the fraction t of the second tile t · 3 panels have come by since: half of A's row is still there.
+    Backwards, at the fraction t of the second tile t · 3 panels have been read since: half of A's row is still there.
     """
     panel = 16 * 128 * 2
     machine = chip(units_per_xcd=1, l2=L2(int(1.5 * panel), holds_writes=False))
@@ -155,7 +155,7 @@ def test_what_was_read_last_is_read_first_where_k_is_walked_to_and_fro(engine):
 
 
 def test_a_workgroup_turns_round_after_every_tile_of_its_own():
-    """Nine tiles: one each never turns; of two workgroups' tiles, every second is walked from its end."""
+    """Nine tiles: with one each none is reversed; with two workgroups, every second tile is read from its end."""
     alone, two = (Gemm(48, 48, 64, (16, 16, 8), workgroups=count, walk="to-and-fro") for count in (None, 2))
     assert not gemm_accesses(alone).backwards.any()
     accesses = gemm_accesses(two)
@@ -165,7 +165,7 @@ def test_a_workgroup_turns_round_after_every_tile_of_its_own():
 
 
 def test_a_beat_goes_the_way_of_most_of_its_tasks():
-    """Seven tiles, five workgroups, three units: in the second beat two go back, and one has just begun."""
+    """Seven tiles, five workgroups, three units: in the second wave two go backwards, and one has just begun."""
     accesses = gemm_accesses(Gemm(16, 112, 64, (16, 16, 8), workgroups=5, walk="to-and-fro"))
     placed = place(accesses, chip(units_per_xcd=3), Residency())
     assert sorted(accesses.backwards[placed.launch_wave == 1].tolist()) == [False, True, True]
@@ -186,7 +186,7 @@ def test_each_xcd_reads_for_itself_and_the_last_level_reads_once(engine):
 @engines
 @pytest.mark.parametrize("panels", [1.2, 2.3, 3.3, 4.6, 5.4, 6.7, 7.5])
 def test_memory_delivers_no_more_than_it_is_asked_for(engine, panels):
-    """A last level too small for anything, behind an L2 that holds parts of streams of different sizes."""
+    """A last level too small for anything, after an L2 that holds parts of streams of different sizes."""
     gemm = Gemm(40, 72, 128, (16, 32, 8), workgroups=1)
     machine = chip(units_per_xcd=1, l2=L2(int(panels * 16 * 128 * 2)), last_level=LastLevel(256))
     flows = Launch(gemm, "grouped(2)", machine).flows(engine)
@@ -217,7 +217,7 @@ def test_what_is_written_takes_room_only_where_the_machine_says_so(engine):
 
 @engines
 def test_what_was_walked_since_is_not_counted_twice(engine):
-    """Stream 1 comes back after 0 and 2; of the new stream 3 so much has been walked that half of 1 is pushed out."""
+    """Stream 1 comes back after 0 and 2; so much of the new stream 3 has been read that half of 1 is evicted."""
     panel = 16 * 128 * 2
     machine = chip(xcds=2, units_per_xcd=1, l2=L2(int(3.5 * panel), holds_writes=False))
     accesses = pairs_walked([(0, 1), (0, 2), (1, 3)], [(4, 5), (4, 6), (5, 7)], panel)
@@ -232,7 +232,7 @@ def test_what_was_walked_since_is_not_counted_twice(engine):
 def test_what_is_written_to_another_partition_takes_room_on_its_way(engine, panels, read):
     """Two units, one in each partition, column by column; an output is as large as a panel.
 
-    In a column a partition sees the 8 panels of A that its unit walks, 4 for which it is only the home, one of B, 8 of
+    In a column a partition sees the 8 panels of A that its unit reads, 4 for which it is only the home, one of B, 8 of
     outputs at home, and 4 that pass through: 25. Without those, half of 48 would be enough.
     """
     panel = 16 * 64 * 2
@@ -244,9 +244,9 @@ def test_what_is_written_to_another_partition_takes_room_on_its_way(engine, pane
 
 @engines
 def test_a_home_does_not_hear_of_the_use_of_a_copy(engine):
-    """Stream 0 is walked in every beat by one partition; then the other, home to half of it, comes for it.
+    """One partition reads stream 0 in every wave; then the other, home to half of it, requests it.
 
-    Meanwhile five panels have come by there, which is all it holds: that half is read from HBM a second time.
+    Meanwhile five panels have been read there, which is all it holds: that half is read from HBM a second time.
     """
     panel = 16 * 128 * 2
     machine = chip(units_per_xcd=2, l2=L2(10 * panel, partitions=2, holds_writes=False))
@@ -260,7 +260,7 @@ def test_a_home_does_not_hear_of_the_use_of_a_copy(engine):
 
 
 def test_the_trace_needs_no_numba_for_small_launches():
-    """The same figures from plain Python, and an offer of help for large ones."""
+    """Plain Python gives equal results, and suggests numba for large launches."""
     code = """
 import sys
 sys.modules["numba"] = None

@@ -53,7 +53,7 @@ def test_a_gemm_kernel_is_the_gemm(launch, machine, engine):
 @pytest.mark.parametrize("engine", ["closed", "trace"])
 @pytest.mark.parametrize("shape", [(1024, 2048, 512), (1000, 1999, 520)], ids=str)
 def test_a_kernel_is_simulated_as_a_target_runs_it(shape, engine):
-    """Behind the two passes that make it persistent and let it walk K to and fro: the same streams, backwards."""
+    """After the passes that make it persistent and alternate the direction of K: the same streams, backwards."""
     tile, mapping = (128, 256, 64), "grouped(4)"
     written = kernels.gemm(shape, F16, F16, tile, mapping)
     kernel = alternate_k_direction(MakePersistent(3)(compiled(written.kernel, written.subs).kernel))
@@ -148,11 +148,11 @@ def test_tiles_that_overlap_share_what_they_share():
 
     report = simulate(compiled(blur, {M: 64, N: 128, BLOCK_M: 64, BLOCK_N: 32}), "H200")
     assert report.distinct_bytes == 64 * 128 * 4
-    assert report.asked_bytes == 64 * (128 + 128 - 16) * 4  # the last one's shifted half hangs over the edge
+    assert report.asked_bytes == 64 * (128 + 128 - 16) * 4  # the last one's shifted half is out of bounds
 
 
 def test_a_kernel_that_changes_pace_is_taken_step_by_step():
-    """Workgroup w goes round its loop w + 1 times: no common stream."""
+    """Workgroup w has w + 1 iterations of its loop: no common stream."""
     i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
     turns, at = sym.TURNS, sym.AT
     moved = IndexMapping(num_iterators=2, inputs={M: i, N: j + at}, outputs={M: i, N: j})
@@ -335,7 +335,7 @@ def causal_sums(order):
 
 
 def test_work_that_is_uneven_ends_sooner_in_an_order_that_begins_with_the_longest():
-    """On four units: 16 rows of 1 to 16 steps for each of 3 heads, and a beat for each write."""
+    """On four units: 16 rows of 1 to 16 steps for each of 3 heads, and a step for each write."""
     four = replace(find("H200"), dispatch_order=(), xcds=1, units_per_xcd=4, merging=None)
     reports = {}
     for order in ('linear(along="n")', 'last_first() >> linear(along="n")'):

@@ -1,4 +1,4 @@
-"""What reaches L2 of what workgroups ask for: sums by hand, and parameters that no neighbour beats."""
+"""The share of workgroups' requests that reaches L2: sums by hand, and parameters that are a local optimum."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_asked_for_last_by_hand():
 
 
 def test_what_is_asked_for_earlier_by_hand():
-    """Nobody waits for it: the reply before tells nothing, and 100 of 200 stalls let units go apart."""
+    """No unit waits for it: the reply before does not matter, and 100 of 200 stalls let units drift apart."""
     together = log(1.5) / 0.5
     assert EARLIER.requested(SYNC) == pytest.approx(100 - together * (10 + 50 * (1 - 0.6 * 0.65)))
 

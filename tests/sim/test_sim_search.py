@@ -86,4 +86,4 @@ def test_time_falls_apart_into_what_it_says():
     assert sum(share.seconds for share in report.breakdown) == pytest.approx(report.seconds)
     assert report.breakdown_text.startswith("matrix ")
     tail = {share.name: share.share for share in report.breakdown}["tail"]
-    assert tail == 0  # 38 × 16 tiles are exactly two beats of 304
+    assert tail == 0  # 38 × 16 tiles are exactly two waves of 304

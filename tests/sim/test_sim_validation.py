@@ -1,4 +1,4 @@
-"""The model beside what was measured: the summary must not get worse, and the document shows it as it is."""
+"""The model compared with measurements: the summary must not get worse, and the document shows the current one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_rows_of_other_shapes_lie_inside_their_intervals():
 
 
 def mean_error(runs, softness):
-    """Of HBM bytes."""
+    """Return the mean relative error of HBM bytes."""
     made = [(row, closed_form(m.accesses, m.placed, find("H200"), Residency(), softness)) for row, m in runs]
     return fmean(abs(flows.hbm.sum() / row.hbm_read_bytes - 1) for row, flows in made)
 

@@ -50,7 +50,7 @@ def key_of_gemm(target="cpu", subs=SIZES):
 
 
 def command(monkeypatch, *words):
-    """Its exit code."""
+    """Run a command and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["tilewave", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,4 +1,4 @@
-"""Decisions on record: lines that merge by concatenation, survive kills, are found quickly, and are never code."""
+"""Tuning records: lines that merge by concatenation, survive kills, are found quickly, and are never code."""
 
 import json
 import random
@@ -27,7 +27,7 @@ from tilewave.tune.store import FILE, Records, add, search_path, tidy
 KILLS = 50
 MANY = 200_000
 LOOKUP_SECONDS, START_SECONDS = 20e-6, 50e-3
-"""Of processor time: a busy machine makes the clock's longer."""
+"""Seconds of CPU time, because wall-clock time is longer on a busy machine."""
 
 
 def key(k=1024, kernel="gemm", digest="00112233445566aa", chip="H200"):
@@ -233,7 +233,7 @@ def test_what_was_added_survives_a_kill_at_any_moment(tmp_path):
     records, bad = merged((tmp_path / FILE).read_text().splitlines())
     there = {(r.key.kernel, int(r.key.sizes.split(",")[0][2:])) for r in records}
     assert len(done) > KILLS and done <= there
-    assert all(not text.endswith("}") for _, text, _ in bad)  # at most halves of lines that nobody had finished
+    assert all(not text.endswith("}") for _, text, _ in bad)  # at most halves of unfinished lines
 
 
 # -- quick ------------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def subs(m, n, k):
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """A kernel of 64x64x64 whose decision stands in a file."""
+    """A kernel of 64x64x64 with a tuning record in a file."""
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     kernel = gemm()
     open_tiles = TunableKernel.of(kernel, subs(64, 64, 64), (), {}, "cpu")
@@ -341,13 +341,13 @@ def test_a_record_is_data_and_never_code(tmp_path, monkeypatch):
 
 
 def undecided_products(sizes):
-    """Of `ops.matmul` in every layout."""
+    """Yield the open kernels of `ops.matmul` in every layout."""
     for a, b in product([(M, K), (K, M)], [(N, K), (K, N)]):
         yield TunableKernel.of(product_kernel(ProductForm(f16, f16, a, b)), sizes, (), {}, "sm_90a")
 
 
 def forms():
-    """The axes of A and B of `ops.matmul`'s kernels, by the digest of their text, which hangs on no size."""
+    """Return the axes of A and B of `ops.matmul`'s kernels, by the digest of their text, which has no sizes."""
     axes = product([(M, K), (K, M)], [(N, K), (K, N)])
     return {one.digest: form for form, one in zip(axes, undecided_products({M: 64, N: 64, K: 64}), strict=True)}
 
@@ -389,7 +389,7 @@ def test_what_was_measured_near_the_end_of_a_bucket_serves_all_of_it(monkeypatch
 
 
 def test_sums_in_one_order_have_records_of_their_own(monkeypatch):
-    """Two workgroups share each of 64 tiles of 64x128 of 128x4096x14336; in one order more tiles are better."""
+    """128x4096x14336: split-K by two for each of 64 tiles of 64x128; batch-invariant, more tiles are better."""
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
     any_order = next(undecided_products({M: 128, N: 4096, K: 14336}))
     one_order = any_order.for_all_batches()

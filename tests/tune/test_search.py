@@ -24,7 +24,7 @@ def open_tiles(target="sm_90a", within=None, sizes=SIZES, kernel=None):
 
 
 class Clock:
-    """Times points by a rule; what it timed stands in `seen`."""
+    """A timer that times configs by a rule; `seen` has those that it timed."""
 
     def __init__(self, rule, most=10**6):
         self.rule, self.seen, self.most = rule, [], most
@@ -41,7 +41,7 @@ class Clock:
 
 
 def area(config):
-    """The smallest tile is the fastest; of two, the one that is less deep, and says least beside it."""
+    """Make the smallest tile the fastest; then the one with the smaller K, and with fewer other settings."""
     rows, cols, depth = (config.config[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K))
     return 1e-9 * rows * cols * depth + 1e-7 * depth + 1e-6 * (len(config.config) - 3)
 
@@ -69,14 +69,14 @@ def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
 
 
 def told_of_each_other(found):
-    """How much of each other's times points tell; each tells all of its own."""
+    """Return how much configs predict of each other's times; each predicts all of its own."""
     machine, problem = open_tiles().machine, open_tiles().problem
     places = np.array([machine.traits(problem.cut(one.config)) for one in found])
     return likeness(places, places, REPLAY).sum() - len(found)
 
 
 def test_runs_go_to_points_that_do_not_tell_of_each_other():
-    """Many buffers of one tile are predicted alike, and where the model errs about one it does about all."""
+    """Many stage counts of one tile have equal predictions, and the model's error for one is its error for all."""
     alike = open_tiles().predicted({})[:96]
     alike = [replace(one, prediction=alike[0].prediction) for one in alike]
     found = unlike_each_other(open_tiles(), alike, 8)

@@ -72,7 +72,7 @@ def test_the_error_that_is_said_is_the_one_that_is_left(rows):
 
 
 def shares(rows):
-    """Of each shape with several tiles: how fast the one predicted best is, beside the best."""
+    """Return for each shape with several tiles the speed of the one predicted best, relative to the best."""
     machine, by_shape = machine_of("sm_90a"), {}
     for launch, work in rows:
         found = machine.predict(work).seconds, launch.seconds
@@ -193,7 +193,7 @@ def test_shared_memory_and_stages_are_those_that_the_compiler_takes():
     ],
 )
 def test_what_results_take_of_shared_memory_where_lanes_store_them(shape, tile):
-    """Nothing if they are transposed, or too many; waves bring others into rows."""
+    """Nothing if they are transposed, or too many; otherwise waves rearrange them into rows."""
     machine, work = machine_of("sm_90a"), cut(shape, tile)
     made = wave_compile(
         WaveCompileOptions(subs={**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}, target="sm_90a"), product()
@@ -246,7 +246,7 @@ def test_copies_that_the_model_leaves_out_are_those_that_others_bring(shape, til
     ],
 )
 def test_the_model_knows_which_launches_start_when_others_have_ended(shape, tile, streams):
-    """Of the last, two fit on a processor, and there are more than processors: they start early as they find room."""
+    """For the last, two fit on an SM, and there are more than SMs: they start early (PDL) as they find room."""
     options = WaveCompileOptions(subs={**sized(shape), **dict(zip(BLOCKS, tile, strict=True))}, target="sm_90a")
     lanes, work = wave_compile(options, product()).build.lanes, cut(shape, tile)
     is_early = any(isinstance(op, WaitPriorLaunch) for op in walk(lanes.body))
@@ -352,7 +352,7 @@ def test_stages_that_the_options_say_are_kept():
 def test_a_long_sum_of_few_tiles_is_predicted_faster_in_parts():
     machine = machine_of("sm_90a")
     whole, parts = (machine.predict(cut((16, 256, 16384), (16, 64, 64), split=n)).seconds for n in (1, 8))
-    assert parts < whole * 1.05  # the compiler shares its tiles even where nobody asks for it
+    assert parts < whole * 1.05  # the compiler splits such a sum by default
     many = machine.predict(cut((16, 8192, 64 * 16), (16, 64, 64), split=8)).seconds
     assert many > machine.predict(cut((16, 8192, 64 * 16), (16, 64, 64))).seconds
 
@@ -434,7 +434,7 @@ def test_steps_of_narrow_products_may_be_deeper(shape, deepest):
 
 
 def test_short_dims_are_cut_evenly():
-    """Into as few tiles as are enough, or one more: multiples of eight, and of sixteen for what lies across."""
+    """As few tiles as are enough, or one more: multiples of eight, and of sixteen for a transposed operand."""
     tiles = Covering(256, (8, 16), parts=4).tiles
     assert [tiles(n) for n in (1, 24, 152, 536)] == [{8, 16}, {24, 32, 16}, {152, 160, 80}, {184, 192, 136, 144}]
     assert not tiles(1025)
@@ -446,7 +446,7 @@ def test_short_dims_are_cut_evenly():
 
 
 def test_tiles_that_make_up_whole_rounds_are_tried():
-    """5000 by 5000 are 33 tiles of 152 below each other by 20 of 256, five rounds of 132; 128 by 224 are 6.97."""
+    """5000 by 5000 are 33 tiles of 152 rows by 20 of 256 columns, five waves of 132; 128 by 224 are 6.97."""
     rows = Covering(256, (8, 16), parts=4, fitted=WholeRounds(132, 8))
     assert not rows.tiles(5000), "of the other side nothing is known"
     assert [rows.tiles(n, n) for n in (5000, 8192)] == [{152, 216}, set()]
@@ -458,8 +458,8 @@ def test_tiles_that_make_up_whole_rounds_are_tried():
 
 
 def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():
-    """Of a single group's width, since eight of them are too short a row; an H200 took half the time for it. With parts
-    lanes may be as quick: these are left out."""
+    """The tile is as wide as one warpgroup, since a tile of eight has too short rows for TMA; it took half the time
+    on an H200. Split-K configs are left out, because loads by lanes may be as fast there."""
     one = undecided((4, 3776, 3136), kernel=product("TN"))
     one = replace(one, space=one.space.without(SPLIT))
     assert one.machine.loading(one.problem.cut(one.choices()[0].config)) is not Loading.BY_LANES

@@ -11,7 +11,7 @@ from tilewave.errors import TilewaveError
 from tilewave.view import show
 
 CELL = "/tmp/ipykernel_4711/1234567890.py"
-"""Jupyter's name for the code of a cell, which lies in no file."""
+"""Jupyter's name for the code of a cell, which is in no file."""
 SOURCE = """
 from tilewave import *
 M, N = sym.M, sym.N

@@ -25,7 +25,7 @@ def sizes(what: str, text: str, smallest: tuple[int, int, int], example: str) ->
 
 
 def known_dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
-    """The dtype of that name among those that can stand here."""
+    """Return the dtype of this name among those that the option accepts."""
     for dtype in known:
         if dtype.name == text:
             return dtype
@@ -34,7 +34,7 @@ def known_dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
 
 
 def given(context: typer.Context, *names: str) -> list[str]:
-    """Those of the options that stand on the command line, as they are written there."""
+    """Return the options among `names` that are on the command line, as they are written there."""
     options = {p.name: p.opts[0] for p in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     return [options[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

@@ -1,4 +1,5 @@
-"""`tilewave bench`: our GEMM beside cuBLAS and Triton, or a user's own kernels, in turns, with medians and spreads."""
+"""`tilewave bench`: our GEMM compared with cuBLAS and Triton, or a user's kernels, in turns, with medians and
+spreads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of commands: each declared in a file of its own, and done in another that is imported when it runs."""
+"""The list of commands: each is declared in one file and implemented in another, which is imported when it runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def tilewave(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Tile kernels whose order of tiles is an object of its own: drawn, proved, compiled and run."""
+    """Tile kernels whose order of tiles is an object: drawn, proved, compiled and run."""
 
 
 def run(words: list[str]) -> None:

@@ -120,9 +120,9 @@ def fixed_in(
     order: str = "",
     tune: Tune | None = None,
 ) -> list[Compiled]:
-    """The same for whoever must know how large arrays are; `option` is the one that says it.
+    """Compile the kernels of a file with all sizes fixed; `option` is the option that sets sizes.
 
-    `order` is a mapping in the place of the kernels' own, `tune` what may be chosen where they leave tiles open.
+    `order` is a mapping that replaces the kernels' own, `tune` what may be chosen where they leave tiles open.
     """
     with _as_a_program(file):
         found = _found_in(file, sizes, [*asked, *(["--map"] if order else [])])
@@ -216,7 +216,7 @@ def _found_in(file: Path, sizes: dict[Symbol, Any], asked: Sequence[str]) -> _Fi
 
 @contextmanager
 def _as_a_program(file: Path) -> Iterator[None]:
-    """The file's neighbours can be imported, and its own mistakes are told as Python tells them."""
+    """Run a file as a program: its neighbours can be imported, and its exceptions have Python's traceback."""
     path, arguments = list(sys.path), sys.argv
     sys.path.insert(0, str(file.resolve().parent))
     sys.argv = [str(file)]

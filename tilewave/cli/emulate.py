@@ -206,7 +206,7 @@ def _block(kernel: LoadedKernel, text: str) -> tuple[int, ...]:
 
 
 def _with_strides(kernel: LoadedKernel, given: list[Given]) -> list[Given]:
-    """A kernel of tilewave's takes the strides of an array behind it (a, a.0, a.1); they need not be written out."""
+    """Insert the strides that a tilewave kernel takes after each array (a, a.0, a.1), where they are not given."""
     wanted = [argument for argument in kernel.arguments if not argument.is_hidden]
     own = [STRIDE.fullmatch(argument.name or "") for argument in wanted]
     if len(given) != own.count(None):

@@ -59,7 +59,7 @@ def explore_command(
         save(html, Page.alone(explorer).html)
         print(f"wrote {html}")
         return
-    explorer.answer("launch", start)  # what cannot be shown is told here, and not on the page
+    explorer.answer("launch", start)  # what cannot be shown is reported here, and not on the page
     _serve(explorer, port, browser)
 
 

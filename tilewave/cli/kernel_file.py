@@ -25,7 +25,7 @@ from tilewave.view.save import check_place, save
 
 KERNELS = ("gemm",)
 ITS_OWN = "the kernel's own file says it; leave it out"
-"""Of options that say what a gemm is."""
+"""The remedy for options that describe the built-in gemm."""
 OF_A_FILE = "has no effect on gemm"
 OPTIONS_OF_FILES = ("set_", "target", "kernel", "scalars")
 
@@ -107,7 +107,7 @@ def _kernels(asked: FileRequest) -> dict[str, Compiled]:
 
 
 def _others(asked: FileRequest) -> dict[str, Compiled]:
-    """The kernels of the files beside it, under the names of their files."""
+    """Return the kernels of the `--against` files, under the names of their files."""
     found = {}
     for text in filter(None, (part.strip() for part in asked.against.split(","))):
         path = Path(text)

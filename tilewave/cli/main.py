@@ -30,7 +30,7 @@ def _run(words: list[str]) -> None:
     if words == ["--version"]:
         print_version()
         return
-    from tilewave.cli.commands import run  # noqa: PLC0415  the version is told without typer
+    from tilewave.cli.commands import run  # noqa: PLC0415  --version does not need typer
 
     run(words)
 

@@ -53,7 +53,7 @@ def _causal(text: str, keys: int | None) -> Causal:
 
 
 def _write(picture: Picture, svg: Path | None, html: Path | None, xcd: int) -> list[Path]:
-    """Everything is drawn before anything is written: a grid that is too large leaves no file behind."""
+    """Draw everything before writing anything, so that a grid that is too large leaves no file."""
     drawn = []
     if svg is not None:
         drawn.append((svg, picture.svg(xcd)))

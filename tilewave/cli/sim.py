@@ -127,7 +127,7 @@ class _Simulated(Protocol):
 @dataclass(frozen=True)
 class _SimulatedGemm:
     gemms: list[Gemm]
-    """One for each tile that is asked for."""
+    """One GEMM for each requested tile."""
 
     def run(
         self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""`tilewave tune`: which tile and order a kernel of a file is to have, for sizes and a target."""
+"""`tilewave tune`: autotune the tile and order of a kernel of a file, for sizes and a target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilewave.view.save import check_place, save
 from tilewave.view.tuning_page import tuning_page
 
 MOST_FILE_BYTES = 1 << 24
-"""Of a kernel file."""
+"""The most bytes of a kernel file."""
 
 
 def tune_command(
@@ -76,7 +76,7 @@ def tune_command(
 class _Job:
     kernel: WaveKernel
     number: int
-    """Of the kernel, in its file."""
+    """The kernel's number in its file."""
     subs: dict[Symbol, Any]
     sizes: str
 
@@ -86,7 +86,7 @@ class _Job:
 
 
 def _text_of(file: Path) -> str:
-    """Of a kernel file, as workers get it."""
+    """Return the text of a kernel file, as workers receive it."""
     try:
         return read_text(file, MOST_FILE_BYTES)
     except OSError as error:
@@ -105,7 +105,7 @@ def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:
 
 
 def _spreading(stack: ExitStack, workers: int, ray: str, target: str) -> Callable[[TuneTask], Spread] | None:
-    """Who compiles and measures beside this process, if anybody does."""
+    """Return what compiles and measures in other processes; None where there are no workers."""
     if not ray:
         local = stack.enter_context(LocalWorkers(workers)) if workers else None
         return None if local is None else lambda task: OverWorkers(local, task)

@@ -45,7 +45,7 @@ def _print_tried(console: Console, tuned: Tuned) -> None:
 
 
 def page_of(what: str, tuned: Tuned) -> TunedPage:
-    """The same for a page, with every legal point."""
+    """Return the page of a tuning run, with every legal config."""
     record, first = tuned.record, tuned.legal[0]
     how = f"{record.how}: {seconds_text(record.measured or record.predicted)}"
     illegal = f"of {record.considered} points {illegal_text(tuned.winner.illegal)}"

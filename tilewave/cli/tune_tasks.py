@@ -33,7 +33,7 @@ class TuneTask:
     file: str
     text: str
     kernel: int
-    """Its number in the file."""
+    """The kernel's number in the file."""
     sizes: str
     target: str
     rounds: int
@@ -60,7 +60,7 @@ def named(config: TileChoice) -> Named:
 
 @cache
 def _timer(task: TuneTask) -> ConfigTimer:
-    """The kernel is found by its number: files are run in the order in which they stand."""
+    """Find the kernel by its number, because a file creates its kernels in the same order in every run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(task.file).name
         path.write_text(task.text)
@@ -69,7 +69,7 @@ def _timer(task: TuneTask) -> ConfigTimer:
 
 
 def compile_configs(task: TuneTask) -> Entries:
-    """In a process of its own: what it adds to a cache of its own."""
+    """Compile configs in a worker process; return the entries they add to a temporary cache."""
     before = os.environ.get(CACHE)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[CACHE] = folder
@@ -86,7 +86,7 @@ def _compile(timer: ConfigTimer, choice: TileChoice) -> None:
         made = timer.compiled(choice)
         made.build.code  # noqa: B018  it is compiled when somebody asks
     except TilewaveError:
-        return  # whoever measures it is told the same
+        return  # the worker that measures it reports the same error
 
 
 def install(entries: Entries) -> None:
@@ -137,7 +137,7 @@ class OverWorkers:
         return found
 
     def times(self, batch: Batch, found: tuple[str, tuple[ConfigTime, ...]] | Killed) -> Sequence[ConfigTime]:
-        """Of cards of one kind only."""
+        """Return the measured times, and reject those of a different kind of GPU."""
         if isinstance(found, Killed):
             return [ConfigTime(None, why=f"{found.times} processes died of this batch")] * len(batch)
         machine, times = found

@@ -97,7 +97,7 @@ def _report_outside(
 
 
 def _place(address: int, near: Buffer) -> str:
-    """Where an address lies, as seen from a buffer."""
+    """Describe where an address is relative to the nearest buffer, for a finding."""
     end = near.address + near.size
     if address < near.address:
         return f"that begin {near.address - address} bytes before {near.name}"

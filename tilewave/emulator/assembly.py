@@ -16,7 +16,8 @@ from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resourc
 from tilewave.errors import NOWHERE, Loc
 
 LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
-COMMENT = re.compile(r"(?:;|//).*")  # blanks in front are stripped with the rest: to look for them costs their square
+# leading blanks are stripped with the rest: a pattern for them takes quadratic time
+COMMENT = re.compile(r"(?:;|//).*")
 TARGET = re.compile(r'\.amdgcn_target\s+"[^"]*?(gfx\w+)')
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")

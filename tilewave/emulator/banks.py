@@ -1,7 +1,8 @@
-"""How long shared memory takes for one access of a wave: lanes of a phase that want different words of a bank wait.
+"""Bank conflicts: how many cycles shared memory takes for one access of a wave.
 
-Of 32 banks a 16-byte read takes 8 phases of 8 lanes: {0–3, 20–23}, {4–7, 16–19}, {8–11, 28–31}, {12–15, 24–27}, then
-the same 32 lanes on; over 64 banks, 4 phases of 16 lanes. Other widths go through consecutive lanes (`chips.py`).
+Lanes of one phase that access different words of a bank are served one after the other. With 32 banks a 16-byte read
+takes 8 phases of 8 lanes: {0–3, 20–23}, {4–7, 16–19}, {8–11, 28–31}, {12–15, 24–27}, then the same for lanes 32–63;
+with 64 banks, 4 phases of 16 lanes. Other widths serve consecutive lanes (`chips.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cycles(NamedTuple):
 
 @lru_cache(maxsize=64)
 def phases(chip: ChipName, direction: Direction, size: int) -> tuple[tuple[int, ...], ...]:
-    """The lanes that are served together, phase by phase."""
+    """Return the lanes that shared memory serves together, one tuple per phase."""
     if direction == "read" and size in (12, 16):
         quads = OPINIONS[chip].quads if size == 16 else QUADS_OF_8_LANES
         return tuple(

@@ -1,8 +1,9 @@
-"""What the emulator holds of each chip: a second opinion, on purpose not read from `tilewave.machine`.
+"""What the emulator knows about each chip: a second opinion, deliberately not read from `tilewave.machine`.
 
-The emulator judges machine code that was made from the records in `machine/`. A wrong number there must not be wrong
-here too, so these were written down again, from AMD's documents and from LLVM's; `tests/emulator/test_two_opinions.py`
-compares both. Whoever adds a chip to `machine/` can compile for it; to have its code judged, it gets a record here.
+The emulator checks machine code that was compiled from the records in `machine/`. A wrong number there must not be
+wrong here too, so these numbers were written independently, from AMD's documents and from LLVM's;
+`tests/emulator/test_two_opinions.py` compares both. A chip that is added to `machine/` can be compiled for; to emulate
+its code, add a record here.
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (shared memory, number formats, m0); LLVM, "User Guide for
 AMDGPU Backend" (ELF flags, granules) and its scheduling models (passes, wait states); the phases of 16-byte reads were
@@ -19,7 +20,7 @@ import ml_dtypes
 
 ChipName = Literal["gfx942", "gfx950"]
 Quads = tuple[tuple[int, ...], ...]
-"""Which fours of lanes, of the first 32, are served together."""
+"""Groups of four lanes, among the first 32, that shared memory serves together."""
 QUADS_OF_8_LANES: Quads = ((0, 5), (1, 4), (2, 7), (3, 6))
 
 
@@ -33,15 +34,15 @@ class Opinion:
     shared_piece: int
     """Shared memory is given out in multiples of this."""
     read_bytes: int
-    """That shared memory delivers in a cycle, in accesses of 4 bytes and more."""
+    """Bytes that shared memory delivers per cycle, in accesses of 4 bytes and more."""
     read_banks: int
     quads: Quads
-    """Of 16-byte reads."""
+    """Groups of lanes that a 16-byte read serves together."""
     direct_reach: int
     """The bits of m0 that say where a load into shared memory writes."""
     float8: Mapping[str, Any]
     newer_matrix: bool
-    """Whether it has the wider instructions, and waits one state more behind most."""
+    """Whether the chip has the wider matrix instructions, and needs one more wait state after most of them."""
 
 
 OPINIONS: dict[ChipName, Opinion] = {
@@ -70,6 +71,6 @@ OPINIONS: dict[ChipName, Opinion] = {
 }
 CHIP_NAMES: tuple[ChipName, ...] = tuple(OPINIONS)
 UNITS = 4
-"""Of a processor; wave w runs on unit w % 4. What follows is the same on all of these chips."""
+"""SIMD units of a compute unit; wave w runs on unit w % 4. The constants below are the same on all of these chips."""
 MOST_WAVES, REGISTERS, REGISTER_PIECE = 8, 512, 8
-"""Of a unit: its waves; registers of each lane of all of them; how many are given out at once."""
+"""Limits of one SIMD unit: the most waves, the registers per lane for all of them, and the allocation granule."""

@@ -1,17 +1,17 @@
 """The steps of a division: v_div_scale, v_div_fmas and v_div_fixup, around a reciprocal and its corrections.
 
-v_div_scale moves dividend and divisor away from the ends of the format, so that no step of the corrections is
-denormal or overflows; where that changes the quotient, it says so in a mask, and v_div_fmas, the last correction,
-scales back before it rounds. v_div_fixup puts the sign and the special cases in.
+v_div_scale scales dividend and divisor away from the ends of the format, so that no step of the corrections is
+denormal or overflows; where that changes the quotient, it sets a mask, and v_div_fmas, the last correction,
+scales back before it rounds. v_div_fixup applies the sign and the special cases.
 
-AMD's document of CDNA4 is the source, but for three lines with which no division would be right:
+AMD's document of CDNA4 is the source, except for three lines with which no division would be right:
 
-- v_div_fmas is said to multiply by 2^32 (2^64 for f64). What it undoes is a factor of 2^64 (2^128), either way, and
-  the size of the quotient tells which.
-- Where both the quotient and the divisor's inverse are denormal, the divisor is said to be multiplied by 2^64, which
+- The document has v_div_fmas multiply by 2^32 (2^64 for f64). What it undoes is a factor of 2^64 (2^128), up or down,
+  and the size of the quotient determines the direction.
+- Where both the quotient and the divisor's inverse are denormal, the document has the divisor multiplied by 2^64, which
   makes it infinite. It is divided by it.
-- v_div_fixup is said to overflow where the divisor's exponent is that of infinity, which was dealt with before. It
-  does where the quotient is no number: in the corrections of an infinite one, infinity is subtracted from itself.
+- The document has v_div_fixup overflow where the divisor's exponent is that of infinity, a case handled before. It
+  overflows where the quotient is NaN: the corrections of an infinite quotient subtract infinity from itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FORMATS = {
 
 
 def exponent(x: Array) -> Array:
-    """Of the highest digit."""
+    """Return the exponent of the highest digit of each number."""
     result: Array = np.frexp(x)[1] - 1
     return result
 
@@ -76,7 +76,7 @@ def scaled_operand(value: Array, divisor: Array, dividend: Array) -> tuple[Array
 
 
 def fixed_quotient(quotient: Array, divisor: Array, dividend: Array) -> Array:
-    """The quotient with its sign, or what it is where an operand is special or it lies outside the format."""
+    """Return the quotient with its sign, replaced where an operand is special or the quotient is outside the format."""
     number, format_ = quotient.dtype.type, FORMATS[quotient.dtype]
     distance = exponent(dividend) - exponent(divisor)
     no_number = number(-np.nan)

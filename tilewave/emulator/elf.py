@@ -1,4 +1,4 @@
-"""Reads ELF files as AMD's compilers write them; every number in them may be a lie."""
+"""Read ELF files as AMD's compilers write them; no number in a file is trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOADED, NOTES = 1, 4
 SYMBOL_TABLES = (2, 11)
 SYMBOL_BYTES = 24
 MOST_LOADED = 1 << 28
-"""Bytes that a code object may ask for: variables of its own come with it, a caller's arrays do not."""
+"""The most bytes that a code object may load: it includes its own variables, not the caller's arrays."""
 
 
 HIGHEST = 1 << 40
@@ -23,7 +23,7 @@ HIGHEST = 1 << 40
 
 
 class Content:
-    """The bytes of a file, and an error for whoever asks for others."""
+    """The bytes of a file, with an error for accesses outside them."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -31,14 +31,14 @@ WAVES_AT_A_TIME = 128
 """More do not make numpy's calls cheaper per lane, and leave the caches."""
 LARGEST_WORKGROUP = 1024
 MOST_PRIVATE_BYTES = 1024 * ((1 << 13) - 1) // 64
-"""Of a lane: the hardware counts a wave's private memory in pieces of 1024 bytes, with 13 bits."""
+"""Private bytes per lane: the hardware counts a wave's private memory in units of 1024 bytes, with 13 bits."""
 PRIVATE_AT_A_TIME = 1 << 28
 """Bytes of private memory of all waves that run at a time."""
 FEWEST_INSTRUCTIONS, INSTRUCTIONS_A_PIECE, PIECE_BYTES = 50_000, 20, 256
 ROUNDS_OF_CODE = 50
-"""A wave may go once through all arrays, a word per lane at a time, with twenty instructions for each, and fifty times
-through its code, as a workgroup does that takes tile after tile; that is more than any kernel here takes, and a loop
-without end is told of within seconds."""
+"""Limits on a wave's instructions, so that an endless loop is reported within seconds. A wave may go through all arrays
+once, a word per lane at a time, with twenty instructions for each, and fifty times through its code (a persistent
+workgroup computes several tiles); no kernel here needs more."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EmulationReport:
 
 
 MOST_CODE_BYTES = 1 << 28
-"""Of a file of machine code; the largest libraries of kernels take some 100 MB."""
+"""The largest file of machine code; the largest kernel libraries take about 100 MB."""
 
 
 def read_machine_code(path: str | Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What the emulator found wrong, told with the instruction, the wave and the author's line."""
+"""What the emulator found wrong, reported with the instruction, the wave and the author's line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Accesses of global memory on their way: when each began, and when its wave knows that it is over.
+"""Outstanding accesses of global memory: when each was issued, and when its wave knows that it has completed.
 
-An access may happen at any time between its issue and the s_waitcnt behind which it is over. If the wave has passed
-barriers in between, those barriers order nothing: the access is looked at twice, with the stamp of either end.
+An access may happen at any time between its issue and the s_waitcnt that waits for it. If the wave has passed
+barriers in between, those barriers do not order it: the access is checked twice, with the stamp of either end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Underway:
     size: int
     waves: Array
     stamps: Array
-    """Of each lane, when it was issued."""
+    """When each lane's access was issued."""
     members: int
     over: list[int] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class Flight:
                 self._land([wave], queue, numbers[wave] - MOST_OUTSTANDING)
 
     def wait(self, c: Convoy, outstanding: tuple[int | None, int | None]) -> None:
-        """Behind this, all vector operations but the last few are over; scalar loads if none may be outstanding."""
+        """Complete all vector operations but the last few, and the scalar loads if none may be outstanding."""
         vector, scalar = outstanding
         if vector is not None:
             self._wait(c.members, c.sel, VECTOR, vector)

@@ -36,7 +36,7 @@ def in_double(function: Callable[[Array], Array]) -> Formula:
 
 
 def without_denormals(function: Callable[[Array], Array]) -> Formula:
-    """These units take denormal float32 for zeros, and make zeros of denormal results; the other formats are whole."""
+    """Wrap a function so that denormal float32 operands and results are flushed to zero; other formats keep theirs."""
     rounded = in_double(function)
     return lambda a: flushed(rounded(flushed(a))) if a.dtype == F32 else rounded(a)
 
@@ -73,7 +73,7 @@ def larger(most: Formula) -> Formula:
 
 
 def over_nan(two: Formula) -> Formula:
-    """Of two, the one that is a number: processors differ on signaling NaN."""
+    """Wrap a function of two operands to return the one that is a number: processors differ on signaling NaN."""
     return lambda a, b: np.where(np.isnan(b), a, np.where(np.isnan(a), b, two(a, b)))
 
 
@@ -101,7 +101,7 @@ def _bits(x: Array) -> Array:
 
 
 def _quiet_bit(x: Array) -> Array:
-    """The highest digit behind the point."""
+    """Return the quiet bit of a NaN: the highest bit of the mantissa."""
     return np.array(1 << (np.finfo(x.dtype).nmant - 1), f"u{x.dtype.itemsize}")
 
 

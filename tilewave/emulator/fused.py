@@ -87,7 +87,7 @@ def _fraction_and_exponent(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     high, low = _two_product(fraction_a, fraction_b)
     third, third_rest = two_sum(np.ldexp(fraction_c, near), low)
     total, rest = two_sum(high, third)
-    # A third number that is farther up was brought down to the product, and goes back.
+    # A larger third number was scaled down to the product; scale it back.
     return total + sum_to_odd(third_rest, rest), exponent + np.maximum(distance - near, 0)
 
 

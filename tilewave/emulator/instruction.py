@@ -12,7 +12,7 @@ import numpy as np
 from tilewave.errors import NOWHERE, Loc
 
 CODE_BASE = 0x6000_0000_0000
-"""Where the bytes of a code object lie in the emulated address space."""
+"""Address of a code object's bytes in the emulated address space."""
 ACCUMULATORS = 256
 """Vector registers are numbered v0 = 0, …, a0 = 256, …"""
 VCC, TRAP, M0, EXEC = 106, 108, 124, 126
@@ -38,7 +38,7 @@ REGISTER = re.compile(r"(v|a|s|ttmp)(?:(\d{1,4})|\[(\d{1,4})(?::(\d{1,4}))?\])")
 NO_REGISTER = re.compile(r"(v|a|s|ttmp)(\d|\[)")
 """The beginning of a word that would be a register if there were so many."""
 INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|0|[1-9]\d*)")
-"""Others that begin with 0 would be octal, which nobody writes."""
+"""Other numbers that begin with 0 would be octal, which compilers do not write."""
 FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 ONE_OVER_TWO_PI = 0.15915494309189532
 
@@ -62,7 +62,7 @@ class Operand:
 
     @property
     def whole(self) -> int:
-        """The number that must stand there."""
+        """Return the operand's number; assert that it is an integer."""
         assert self.kind == "integer", f"{self.text} is no whole number"
         return int(self.number)
 
@@ -73,7 +73,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Instruction:
-    """What stood in one line of assembly; `target` is the position a branch leads to."""
+    """One line of assembly, parsed; `target` is the position a branch leads to."""
 
     text: str
     mnemonic: str

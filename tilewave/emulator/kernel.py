@@ -1,4 +1,4 @@
-"""What a kernel asks of a launch: its arguments, its memories, and what stands in its registers at the start."""
+"""What a kernel needs from a launch: its arguments, its memories, and the initial values of its registers."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def prepare(
 
 
 def _name(kernel: LoadedKernel, given: Sequence[Given], start: int) -> str:
-    """What findings call a buffer: the arguments that lie in it."""
+    """Return the name of a buffer in findings: the arguments that are stored in it."""
     visible = [a for a in kernel.arguments if not a.is_hidden]
     for argument, value in zip(visible, given, strict=False):
         if isinstance(value, np.ndarray) and value.ctypes.data == start and argument.name:
@@ -176,7 +176,7 @@ def make_machine(
     races: Races,
     findings: Findings,
 ) -> MachineState:
-    """Waves as they stand when their kernel begins, of some of the workgroups that are launched."""
+    """Return the initial state of the waves of the workgroups in `running`."""
     count = launch.waves_each * len(running)
     shared = SharedState(
         launch.shared_bytes,
@@ -198,7 +198,7 @@ def make_machine(
 
 
 def _fill_lanes(launch: EmulatedLaunch, machine: MachineState) -> None:
-    """v0 holds the lane's coordinates in its workgroup, ten bits each; lanes behind the last are off."""
+    """Set v0 to the lane's coordinates in its workgroup, ten bits each; lanes after the last are off."""
     lane = machine.wave_of[:, None] * LANES + np.arange(LANES)
     x, y, _ = launch.block
     machine.vector[0] = (lane % x) | (lane // x % y) << 10 | (lane // (x * y)) << 20

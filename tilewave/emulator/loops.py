@@ -1,9 +1,9 @@
-"""Loops of machine code: what runs again and again, wherever it stands in the text.
+"""Loops of machine code, found from the control flow.
 
-Compilers put a loop's blocks in any order: a masked block may stand behind the branch that ends a round, and a round
-may begin in the middle of the text. So a loop is found from the flow alone. Block a dominates block b if every way to b
-leads through a; an edge from b back to such an a makes a the head of a loop, whose body is all that leads to b without
-passing a.
+Compilers put a loop's blocks in any order: a masked block may come after the branch that ends an iteration, and an
+iteration may begin in the middle of the text. So a loop is found from the control flow alone. Block a dominates block b
+if every path to b leads through a; an edge from b back to such an a makes a the head of a loop, whose body is all that
+leads to b without passing a.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_loops(instructions: Sequence[Instruction], entry: int, end: int) -> lis
 
 
 def find_loops_of_flow(steps: Sequence[FlowStep], entry: int, end: int) -> list[MachineLoop]:
-    """The same of code of any kind."""
+    """Return the loops of any control flow, given as steps."""
     flow = _Flow(steps, entry, end)
     dominators = flow.dominators()
     ends: dict[int, list[int]] = {}

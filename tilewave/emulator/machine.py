@@ -1,4 +1,4 @@
-"""The state of all waves that run at a time, and a convoy of those that stand at the same instruction.
+"""The state of all waves that run at a time, and a convoy: the waves that are at the same instruction.
 
 Waves are numbered `wave * workgroups + workgroup`: the same wave of all workgroups is one slice, and so is the first
 half of every workgroup's waves. numpy then works on views, where other orders would gather and scatter.
@@ -21,7 +21,7 @@ from tilewave.emulator.shared_state import SharedState
 LANES = 64
 SCALARS = 128
 POISON = 0x7FC0BEEF
-"""A NaN in every float format of 32 and 16 bits: what a register holds that nobody has written."""
+"""A NaN in every float format of 32 and 16 bits: the value of a register that was never written."""
 
 Workgroup = tuple[int, int, int]
 
@@ -41,7 +41,7 @@ class MachineState:
         findings: Findings,
         scratch_bytes: int,
     ) -> None:
-        """Of all workgroups that are launched, those in `running` are here."""
+        """Hold the workgroups in `running`, out of all workgroups that are launched."""
         self.launched, self.waves_each = launched, waves_each
         self.workgroups = tuple(launched[running.start : running.stop])
         self.count = count = waves_each * len(self.workgroups)
@@ -70,7 +70,7 @@ class MachineState:
 
 
 class Convoy:
-    """Waves that stand at the same instruction and take it together."""
+    """Waves that are at the same instruction and execute it together."""
 
     def __init__(self, machine: MachineState, indices: Array) -> None:
         self.machine, self.indices = machine, indices

@@ -92,7 +92,7 @@ def shape_of(mnemonic: str, cbsz: int = 0, blgp: int = 0) -> MatrixShape | None:
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """Where the elements lie: [blocks, m, k], [blocks, n, k] and [blocks, m, n] of lanes and elements."""
+    """Which lane and element hold each entry of a matrix: [blocks, m, k], [blocks, n, k] and [blocks, m, n]."""
 
     a_lane: Array
     a_element: Array

@@ -1,4 +1,4 @@
-"""Global memory: the caller's arrays at made-up addresses with guards between them, and what lies outside."""
+"""Global memory: the caller's arrays at made-up addresses with guards between them, and out-of-bounds accesses."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Buffer:
     size: int
     writable: bool
     host: int = 0
-    """Where the caller's bytes lie in this process; 0 for what belongs to the launch."""
+    """Address of the caller's bytes in this process; 0 for a buffer that belongs to the launch."""
 
 
 @dataclass(frozen=True)
 class OutsideBuffers:
-    """Lanes that asked for what no buffer holds: one of them, and the buffer that is nearest."""
+    """Lanes with out-of-bounds accesses: one of them, and the nearest buffer."""
 
     lane: int
     address: int
@@ -47,7 +47,7 @@ class GlobalMemory:
         self.words: Array = np.zeros(4, U32)
 
     def add(self, name: str, size: int, *, writable: bool, host: int = 0, address: int = 0) -> Buffer:
-        """A buffer of `size` bytes behind a guard, or at its address; call `fill` when all are there."""
+        """Add a buffer of `size` bytes after a guard, or at its address; call `fill` after the last one."""
         buffer = Buffer(name, address or self._next, size, writable, host)
         self.buffers = sorted([*self.buffers, buffer], key=lambda b: b.address)
         if not address:
@@ -93,7 +93,7 @@ class GlobalMemory:
     # -- access ------------------------------------------------------------------------------------------------------
 
     def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, OutsideBuffers | None]:
-        """Where each lane's bytes lie in the arena; which lanes are inside, if not all; and the first that is not."""
+        """Return each lane's offset in the arena, which lanes are inside (None: all), and the first that is not."""
         low, high = int(addresses.min()), int(addresses.max())
         at = bisect_right(self._starts, low) - 1
         if at >= 0 and high + size <= self.buffers[at].address + self.buffers[at].size:
@@ -166,7 +166,7 @@ def spans(arrays: Sequence[Array]) -> list[tuple[int, int, bool]]:
 
 
 def _byte_bounds(array: Array) -> tuple[int, int]:
-    """The lowest byte of an array and the one behind its highest."""
+    """Return the address of an array's lowest byte and the address after its highest."""
     start = end = int(array.ctypes.data)
     for extent, stride in zip(array.shape, array.strides, strict=True):
         start += min(0, (extent - 1) * stride)

@@ -9,9 +9,9 @@ from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.kernel import Argument, DeclaredResources
 
 DEEPEST = 32
-"""How far lists and mappings may stand in each other; compilers need five."""
+"""Deepest nesting of lists and mappings; compilers need five."""
 MOST_ARGUMENT_BYTES = 1 << 16
-"""Of a kernel's arguments; HIP passes 4096."""
+"""The most bytes of a kernel's arguments; HIP passes 4096."""
 LARGEST_NUMBER = 1 << 31
 
 
@@ -84,7 +84,7 @@ def read_yaml(text: str) -> dict[str, Any]:
 
 
 def _yaml_block(lines: list[tuple[int, str]], at: int, depth: int) -> tuple[Any, int]:
-    """The mapping or list that begins at this line, and the line behind it."""
+    """Parse the mapping or list that begins at this line; return it and the line after it."""
     indent, text = lines[at]
     if depth > DEEPEST:
         raise damaged(f"more than {DEEPEST} mappings stand in each other")

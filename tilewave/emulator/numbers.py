@@ -74,7 +74,7 @@ def signed(x: Array, bits: int) -> Array:
 
 
 def constant_bits(text: str, number: float, is_float: bool, letter: str) -> int:
-    """The pattern that an inline constant or a literal stands for, read as this type."""
+    """Return the bits of an inline constant or a literal, read as this type."""
     if is_float:
         match letter:
             case _ if letter in WIDE:  # an operand of 64 bits gets the pattern of f64, also where it is only moved

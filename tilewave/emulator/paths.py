@@ -1,8 +1,8 @@
-"""What depends on the path a wave took and not on its data: waits, wait states, registers that were never written.
+"""Checks that depend on a wave's path and not on its data: waits, wait states, registers that were never written.
 
-A path is summed up in a state: which memory operations are outstanding, what was issued in the last wait states, and
-which registers hold something. A block turns one state into another, always in the same way. So each pair of a state
-and a block is walked once, and a loop of a thousand rounds costs a thousand look-ups.
+A path is summarized in a state: which memory operations are outstanding, what was issued in the last wait states, and
+which registers were written. A block maps one state to another, always in the same way. So each pair of a state and a
+block is checked once, and a loop of a thousand iterations costs a thousand look-ups.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class PathState(NamedTuple):
     known: int
     """One bit per register that holds a value; scalar registers from SCALAR_ROWS on."""
     origins: tuple[tuple[int, int], ...]
-    """Of registers computed from something unwritten: which register that was."""
+    """For each register computed from an unwritten one: which register that was."""
     spilled: tuple[tuple[int, int], ...]
     """Bytes of private memory that keep something unwritten, and which register that was."""
     partly: tuple[tuple[int, int], ...]
-    """Of registers computed from something unwritten: how many of their lowest bits are not."""
+    """For each register computed from an unwritten one: how many of its lowest bits are well defined."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PathFinding:
 
 @dataclass(frozen=True)
 class Passage:
-    """What walking a block found, and the state behind it."""
+    """The findings of a block, and the state after it."""
 
     state: int
     findings: tuple[PathFinding, ...]
@@ -69,7 +69,7 @@ class Paths:
         self._passages: dict[tuple[int, int], Passage] = {}
 
     def enter(self, state: int, block: BasicBlock) -> tuple[Passage, bool]:
-        """The passage through a block, and whether it is walked for the first time."""
+        """Return the passage through a block, and whether this pair of state and block is new."""
         key = (state, block.first)
         if key in self._passages:
             return self._passages[key], False
@@ -133,7 +133,7 @@ class Known:
         return WORD if self._is_known(row) else self.partly.get(row, 0)
 
     def check(self, step: ReadyInstruction) -> tuple[str, str] | None:
-        """An access whose address or data nobody wrote. Computing with such a value is no mistake yet."""
+        """Return a finding for an access whose address or data was never written; mere computing with it is allowed."""
         if step.traffic is None:
             return None
         kept = step.private.rows if step.private and self._place(step.private) is not None else ()
@@ -171,7 +171,7 @@ class Known:
         return None if base is None else base + private.offset
 
     def _move(self, private: Private) -> dict[int, int]:
-        """Note what is kept; of what is brought back, the registers that still hold nothing, and what that was."""
+        """Record a spill to private memory; for a reload, return the still unwritten registers, and their origin."""
         place = self._place(private)
         if place is None:
             if not private.loads:

@@ -23,12 +23,12 @@ from tilewave.emulator.run import RUNNING, EmulatedWaves
 
 ACCESS = re.compile(r"ds_(read|write)(2?)(st64)?_[bui](8|16|32|64|96|128)")
 UNKNOWN_SIZE = 4096
-"""Stands for every number among the arguments: a loop over K is then entered."""
+"""Replaces every scalar argument, so that a loop over K is entered."""
 LONGEST_RUN = 200_000
 
 
 def bank_conflicts(module: MachineCode, kernel: LoadedKernel, loop: MachineLoop) -> float:
-    """Cycles lost to bank conflicts, per wave and round of the loop; memory is all zeros."""
+    """Return the cycles lost to bank conflicts, per wave and iteration of the loop; memory is all zeros."""
     given: list[Given] = [0 if a.is_pointer else UNKNOWN_SIZE for a in kernel.arguments if not a.is_hidden]
     lanes = max(64, kernel.resources.largest_workgroup)
     launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
@@ -42,7 +42,7 @@ def bank_conflicts(module: MachineCode, kernel: LoadedKernel, loop: MachineLoop)
 
 
 class _Probe(EmulatedWaves):
-    """A run that looks at the addresses in a loop and stops behind its first round."""
+    """A run that records the addresses in a loop and stops after its first iteration."""
 
     def __init__(
         self, machine: MachineState, program: DecodedProgram, entry: int, paths: Paths, loop: MachineLoop

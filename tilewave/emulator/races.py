@@ -1,12 +1,12 @@
-"""Who touched which bytes of global memory, and whether an order lies between two of them.
+"""Races in global memory: which waves accessed which bytes, and whether two accesses are ordered.
 
 The last access of each kind to a piece of a buffer is kept as a stamp: workgroup, barriers that it has passed, wave.
 
-    stamp     │ workgroup + 1 │ barriers passed │ wave │          0: nobody yet
+    stamp     │ workgroup + 1 │ barriers passed │ wave │          0: none yet
                  31 bits          27 bits         5 bits
 
 Waves of one workgroup are ordered by the barriers between them, workgroups of one launch by nothing. Two accesses to a
-byte race if one of them writes and no order lies between, whatever order the emulator happened to run them in. Atomic
+byte race if one of them writes and nothing orders them, whatever order the emulator happened to run them in. Atomic
 operations do not race with each other; nor do loads and stores whose scope (sc0, sc1) makes them atomic.
 """
 
@@ -36,9 +36,9 @@ VERBS: dict[Touch, tuple[str, str]] = {
 }
 NOBODY = 0
 WAVES = 31
-"""The bits of a wave; all of them stand for more than one. A workgroup has at most 16."""
+"""The bits of a wave; all ones means more than one wave. A workgroup has at most 16."""
 EVERYBODY = (1 << 62) - 1
-"""Stands for several workgroups."""
+"""The stamp of more than one workgroup."""
 LARGEST_PIECE = 16
 MOST_UNNOTED = 1 << 22
 """Lanes whose reads are kept for later, at 16 bytes each."""
@@ -64,7 +64,7 @@ class Races:
     """The stamps of every buffer that a kernel may write."""
 
     def __init__(self, buffers: Sequence[Buffer], starts: Sequence[int]) -> None:
-        """`starts` says where each buffer lies in the arena, in ascending order."""
+        """`starts` are the offsets of the buffers in the arena, in ascending order."""
         self._starts = np.array(starts, I64)
         self._areas = [_Area(b) if b.writable and b.size else None for b in buffers]
 
@@ -98,7 +98,7 @@ class _Area:
         self.buffer, self.piece = buffer, LARGEST_PIECE
         self._stamps: dict[Touch, Array] = {}
         self._reads: list[tuple[Array, int, Array]] = []
-        """Of a buffer that nobody has written: offsets, size and stamps. Most are never written, and need no more."""
+        """Reads of a buffer that was never written: offsets, size and stamps. Most buffers need no more."""
         self._lanes = 0
 
     def touch(self, kind: Touch, offsets: Array, size: int, began: Array, now: Array) -> Meeting | None:
@@ -128,7 +128,7 @@ class _Area:
         return met
 
     def _pieces(self, offsets: Array, size: int) -> Array:
-        """[lanes, pieces] that these bytes lie in, after splitting pieces that reach beyond them."""
+        """Return the pieces [lanes, pieces] that contain these bytes, after splitting pieces that are too large."""
         together = int(np.bitwise_or.reduce(offsets)) | size | LARGEST_PIECE
         whole = together & -together
         if whole < self.piece:
@@ -162,7 +162,7 @@ class _Area:
 
 
 def _split(stamps: Array, parts: int) -> Array:
-    """The stamps of smaller pieces; what nobody touched stays unlaid."""
+    """Return the stamps of smaller pieces; untouched pieces stay unallocated."""
     touched = np.flatnonzero(stamps)
     split = np.zeros(len(stamps) * parts, I64)
     split[touched[:, None] * parts + np.arange(parts)] = stamps[touched][:, None]
@@ -193,7 +193,7 @@ def _join(stamps: Array, pieces: Array, own: Array) -> None:
 
 
 def given(kind: Touch, met: Meeting, stamp: int, workgroups: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
-    """What is said of an access with this stamp that met another, and what should stand between."""
+    """Return the message for an access with this stamp that races with another, and what should order them."""
     verb, did = VERBS[kind][0], VERBS[met.other][1]
     what = f"{verb} byte {met.byte} of {met.buffer.name}, {did} by"
     if met.stamp >> 32 == stamp >> 32:

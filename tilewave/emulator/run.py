@@ -1,7 +1,7 @@
-"""Runs the waves of some workgroups to their end, in an order, and checks on the way.
+"""Run the waves of some workgroups to their end, in an order, with checks at every instruction.
 
-Waves that stand at the same instruction form a convoy and take a block of instructions together: numpy's cost per call
-is then paid once for all of them. Which order the waves of a workgroup run in does not change what the checks find.
+Waves at the same instruction form a convoy and execute a block of instructions together: numpy's cost per call
+is then paid once for all of them. The order in which the waves of a workgroup run does not change what the checks find.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewave.emulator.step import unsupported
 Order = Literal["barrier", "random"]
 RUNNING, WAITING, ENDED = 0, 1, 2
 FAIR_TURNS = 1024
-"""So often the wave that ran least goes first: another may be waiting in a loop for what it will store."""
+"""Every so many turns the wave that ran least goes first: another may spin in a loop on what it will store."""
 LONGEST_CHUNK = 40
 
 
@@ -34,7 +34,7 @@ class EmulatedWaves:
         self.status = np.zeros(count, I32)
         self.path = np.zeros(count, I64)
         self.entered = np.zeros(count, bool)
-        """Stopped in the middle of a block, whose passage is behind it already."""
+        """Whether a wave stopped in the middle of a block whose path checks are already done."""
         self.executed = np.zeros(count, I64)
         self.at_barrier = np.zeros((2, count), I64)
         """Accesses of shared memory that the end of the block finds outstanding: by instructions, by direct loads."""
@@ -56,7 +56,7 @@ class EmulatedWaves:
     # -- who goes next -----------------------------------------------------------------------------------------------
 
     def _next_convoy(self, running: Array, turn: int) -> Array:
-        """The waves that are furthest behind in the text, so that those which parted meet again."""
+        """Return the waves at the lowest position in the text, so that diverged waves meet again."""
         positions = self.position[running]
         if turn % FAIR_TURNS == 0:
             first = positions[np.argmin(self.executed[running])]
@@ -69,7 +69,7 @@ class EmulatedWaves:
         return chosen
 
     def _random_convoy(self, running: Array, rng: random.Random) -> Array:
-        """One wave of a workgroup, and the same wave of all others that stand where it does."""
+        """Return one wave of a workgroup, and that wave of all other workgroups that are at the same position."""
         chosen = int(running[rng.randrange(len(running))])
         same_wave = self.machine.wave_of[running] == self.machine.wave_of[chosen]
         same_place = self.position[running] == self.position[chosen]

@@ -23,7 +23,7 @@ NOTHING = (
 LONGEST_WAITS = (63, 15)
 LOADED_WORDS = {"": 1, "x2": 2, "x4": 4, "x8": 8, "x16": 16}
 MOST_WAIT_STATES = 16
-"""Of one s_nop, which has four bits for them."""
+"""The most wait states of one s_nop, which has four bits for them."""
 HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d{1,2}), *(\d{1,2}))?\)")
 
 
@@ -153,7 +153,7 @@ def _shift(draft: Draft, found: re.Match[str]) -> Execute:
 
 
 def _flow_of_bits(draft: Draft, target: int, bits: range) -> None:
-    """A register that gets these bits of a pair needs the half that they lie in."""
+    """Record that the target depends on the half of the register pair that contains these bits."""
     halves = sorted({at // 32 for at in bits if 0 <= at < 64})
     draft.flows[SCALAR_ROWS + target] = tuple(SCALAR_ROWS + draft.operands[1].row + half for half in halves)
 
@@ -301,7 +301,7 @@ def _others(draft: Draft, name: str) -> Execute | None:
 
 
 def _set_register(draft: Draft) -> Execute:
-    """Of the hardware's registers only the mode changes results, and it must stay as it is."""
+    """Decode s_setreg: only the mode register changes results, and it must keep its value."""
     found = HARDWARE_REGISTER.search(draft.instruction.text)
     if found is None:
         raise unsupported(draft.instruction, "write the register as hwreg(name, first bit, bits)")

@@ -113,7 +113,7 @@ def store_shared(c: Convoy, instruction: Instruction, at: Array, data: Array) ->
 
 
 def _address(draft: Draft, index: int) -> Callable[[Convoy, int], Array]:
-    """Where each lane's bytes lie, given the offset; the sum has 32 bits, so that a base may be negative."""
+    """Return a function for each lane's address; base + offset wraps at 32 bits, so that a base may be negative."""
     read = draft.source(draft.operands[index], "u")
     return lambda c, offset: (c.active(read(c)) + U32(offset)).astype(I64)
 

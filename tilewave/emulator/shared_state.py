@@ -19,7 +19,7 @@ from tilewave.emulator.numbers import I32, I64, U8, U32, Array
 POISON = 0x7FC0DEAD
 NEVER = -1
 SEVERAL = 31
-"""Stands for "more than one wave" among the readers; a workgroup has at most 16."""
+"""Means "more than one wave" among the readers; a workgroup has at most 16."""
 LONGEST_LOG = 64
 
 
@@ -44,7 +44,7 @@ NO_ACCESS = TouchedGranules(np.zeros((0, 1), I64), np.zeros(0, I64), "read")
 
 
 class SharedState:
-    """The bytes of every workgroup's shared memory behind each other, and their stamps."""
+    """The shared memory of every workgroup, one after the other, and the stamps of its bytes."""
 
     def __init__(
         self, size: int, workgroups: int, waves: int, granule: int, counters: WaitCounters, *, loads_directly: bool
@@ -58,9 +58,9 @@ class SharedState:
         self.writer = np.full(self.stride * workgroups // granule, NEVER, I32)
         self.reader = np.full(self.stride * workgroups // granule, NEVER, I32)
         self.changer: Array | None = None
-        """Of atomic operations, from the first one on."""
+        """Stamps of atomic operations, allocated at the first one."""
         self.arrival = np.zeros(len(self.writer), I32)
-        """Of bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
+        """For bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
         self.log: list[deque[TouchedGranules]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.direct_log: list[deque[TouchedGranules]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.workgroups, self.loads_directly = max(workgroups, 1), loads_directly
@@ -78,7 +78,7 @@ class SharedState:
     # -- reads and writes --------------------------------------------------------------------------------------------
 
     def read(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None, Conflict | None]:
-        """Note a read: the write it races with, bytes nobody wrote, a direct load that has not arrived."""
+        """Record a read; return the write it races with, unwritten bytes, a direct load that has not arrived."""
         own = self._stamps(waves)[:, None]
         writers = self.writer[granules]
         race = self._first(_since(writers, own), writers, granules) or self._met_change(granules, own)
@@ -110,7 +110,7 @@ class SharedState:
         return written, read
 
     def touch(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None, Conflict | None]:
-        """Note an atomic operation: a plain write, or read, that it races with, and bytes nobody wrote."""
+        """Record an atomic operation; return a plain write or read that it races with, and unwritten bytes."""
         own = self._stamps(waves)[:, None]
         if self.changer is None:
             self.changer = np.full_like(self.writer, NEVER)

@@ -1,4 +1,4 @@
-"""Where a vector operand comes from when it is not a whole register of its own lane: bytes, halves, other lanes."""
+"""Sources of vector operands that are not a whole register of the same lane: bytes, halves, other lanes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What stands in the K loop of a matrix kernel, counted from its machine code, without a card.
+"""Statistics of a matrix kernel's K loop, counted from its machine code, without a GPU.
 
-The loop is the innermost one around the most matrix instructions, with all that may run in a round: blocks that some
-lanes or waves skip count too. Counts are per wave and round.
-Cycles are bounds of throughput for a compute unit: a matrix instruction takes 4 cycles per pass on one of 4 units,
-shared memory takes 128 bytes a cycle and delivers 128 or 256, global memory 64. Latency is not modelled: these
+The loop is the innermost one around the most matrix instructions, with all that may run in an iteration: blocks that
+some lanes or waves skip count too. Counts are per wave and iteration.
+Cycles are throughput bounds for a compute unit: a matrix instruction takes 4 cycles per pass on one of 4 SIMD units,
+shared memory takes 128 bytes per cycle and delivers 128 or 256, global memory 64. Latency is not modelled: these
 numbers reject bad code, they do not predict how fast good code is.
 """
 
@@ -86,10 +86,10 @@ class LoopStatistics:
     global_loads: int
     global_load_bytes: tuple[int, ...]
     store_bytes: tuple[int, ...]
-    """Of global stores behind the loop."""
+    """Widths of the global stores after the loop, in bytes per lane."""
     bank_conflict_cycles: float
     matrix_cycles: float
-    """Of a workgroup on its compute unit; so are the next two."""
+    """Cycles of a workgroup on its compute unit, as are the next two fields."""
     shared_cycles: float
     global_cycles: float
     longest_gap: int
@@ -192,7 +192,7 @@ def classify(instruction: Instruction) -> Class:
 
 def access_width(instruction: Instruction) -> tuple[int, int]:
     """Bytes per lane and access, and how many accesses."""
-    name = instruction.mnemonic.partition("_tr_")[0]  # behind which stands how wide the elements are
+    name = instruction.mnemonic.partition("_tr_")[0]  # after "_tr_" comes the width of the elements
     accesses = 2 if re.match(r"ds_\w*?(read|write|load|store)_?2", name) else 1
     for part in reversed(name.split("_")):
         if part in SIZES:
@@ -214,7 +214,7 @@ def find_loop(module: MachineCode, kernel: LoadedKernel) -> MachineLoop:
 
 
 def _end(module: MachineCode, kernel: LoadedKernel) -> int:
-    """Behind the kernel's last instruction: where the next kernel begins, less what follows its last s_endpgm."""
+    """Return the position after the kernel's last s_endpgm, which precedes the next kernel's entry."""
     entries = [k.entry for k in module.kernels.values() if k.entry > kernel.entry]
     end = min([len(module.instructions), *entries])
     while end > kernel.entry + 1 and module.instructions[end - 1].mnemonic != "s_endpgm":
@@ -237,7 +237,7 @@ def _matrix_cycles(body: Sequence[Instruction]) -> int:
 
 
 def longest_gap(body: Sequence[Instruction]) -> int:
-    """Of a loop: the longest run without a matrix instruction."""
+    """Return the longest run of instructions in a loop without a matrix instruction."""
     longest = gap = 0
     for instruction in [*body, *body]:  # twice: a gap may go around the edge
         kind = classify(instruction)

@@ -37,11 +37,11 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """A memory operation that runs on behind the wave until it is waited for."""
+    """A memory operation that runs asynchronously until the wave waits for it."""
 
     counters: tuple[Counter, ...]
     order: Literal["vector", "shared", "flat", "direct", "scalar"]
-    """Operations of one order deliver in the order they were issued; scalar loads in none."""
+    """Operations of one kind complete in issue order; scalar loads complete in any order."""
     accesses: int = 0
     """How many accesses of shared memory it makes that races are looked for among."""
 
@@ -71,7 +71,7 @@ class Early:
 
 @dataclass(frozen=True)
 class Private:
-    """Registers kept in private memory or brought back from there, at a place that no lane decides."""
+    """Registers spilled to private memory or reloaded from it, at an offset that is the same for every lane."""
 
     loads: bool
     rows: tuple[int, ...]
@@ -96,25 +96,25 @@ class ReadyInstruction:
     wait_states: int = 1
     traffic: Traffic | None = None
     waits: tuple[int | None, int | None] = (None, None)
-    """Of s_waitcnt: what may stay outstanding of vmcnt and of lgkmcnt."""
+    """For s_waitcnt: how many operations of vmcnt and of lgkmcnt may stay outstanding."""
     matrix: MatrixTiming | None = None
     early: tuple[Early, ...] = ()
     """Registers that it reads in a way that needs them early."""
     held_data: tuple[int, ...] = ()
     """Registers of a wide store, which reads them a little later."""
     shifts_result: bool = False
-    """It writes a part of a register that is not the lowest."""
+    """Whether the instruction writes a part of a register that is not the lowest."""
     flows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Of destinations that do not depend on all that is read: on what they do; scalar rows from SCALAR_ROWS on."""
+    """For destinations that depend on only some of the operands: on which; scalar rows from SCALAR_ROWS on."""
     keeps_rest: bool = False
-    """It writes a part of its destination and keeps the rest."""
+    """Whether the instruction writes a part of its destination and keeps the rest."""
     private: Private | None = None
     condition: Condition | None = None
     jump: Reader | None = None
     low_bits: Mapping[int, int] = field(default_factory=dict)
-    """Of registers of which it uses the lowest bits alone: how many."""
+    """For registers of which only the lowest bits are used: how many."""
     moved_down: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Of destinations whose lowest bits are those of one register, moved down: which, and by how many bits."""
+    """For destinations whose lowest bits are those of one register, shifted right: which, and by how many bits."""
 
 
 def nothing(c: Convoy) -> None:
@@ -201,12 +201,12 @@ class Draft:
             self.flows[target] = (high,)
 
     def use_part(self, row: int, size: int, *, upper: bool) -> None:
-        """So many bytes of a register are stored: it need hold no more than them."""
+        """Record that only `size` bytes of a register are stored, so that only these must have been written."""
         if size < 4 and not upper:
             self.low_bits[row] = 8 * size
 
     def follow_first(self) -> None:
-        """Of a packed pair only what becomes the low half is followed: LLVM packs with any register at hand."""
+        """Follow only the low half of a packed pair, because LLVM packs with any register at hand."""
         first = self.operands[1]
         row = first.row + (SCALAR_ROWS if first.kind == "scalar" else 0)
         self.flows[self.operands[0].row] = () if first.is_constant else (row,)

@@ -269,7 +269,7 @@ def _buffer_places(
 def _lanes_inside(
     places: Callable[[Convoy], LaneAddresses], size: int
 ) -> Callable[[Convoy], tuple[Array, Array, Array]]:
-    """Of an access that takes place as a whole or not at all."""
+    """Return the lanes of an access that is either whole inside its bounds or dropped."""
 
     def lanes(c: Convoy) -> tuple[Array, Array, Array]:
         found = places(c)

@@ -1,4 +1,4 @@
-"""Vector instructions with a shape of their own: carries, lanes; divisions and mixed formats join them."""
+"""Vector instructions with unusual operands: carries, lane operations, divisions and mixed formats."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Formula = Callable[..., Array]
 
 
 class InstructionRow(NamedTuple):
-    """`Row("f", "ff", add)`: a float from two floats; "+" behind the types: the destination is the last operand."""
+    """`Row("f", "ff", add)`: a float from two floats; "+" after the types: the destination is the last operand."""
 
     result: str
     operands: str

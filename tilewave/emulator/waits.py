@@ -1,7 +1,7 @@
-"""Memory operations that run on behind a wave, and the s_waitcnt that must stand before their results are used.
+"""Asynchronous memory operations, and the s_waitcnt that is needed before their results are used.
 
-vmcnt counts vector-memory operations, lgkmcnt those of shared memory and scalar loads. Operations of one kind deliver
-in order, so `vmcnt(2)` means "all but the last two"; scalar loads deliver in any order, so only `lgkmcnt(0)` covers
+vmcnt counts vector-memory operations, lgkmcnt those of shared memory and scalar loads. Operations of one kind complete
+in order, so `vmcnt(2)` means "all but the last two"; scalar loads complete in any order, so only `lgkmcnt(0)` covers
 them.
 """
 
@@ -30,7 +30,7 @@ class Outstanding:
         self._scalar = {row: step for step in steps for row in step.scalar_writes}
 
     def check(self, step: ReadyInstruction) -> Iterator[tuple[str, str]]:
-        """What is wrong with taking this step now, and what should stand before it."""
+        """Yield what is wrong with executing this step now, and what should come before it."""
         if self._vector:
             for row in step.vector_reads:
                 if row in self._vector:
@@ -82,7 +82,7 @@ class Outstanding:
         queue.append(step)
         if len(queue) > most and not any(
             _is_scalar(s) for s in queue
-        ):  # of unordered ones nobody knows which has ended
+        ):  # among unordered ones it is unknown which has completed
             del queue[:-most]
             self._note()
 

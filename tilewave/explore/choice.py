@@ -10,7 +10,7 @@ from tilewave.errors import TilewaveError
 from tilewave.mapping import as_mapping
 
 LONGEST_TEXT = 400
-"""Of one answer: a mapping of several steps, a dozen sizes."""
+"""The longest text of one field: a mapping of several steps, a dozen sizes."""
 
 
 class ExplorerError(TilewaveError):
@@ -19,12 +19,12 @@ class ExplorerError(TilewaveError):
 
 @dataclass(frozen=True)
 class ExplorerChoice:
-    """What is explored. Each field is a text, as it stands in the page's address; empty: what is usual."""
+    """What is explored. Each field is a text, as in the page's address; an empty one means the default."""
 
     kernel: str = ""
-    """Of a file: which one."""
+    """The kernel's name, if a file is explored."""
     sizes: str = ""
-    """Of a file: as for `--set`."""
+    """The sizes, as for `--set`, if a file is explored."""
     shape: str = "4096x4096x4096"
     tile: str = "128x256x64"
     dtype: str = "f16"
@@ -32,7 +32,7 @@ class ExplorerChoice:
     map: str = ""
     """Empty: linear() for the GEMM, a kernel's own order."""
     beside: str = ""
-    """Another order beside it."""
+    """Another order to compare with."""
     machine: str = "MI300X"
     target: str = ""
     """What passes and assembly are shown for; empty: the machine's chip."""
@@ -50,7 +50,7 @@ class ExplorerChoice:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def asked(self, given: Mapping[str, str]) -> ExplorerChoice:
-        """This choice with what an address says; a name that it does not have is refused."""
+        """Return this choice with the fields of an address; an unknown name is an error."""
         known = self.texts
         for name in given:
             if name not in known:
@@ -60,5 +60,5 @@ class ExplorerChoice:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The order, and the one beside it where there is one."""
+        """Return the order, and the one to compare with where there is one."""
         return (self.map, self.beside) if self.beside else (self.map,)

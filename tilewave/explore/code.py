@@ -14,7 +14,7 @@ from tilewave.view.listing import Listing
 
 
 def step_json(step: Step, context: int) -> dict[str, Any]:
-    """What one pass did, as `tilewave diff --json` tells it."""
+    """Return what one pass did, as `tilewave diff --json` prints it."""
     return {
         "pass": step.name,
         "decision": step.decision,
@@ -41,7 +41,7 @@ def reasons_of(c: Compiled) -> Why:
 
 
 def loop_json(c: Compiled) -> dict[str, Any]:
-    """What stands in its K loop: `tilewave compile --stats --json`."""
+    """Return the statistics of the K loop: `tilewave compile --stats --json`."""
     counted = c.loop_statistics
     return {**asdict(counted), "instructions_per_matrix": counted.instructions_per_matrix}
 
@@ -65,7 +65,7 @@ def passes_json(c: Compiled, context: int = 3) -> dict[str, Any]:
 
 
 def code_json(c: Compiled) -> dict[str, Any]:
-    """The assembly with the author's lines, and what `compile --stats` tells of it."""
+    """Return the assembly with the author's lines, and its `compile --stats`."""
     listing = Listing.of(c.asm)
     lines = [[line.text, line.line if line.file == listing.file else 0] for line in listing.lines]
     loop = _loop_if_any(c)

@@ -26,7 +26,7 @@ class Explorer:
     start: ExplorerChoice = field(default_factory=ExplorerChoice)
     machines: Mapping[str, Machine] = field(default_factory=lambda: dict(MACHINES))
     fresh: Callable[[], object] = lambda: None
-    """What answers depend on beside the choice: of a file, when it was written."""
+    """What answers depend on in addition to the choice: for a file, its modification time."""
     kept: dict[tuple[str, ExplorerChoice, object], dict[str, Any]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """A file is run, and a kernel compiled, by one thread at a time."""
@@ -58,7 +58,7 @@ class Explorer:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Those that have code to show."""
+        """Return the targets that have code to show."""
         return tuple(name for name, target in TARGETS.items() if target.device)
 
     def offers(self) -> dict[str, Any]:

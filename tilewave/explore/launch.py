@@ -1,4 +1,4 @@
-"""The launch: who computes which tile and when, what it reads, how long it takes; and another order beside it."""
+"""The launch: which workgroup computes which tile and when, its reads, its time; and another order to compare with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def machine_of(choice: ExplorerChoice, machines: Mapping[str, Machine]) -> Machi
 
 
 def launch_json(explored: Explored, choice: ExplorerChoice, machine: Machine) -> dict[str, Any]:
-    """Everything that the page shows of one order, or of two."""
+    """Return everything that the page shows for one order, or for two."""
     found = [explored.run(choice, order, machine) for order in choice.orders]
     runs = [one for one, _ in found]
     reports = [one.report for one in runs]

@@ -29,12 +29,12 @@ class Page:
 
     @staticmethod
     def served(explorer: Explorer) -> Page:
-        """It may ask its own address, and nobody else."""
+        """Return a page that may request its own address only."""
         return _page(explorer, {}, "connect-src 'self'")
 
     @staticmethod
     def alone(explorer: Explorer) -> Page:
-        """It asks nobody: the answers for what is chosen at the start stand in it."""
+        """Return a page without requests: it contains the answers for the initial choice."""
         return _page(explorer, {name: _answer(explorer, name) for name in QUESTIONS}, "connect-src 'none'")
 
 
@@ -63,7 +63,7 @@ def _page(explorer: Explorer, answers: dict[str, Any], connect: str) -> Page:
 
 
 def _colours() -> dict[str, Any]:
-    """Those of every other picture."""
+    """Return the colours of all pictures."""
     return {"xcds": palette.FILLS, "first": palette.FIRST, "last": palette.LAST, "heat": palette.HEAT}
 
 

@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_error(HTTPStatus.NOT_FOUND, "there is nothing of that name")
 
     def _is_ours(self) -> bool:
-        """Whether the request was sent to a name of this machine, by this page or by nobody's."""
+        """Return whether the request was sent to a name of this machine, by this page or without a referring site."""
         hosts = {f"{name}:{self.server.server_port}" for name in NAMES}
         from_here = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
         return self.headers.get_all("Host", []) in [[host] for host in hosts] and (from_here or self.path == "/")
@@ -106,4 +106,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""

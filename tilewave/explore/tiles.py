@@ -18,17 +18,17 @@ from tilewave.view.traffic import origin_of_tasks
 
 MOST_TILES = 1 << 20
 MOST_DRAWN, LONGEST_DRAWN = 1 << 16, 512
-"""Cells that are sent to the page; of larger grids, each stands for a square of tiles."""
+"""The most cells that are sent to the page; in larger grids a cell is a square of tiles."""
 NOBODY = -1
 BYTES = ("asked", "missed", "hbm")
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Each table is indexed [row, column]; where a row is not full, NOBODY."""
+    """Tables of the tiles, indexed [row, column]; NOBODY where a row is not full."""
 
     tables: dict[str, Array]
-    """turn, xcd and round of each tile; where they are known, bytes that it asks for, misses in L2, takes from HBM."""
+    """turn, xcd and round of each tile; where known, the bytes that it requests, misses in L2, and takes from HBM."""
     wrapped: bool
     """Whether a single column of tiles was folded into rows."""
 
@@ -83,7 +83,7 @@ def _columns(run: SimulatedRun, problem: object) -> Columns | None:
     if not isinstance(problem, Compiled):
         return None
     schedule = problem.schedule
-    *before, cols = schedule.grid  # batches and heads stand one below the other
+    *before, cols = schedule.grid  # batches and heads are drawn one below the other
     grid = prod(before), cols
     if np.array_equal(schedule.workgroup, accesses.workgroup):  # its tasks are its tiles
         return schedule.tile, grid, _of_tasks(run)

@@ -11,10 +11,10 @@ from tilewave.view.drawn import Drawn
 from tilewave.view.svg import MARGIN, element, rect, text, width_of
 
 NARROWEST = 440
-"""A figure's width, so that title, legend and caption have room beside the smallest grid."""
+"""A figure's minimum width, so that title, legend and caption have room next to the smallest grid."""
 
 LOWEST = 64
-"""A drawing's height, so that the label of the M axis has room beside it."""
+"""A drawing's minimum height, so that the label of the M axis fits next to it."""
 
 ROW_LABELS = 34
 COLUMN_LABELS = 34
@@ -31,7 +31,7 @@ ON_TILE: dict[str, str] = {"fill": palette.LABEL, "class_": "label"}
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the tiles of a grid stand; `left` and `top` are the corner of tile (0, 0)."""
+    """The position of a grid's tiles in a figure; `left` and `top` are the corner of tile (0, 0)."""
 
     grid: Grid
     cell: float
@@ -95,7 +95,7 @@ def fitting(digits: int, room: float, largest: float) -> float:
 
 
 def row_axis(where: Frame, x: float, name: str) -> str:
-    """Numbers down the left side, and the axis' name beside them, reading upwards to the first row."""
+    """Draw the numbers down the left side, and the axis' name next to them, reading upwards to the first row."""
     steps = _ticks(where.grid.rows, where.cell, 12)
     marks = [_tick(x - 6, where.centre(row, 0)[1] + 3.5, row * where.every, "end") for row in steps]
     at = f"translate({MARGIN - 4 + 10} {where.top}) rotate(-90)"
@@ -121,7 +121,7 @@ def _ticks(count: int, cell: float, room: float) -> range:
 
 
 def pattern_id(xcd: int) -> str:
-    """The same for the same pattern, so that figures in one page may repeat the definition."""
+    """Return an id that depends only on the pattern, so that figures in one page may repeat the definition."""
     path = palette.pattern(xcd)
     return f"tilewave-{palette.fill(xcd)[1:]}-{crc32(path.encode()):08x}"
 
@@ -152,7 +152,7 @@ class Legend:
 
 
 def legend(entries: list[tuple[str, str]], left: float, top: float, width: float) -> Legend:
-    """Each entry is (markup of a 14×14 swatch, words); they stand in columns, in as few lines as the width allows."""
+    """Draw a legend in columns, in as few lines as the width allows; an entry is (markup of a 14×14 swatch, words)."""
     step = max(width_of(words, 11) for _, words in entries) + 32
     fitting_in = max(1, int((width - MARGIN - left + 12) // step))
     lines = -(-len(entries) // fitting_in)

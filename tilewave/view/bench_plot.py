@@ -52,7 +52,7 @@ class Scale:
 
 
 def bench_plot(bars: Sequence[Bar], caption: str) -> str:
-    """The plot as an SVG that stands alone."""
+    """Return the plot as a standalone SVG."""
     return plot(bars, caption).svg()
 
 
@@ -117,7 +117,7 @@ def _ratio_axis(scale: Scale, width: float) -> list[str]:
 
 
 def _line(scale: Scale, width: float) -> str:
-    """Where cuBLAS stands."""
+    """Draw the baseline at 1.0, which is cuBLAS."""
     return rect(AXIS, scale.y(1.0) - 0.5, width - AXIS - MARGIN, 1, palette.PATH, class_="baseline")
 
 

@@ -36,12 +36,12 @@ class Coarse:
         return -(-self.tile_cols // self.every)
 
     def corners(self, table: Array) -> Array:
-        """Of each cell, the value of its first tile."""
+        """Return the value of the first tile of each cell."""
         found: Array = table[:: self.every, :: self.every]
         return found
 
     def means(self, table: Array) -> Array:
-        """Of each cell, the mean over its tiles."""
+        """Return the mean over the tiles of each cell."""
         starts = np.arange(0, self.tile_rows, self.every), np.arange(0, self.tile_cols, self.every)
         sums = np.add.reduceat(np.add.reduceat(table.astype(np.float64), starts[0], 0), starts[1], 1)
         heights, widths = (np.diff([*start, end]) for start, end in zip(starts, table.shape, strict=True))

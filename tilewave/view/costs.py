@@ -1,4 +1,4 @@
-"""The figure of the costs: every tile with the blocks of keys that it walks, darker where there are more."""
+"""The figure of the costs: every tile with the number of key blocks that it visits, darker where there are more."""
 
 from __future__ import annotations
 

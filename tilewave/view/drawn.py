@@ -24,7 +24,7 @@ class Drawn:
     cells: Array
     """(row, column) of each, among cells."""
     turns: Array
-    """Of its first tile: the one in its upper left corner."""
+    """The turn of each cell's first tile, the one in its upper left corner."""
 
     @staticmethod
     def of(placement: Placement) -> Drawn:
@@ -37,7 +37,7 @@ class Drawn:
 
     @property
     def grid(self) -> Grid:
-        """Of cells."""
+        """Return the grid of cells."""
         return Grid(self.coarse.rows, self.coarse.cols)
 
     @property
@@ -69,6 +69,6 @@ class Drawn:
 
     @property
     def said(self) -> str:
-        """What stands for what, where it is not a tile for a tile."""
+        """Return a caption on how many tiles a cell shows; empty where a cell is one tile."""
         every = self.coarse.every
         return f"Each cell stands for {every}×{every} tiles and shows the first of them." if every > 1 else ""

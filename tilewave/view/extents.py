@@ -16,7 +16,7 @@ COUNTS = {2: "two", 3: "three"}
 
 @dataclass(frozen=True)
 class Extent:
-    """One number of such a text, and where it stands there."""
+    """One number of an extents text, and its position there."""
 
     value: int
     start: int

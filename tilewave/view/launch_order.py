@@ -65,7 +65,7 @@ def _shown(drawn: Drawn, where: Frame, walks: int, shown: int) -> str:
 
 
 def _edges(drawn: Drawn, where: Frame) -> str:
-    """Lines between tiles of different rounds; none where rounds lie so scattered that lines would tell nothing."""
+    """Draw lines between tiles of different waves of workgroups; none where the waves are too scattered."""
     rounds = drawn.table(drawn.rounds)
     below, beside = np.argwhere(rounds[1:] != rounds[:-1]), np.argwhere(rounds[:, 1:] != rounds[:, :-1])
     if not 0 < len(below) + len(beside) <= rounds.size / 2:
@@ -89,7 +89,7 @@ def _shade(drawn: Drawn, at: int) -> str:
 
 
 def _number_size(drawn: Drawn, where: Frame) -> float:
-    """0 where a tile is too small for a number beside the path."""
+    """Return the font size of a tile's number; 0 where a tile is too small for a number next to the path."""
     digits = len(str(drawn.placement.launch.launched - 1))
     return fitting(digits, where.cell - 8, where.cell * 0.28) if where.cell >= 30 else 0.0
 

@@ -1,4 +1,4 @@
-"""Assembly with the author's lines: what each instruction was written for, by the debug locations that stand there."""
+"""Assembly annotated with the author's lines, from the debug locations in it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Listing:
 
 def _listed(assembly: str) -> Iterator[ListedLine]:
     found = (FILE.match(text) for text in assembly.splitlines())
-    files = {f[1]: str(PurePath(f[2], f[3])) if f[3] else f[2] for f in found if f}  # they may stand at the end
+    # .file directives may be at the end
+    files = {f[1]: str(PurePath(f[2], f[3])) if f[3] else f[2] for f in found if f}
     file, line = "", 0
     for text in assembly.splitlines():
         if SECTION.match(text):

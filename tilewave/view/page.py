@@ -24,7 +24,7 @@ from tilewave.view.svg import element, escaped
 COLUMNS = ("mapping", "rows", "columns", "A", "B", "A + B", "all XCDs", "× compulsory")
 
 SIDE_BY_SIDE = 1000
-"""Figures up to this width are made a little smaller so that they stand beside each other."""
+"""Figures up to this width are scaled down a little so that two fit side by side."""
 
 NOTE = (
     "Rows, columns, A, B and A + B: the XCD that reads the most. All XCDs: the sum over XCDs and rounds, if the L2 of "
@@ -67,7 +67,7 @@ def _about(launch: PicturedLaunch) -> str:
 
 
 def embedded(data: object) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
+    """Return JSON that is safe inside a script element: nothing in it can end the element or open a comment."""
     text = json.dumps(data, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -91,7 +91,7 @@ def _data(placements: tuple[Placement, ...]) -> dict[str, object]:
 
 
 def _tables(drawn: Drawn) -> dict[str, object]:
-    """As `--json` has them, but for cells: each stands for several tiles where a grid is large."""
+    """Return the tables of `--json`, but for cells: in a large grid a cell is several tiles."""
     columns = {
         "turns": np.arange(len(drawn.cells)),
         "workgroups": drawn.workgroups,

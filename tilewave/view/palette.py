@@ -44,7 +44,7 @@ def between(part: float) -> str:
 
 
 HEAT = ("#fff7d6", "#f6b04c", "#c4453c", "#4a1a5c")
-"""From little to much; always darker, so that grey tells it too."""
+"""From little to much; always darker, so that the order is visible in grey too."""
 
 
 def heat(part: float) -> str:

@@ -52,7 +52,7 @@ class Picture:
         save(path, self.svg() if suffix == ".svg" else self.html())
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own: its style and script cannot touch the notebook's."""
+        """Return the page in a sandboxed iframe: its style and script cannot touch the notebook's."""
         style = f"width:100%;height:{NOTEBOOK_HEIGHT}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
 
@@ -63,7 +63,7 @@ class Picture:
 
 @runtime_checkable
 class HasSchedule(Protocol):
-    """What `wave_compile` returns: a kernel that says which workgroup computes which tile."""
+    """A compiled kernel, as `wave_compile` returns it, with a schedule: which workgroup computes which tile."""
 
     @property
     def name(self) -> str: ...
@@ -72,7 +72,7 @@ class HasSchedule(Protocol):
 
 
 def _own_order(kernel: HasSchedule) -> tuple[Callable[..., Any], Grid, int]:
-    """The order that a kernel's code has, as a formula; batches stand one below the other."""
+    """Return the order in a kernel's code, as a formula; batches are drawn one below the other."""
     schedule = kernel.schedule
     rows, cols = prod(schedule.grid[:-1]), schedule.grid[-1]
     turns = (schedule.rounds() * schedule.workgroups + schedule.table()).ravel()
@@ -101,9 +101,9 @@ def show(
     causal: Causal | None = None,
     compare: Iterable[object] = (),
 ) -> Picture:
-    """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost.
+    """Return the picture of a mapping on a grid, next to those of `compare`; MappingError where a tile is lost.
 
-    A compiled kernel stands for its own order: `show(compiled)` needs no grid.
+    A compiled kernel is drawn with its own order: `show(compiled)` needs no grid.
     """
     if isinstance(mapping, HasSchedule):
         mapping, grid, workgroups = _own_order(mapping)

@@ -30,7 +30,7 @@ from tilewave.view.extents import parse_extents
 Array = npt.NDArray[Any]
 
 MOST_TILES = 1 << 22
-"""More can be mapped and verified, but nobody looks at it: 2048×2048 tiles of 128×128 are a matrix of 137 GB in f16."""
+"""More can be mapped and verified, but not drawn: 2048×2048 tiles of 128×128 are a matrix of 137 GB in f16."""
 
 MOST_XCDS = 256
 MOST_SHARES = 1 << 18
@@ -79,7 +79,7 @@ class PicturedLaunch:
 
     @property
     def rounds(self) -> int:
-        """Rounds of workgroups that run at the same time."""
+        """Return the number of waves of workgroups."""
         return -(-self.grid.size // self.together)
 
     def __str__(self) -> str:
@@ -240,7 +240,7 @@ def parse_grid(text: str) -> Grid:
 
 
 def as_grid(given: Grid | str | tuple[int, int]) -> Grid:
-    """A grid of whatever stands for one: a grid, its text, a pair."""
+    """Return a grid from a grid, its text or a pair."""
     if isinstance(given, Grid):
         return given
     return parse_grid(given) if isinstance(given, str) else Grid(*given)

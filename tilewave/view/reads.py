@@ -32,7 +32,7 @@ MOST_K_BLOCKS = 8
 """Blocks along K that are drawn; a longer K looks the same."""
 
 BLOCK = 18.0
-"""Their side along K, or more where there are few of them: the name of the axis needs its room."""
+"""The side of a block along K, or more where there are few blocks, because the axis' name needs room."""
 
 SHORTEST_K = 76.0
 
@@ -40,7 +40,7 @@ SUM = 26.0
 """The height of the line with the sum."""
 
 GAP = 24.0
-"""Between C and the matrices beside and above it; each one's name stands there."""
+"""Space between C and the matrices left of and above it, which contains their names."""
 
 
 @dataclass(frozen=True)

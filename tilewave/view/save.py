@@ -11,11 +11,11 @@ from tilewave.errors import TilewaveError
 
 
 class SaveError(TilewaveError):
-    """A file could not be written; what stood there before still does."""
+    """A file could not be written; its old content is unchanged."""
 
 
 def check_place(path: str | Path | None) -> None:
-    """An error where a file cannot be saved there, told before the work that would be lost; None is no file."""
+    """Raise an error where a file cannot be saved, before the work that would be lost; None is no file."""
     if path is None:
         return
     target = Path(path)
@@ -28,7 +28,7 @@ def check_place(path: str | Path | None) -> None:
 
 
 def save(path: str | Path, text: str) -> None:
-    """Write `text` beside its place and move it there in one step, so that nobody ever reads half a file."""
+    """Write `text` to a temporary file and move it to `path` in one step, so that half a file is never read."""
     check_place(path)
     target = Path(path)
     try:

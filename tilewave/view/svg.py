@@ -1,4 +1,4 @@
-"""SVG by hand: elements, escaped text, and a figure that stands alone or inside a larger sheet."""
+"""SVG by hand: elements, escaped text, and a figure that is standalone or part of a larger sheet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tilewave.view import palette
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 WIDTH_OF_A_LETTER = 0.6
-"""Of the font's size; wide letters of a wide font, so that what is fitted by it also fits elsewhere."""
+"""Relative to the font's size; wide letters of a wide font, so that text that fits by it also fits elsewhere."""
 
 NARROW, WIDE, USUAL = 0.35, 0.8, 0.62
-"""Of the font's size: blanks and commas, capitals and `=`, and all else, in a wide font."""
+"""Relative to the font's size: blanks and commas, capitals and `=`, and all else, in a wide font."""
 NARROW_LETTERS = frozenset(" ,.:;()[]|'ijlft")
 
 MARGIN = 16
@@ -51,7 +51,7 @@ class Figure:
 
     @property
     def height(self) -> float:
-        """Of everything."""
+        """Return the height of the whole figure."""
         return TITLE + self.body_height + len(self.lines) * LINE + MARGIN
 
     def inner(self) -> str:
@@ -66,7 +66,7 @@ class Figure:
         return "\n".join([title, body, *lines])
 
     def svg(self) -> str:
-        """An element that stands alone, in a file or in a page."""
+        """Return a standalone element, for a file or a page."""
         return sheet([[self]])
 
 
@@ -113,7 +113,7 @@ def element(name: str, content: str = "", /, **attributes: object) -> str:
 
 
 def text(x: float, y: float, words: str, size: float, **attributes: object) -> str:
-    """A line of text; black unless told otherwise."""
+    """Return a line of text; black unless `attributes` set another fill."""
     style: dict[str, object] = {"x": x, "y": y, "font_size": size, "fill": palette.INK, "class_": "ink", **attributes}
     return element("text", escaped(words), **style)
 
@@ -124,7 +124,7 @@ def rect(x: float, y: float, width: float, height: float, fill: str, **attribute
 
 
 def number(value: object) -> str:
-    """A number as short as a picture needs it; anything else as it stands."""
+    """Return a float with at most two decimals, and anything else as its text."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 NARROWEST_WORDS = 24
-"""Of a column of sentences: with less room, they are read more easily in lines of their own."""
+"""The minimum width of a column of sentences: with less, sentences are easier to read on separate lines."""
 AROUND = 3
-"""Blanks and lines that a column takes beside its text."""
+"""Blanks and lines that a column takes in addition to its text."""
 
 UNIT = re.compile(r"(\d) (%|[kMGT]?i?B\b|[µm]?s\b|GHz|TFLOP)")
 TOGETHER = "\N{NO-BREAK SPACE}"
@@ -25,7 +25,7 @@ TOGETHER = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True)
 class Column:
-    """A column's title; names and sentences stand left, numbers right, and only sentences may be wrapped."""
+    """A column's title and kind: names and sentences are left-aligned, numbers right-aligned; only sentences wrap."""
 
     title: str
     kind: str = "number"

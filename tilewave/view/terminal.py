@@ -54,13 +54,13 @@ def _share(console: Console, panels: int) -> int:
 
 
 def _tells_by_colour(console: Console, placement: Placement) -> bool:
-    """Whether every XCD has a colour of its own that this terminal can show."""
+    """Return whether every XCD has a distinct colour that this terminal can show."""
     able = console.color_system in ("256", "truecolor") and not console.no_color
     return able and placement.launch.xcds <= len(palette.FILLS)
 
 
 def _panel(console: Console, placement: Placement, width: int) -> RenderableType:
-    """A heading and the tables, as many of them beside each other as fit."""
+    """Return a heading and the tables, as many of them side by side as fit."""
     heading = Text(str(placement.mapping), style="bold cyan")
     return Group(heading, *_tables(console, placement, width))
 

@@ -33,7 +33,7 @@ from tilewave.view.svg import MARGIN, Figure, element, rect, text
 Array = npt.NDArray[np.float64]
 
 PAINTS = {"L2": 3, "last level": 0, "other partition": 0, "HBM": 11}
-"""Colours by where bytes came from, as the palette numbers them: light, middle, hatched; grey tells them apart."""
+"""Colours by where bytes came from, as the palette numbers them: light, middle, hatched; distinguishable in grey."""
 WIDE, HIGH = 560.0, 180.0
 AXIS = 54.0
 MOST_BARS = 240
@@ -42,7 +42,7 @@ BAR = 22.0
 
 @dataclass(frozen=True)
 class Origin:
-    """Where bytes came from; the three add up to what was asked for."""
+    """Where bytes came from; the three parts add up to the requested bytes."""
 
     from_l2: Array
     from_between: Array
@@ -58,7 +58,7 @@ class Origin:
 
 
 def names_of(report: Report) -> tuple[str, str, str]:
-    """What the three parts are called on this machine: between L2 and HBM lies a cache, or the other partition."""
+    """Return the names of the three parts on this machine: between L2 and HBM is a cache, or the other partition."""
     return "L2", "other partition" if report.llc_hit is None else "last level", "HBM"
 
 
@@ -72,7 +72,7 @@ def traffic_figures(run: SimulatedRun) -> list[Figure]:
 
 
 def over_time(report: Report) -> Figure:
-    """Stacked bars: the bytes asked for in each beat, by where they came from."""
+    """Stacked bars: the bytes requested in each wave of workgroups, by where they came from."""
     launch_waves = report.over_time
     every = -(-len(launch_waves) // MOST_BARS)
     columns = [(b.asked_bytes, b.l2_missed_bytes, b.hbm_read_bytes) for b in launch_waves]
@@ -143,7 +143,7 @@ def tile_heat(run: SimulatedRun) -> Figure:
 
 
 def _by_tile(run: SimulatedRun) -> list[Array]:
-    """Of each tile, its bytes by where they came from."""
+    """Return each tile's bytes by where they came from."""
     order = run.accesses.tile_of_task
     assert order is not None, "it has a grid"
     tables = []
@@ -170,7 +170,7 @@ def _scale(low: float, high: float, left: float, top: float) -> Legend:
 
 
 def origin_of_tasks(run: SimulatedRun) -> Origin:
-    """For each task, its bytes by where they came from; those who walk a stream together share its misses evenly."""
+    """Return each task's bytes by where they came from; tasks that read a stream together share its misses evenly."""
     walks, flows = run.flows.walks, run.flows
     asked = walks.size * walks.peers
     table = _origin(np.stack([asked, flows.missed, flows.hbm], 1))
@@ -183,7 +183,7 @@ def origin_of_tasks(run: SimulatedRun) -> Origin:
 
 
 def _origin(asked_missed_hbm: Array) -> Origin:
-    """A bar's parts; HBM may deliver to a partition what another one asked for, so that the middle can be nothing."""
+    """Split the bytes of a bar; the middle may be 0 where HBM delivers to a partition what another one requested."""
     asked, missed, hbm = asked_missed_hbm.T
     missed = np.clip(missed, 0, asked)
     hbm = np.clip(hbm, 0, missed)

@@ -30,7 +30,7 @@ COMPARED = (
 
 
 def traffic_page(runs: tuple[SimulatedRun, ...], ranked: Sequence[Ranked] = ()) -> str:
-    """The page of one launch, or of several beside each other; of a search, its candidates from the fastest."""
+    """Return the page of one launch, or of several side by side; of a search, its candidates from the fastest."""
     reports = [run.report for run in runs]
     first = reports[0]
     return _asset("traffic.html").substitute(

@@ -27,7 +27,7 @@ def print_report(console: Console, report: Report, sensitivity: tuple[Sensitivit
 
 
 def print_comparison(console: Console, reports: tuple[Report, ...]) -> None:
-    """Several orders of one launch beside each other."""
+    """Print several orders of one launch side by side."""
     first = reports[0]
     console.print(Text(f"{first.problem} on {first.machine}", style="bold"))
     columns = (
@@ -46,7 +46,7 @@ def print_ranking(console: Console, ranked: tuple[Ranked, ...], shown: int) -> N
     """The best candidates, and why."""
     first = ranked[0].report
     same = all(one.report.problem == first.problem for one in ranked)
-    name = first.problem if same else first.problem.partition(",")[0]  # each candidate has a tile of its own
+    name = first.problem if same else first.problem.partition(",")[0]  # each candidate has its own tile
     console.print(Text(f"{name} on {first.machine}: {len(ranked)} candidates", style="bold"))
     columns = (
         *names("mapping", "tile"),
@@ -73,14 +73,14 @@ def print_ranking(console: Console, ranked: tuple[Ranked, ...], shown: int) -> N
 
 
 def hbm_read(report: Report) -> str:
-    """Bytes, or the interval where the launch stands on a cliff."""
+    """Return the bytes read from HBM, with their interval where the launch is close to a cliff of the cache."""
     if not report.on_cliff:
         return size(report.hbm_read_bytes)
     return f"{size(report.hbm_read_bytes)} ({size(report.hbm_read_low_bytes)}–{size(report.hbm_read_high_bytes)})"
 
 
 def _say(console: Console, words: str | Text) -> None:
-    """A sentence on one line, however wide: whoever reads a pipe need not put it together again."""
+    """Print a sentence on one line, however wide, because a program that reads a pipe cannot join lines."""
     console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 

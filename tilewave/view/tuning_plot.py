@@ -31,7 +31,7 @@ class TuningConfig:
     limit: str
     """What its time was predicted to go into."""
     why: str = ""
-    """It has no time, if it was tried."""
+    """The reason for having no time, if the config was tried."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _look(kind: str) -> dict[str, object]:
 
 
 def _mark(p: TuningConfig, axis: TimeAxis) -> str:
-    """Of a point without a time, on a strip of its own below."""
+    """Draw a config; one without a time is on a separate strip below."""
     y = _y(axis, p.measured) if p.measured else TOP + SIDE + STRIP / 2
     said = f"{p.text}: {seconds_text(p.predicted)} predicted, into {p.limit}"
     said += f", {seconds_text(p.measured)} measured" if p.measured else f"; {p.why}" if p.why else ""
@@ -98,7 +98,7 @@ def _mark(p: TuningConfig, axis: TimeAxis) -> str:
 
 
 def _band(axis: TimeAxis, error: float) -> str:
-    """Where predictions lie that are off by one standard deviation at most, and the line where they are right."""
+    """Draw the band of predictions that are off by at most one standard deviation, and the line of exact ones."""
     wide = min(0.5, math.log(1 + error) / math.log(axis.most / axis.least)) * SIDE
     right, bottom = LEFT + SIDE, TOP + SIDE
     corners = f"M{LEFT} {bottom - wide}L{right - wide} {TOP}H{right}V{TOP + wide}L{LEFT + wide} {bottom}H{LEFT}Z"

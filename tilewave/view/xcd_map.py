@@ -55,7 +55,7 @@ def _workgroup_size(where: Frame, launch: PicturedLaunch) -> float:
 
 
 def _xcd_size(where: Frame, launch: PicturedLaunch) -> float:
-    """0 where numbers would be a pattern of their own."""
+    """Return the font size of the XCD numbers; 0 where a tile is too small for them."""
     return fitting(len(str(launch.xcds - 1)), where.cell - 4, 11) if where.cell >= 12 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Tiles that lanes bring into shared memory past their registers: on whole tiles, on lanes, and as machine code."""
+"""Direct-to-shared loads, which bypass registers: on whole tiles, on lanes, and as machine code."""
 
 import re
 from functools import cache
@@ -194,7 +194,7 @@ def test_arrays_that_lie_off_the_grain_are_brought_by_hand(view):
 
 
 def test_chunks_must_begin_at_multiples_of_their_size():
-    """Nobody says what the hardware does otherwise, and the emulator takes it as it comes."""
+    """The hardware's behaviour otherwise is undocumented, and the emulator does not check it."""
     reaches = compiled((64, 64, 128), (64, 64, 64), (2, 2)).build.program.code.reaches
     assert {reach.name: reach.grain for reach in reaches} == {"a": 16, "b": 16, "c": 1}
     reach = reaches[0]
@@ -300,7 +300,7 @@ def test_chunks_arrive_where_their_rows_stand(order, seed):
 
 
 def test_lanes_that_take_the_wrong_chunk_are_seen():
-    """Without the exclusive or, odd rows come with their halves exchanged."""
+    """Without the exclusive or, odd rows are loaded with their halves exchanged."""
     a, c = run_brought(BROUGHT.replace("xor(%place, %turn)", "add(%place, %c0)"))
     np.testing.assert_array_equal(c[::2], np.roll(a[::-1][::2], 8, axis=1))
 
@@ -325,7 +325,7 @@ def test_what_is_missing_is_found_in_every_order(old, new, what):
 
 
 def test_too_little_memory_between_two_steps_is_a_race():
-    """A tile that is brought while others still read the one before."""
+    """A tile is loaded while other waves still read the one before."""
     twice = BROUGHT.replace(
         "  store(%x",
         "  copy_async_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}\n  store(%x",

@@ -1,4 +1,4 @@
-"""From the cache: neither a pass of lanes nor LLVM runs, the code is the same, and what is damaged is made anew."""
+"""The cache: neither a lane-level pass nor LLVM runs, the code is the same, and a damaged entry is rebuilt."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_what_the_passes_did_is_told_when_somebody_asks():
 
 
 def test_options_and_the_author_s_lines_have_code_of_their_own():
-    """Findings name lines, which therefore stand in the code."""
+    """Findings name lines, which are therefore part of the code."""
     prefetching = [compiled(schedule=SchedulingType.PREFETCH, num_stages=n).build.key for n in (None, 1, 2)]
     elsewhere = gemm((40, 50, 24), f16, tile=(32, 32, 16), mapping="grouped(2)")
     assert prefetching[0] == prefetching[1]

@@ -11,10 +11,10 @@ from tilewave.ir.rewrite import walk
 
 
 def turns(compiled):
-    """How many barriers only keep turns: where tiles are brought past the registers, half of those that waves take."""
+    """Return how many barriers only order turns: with direct-to-shared loads, half of those of ping-pong waves."""
     ops = list(walk(compiled.build.lanes.body))
     brings = any(isinstance(op, CopyAsyncChunks) for op in ops)
-    outside = 2  # one half of the waves comes to one more in front, the other to one more behind
+    outside = 2  # half of the waves has one more barrier before the loop, the other half one more after it
     return (sum(isinstance(op, Meet) for op in ops) - outside) // 2 if brings and Priority in map(type, ops) else 0
 
 
@@ -41,7 +41,7 @@ def test_every_deletion_is_found(chip, schedule):
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("waves", [FOUR, EIGHT], ids=str)
 def test_no_wait_is_written_where_one_for_scalars_covers_it(chip, waves):
-    """Behind the loop the strides of C are loaded, and the wait for them covers the stores of the last round."""
+    """After the loop the strides of C are loaded, and the wait for them covers the stores of the last iteration."""
     shape = (128, 128, 96)
     compiled = compiled_seed(SEEDS[0], chip, (64, 64, 32), waves, SchedulingType.PREFETCH, shape)
     check_every_deletion_is_found(compiled, "gemm.py", shape)
@@ -49,7 +49,7 @@ def test_no_wait_is_written_where_one_for_scalars_covers_it(chip, waves):
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_stores_that_come_around_a_loop_are_waited_for(chip):
-    """Nothing is under way at the loop's head when LLVM first comes there, so it writes no wait of its own."""
+    """Nothing is outstanding when LLVM first reaches the loop's head, so that it inserts no wait."""
     shape = (64, 64, 48)
     compiled = compiled_seed(SEEDS[0], chip, (32, 32, 16), (1, 2), SchedulingType.PREFETCH, shape)
     assert finding(compiled, compiled.asm, shape) is None

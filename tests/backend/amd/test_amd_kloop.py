@@ -34,7 +34,7 @@ def _benchmark():
 KLOOP = _benchmark()
 SIZES, OPEN = KLOOP.SIZES["fixed"], KLOOP.SIZES[" open"]
 MANY_SUMS = [row for row in KLOOP.ROWS if row[1:] == ((256, 256, 64), (2, 2))]
-"""Of which a lane carries 256."""
+"""The rows with 256 accumulators per lane."""
 ROWS = [row for row in KLOOP.ROWS if row not in MANY_SUMS]
 
 

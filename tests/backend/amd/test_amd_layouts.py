@@ -1,4 +1,4 @@
-"""Products of operands that lie across their depth: A as [K, M], B as [K, N], or both."""
+"""Products of transposed operands: A as [K, M], B as [K, N], or both."""
 
 import importlib.util
 import re

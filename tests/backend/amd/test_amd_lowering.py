@@ -56,7 +56,7 @@ def assert_same(found, wanted):
 
 
 def agrees_with_the_interpreter(kernel, *arrays, chip="gfx942", any_strides=(), **symbols):
-    """All arrays hold the same bits after the machine code ran as after the IR did."""
+    """Assert that all arrays are bit-equal after the machine code and after the interpreter."""
     meant = [a.copy() for a in arrays]
     interpret_lanes(kernel, meant, symbols)
     MachineCode(kernel, chip, any_strides).run(*arrays, **symbols)
@@ -104,7 +104,7 @@ def test_a_function_of_f64_is_an_error_that_names_the_line():
 
 
 def all_at_once(bodies, *inputs, outputs):
-    """One kernel that stores %y0, %y1, … of the bodies, each to an output of its own."""
+    """Return one kernel that stores %y0, %y1, … of the bodies, each to a separate output."""
     steps = "{steps = [[0, 1]]}"
     arguments = [f"%a{i}: memory<64x16x{d}, global>" for i, d in enumerate(inputs)]
     arguments += [f"%out{i}: memory<64x16x{d}, global>" for i, d in enumerate(outputs)]
@@ -356,7 +356,7 @@ def test_rows_across_registers_make_wide_accesses():
 
 
 def test_an_array_of_more_than_four_gigabytes_is_reached_in_64_bits():
-    """Its rows overlap, so that it is small in truth: row r begins at element r."""
+    """The rows overlap, so that the array is small in memory: row r begins at element r."""
     body = """
   %c4 = const() {value = 4} : index
   %c12000 = const() {value = 12000} : index

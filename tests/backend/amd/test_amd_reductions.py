@@ -154,8 +154,8 @@ def test_every_deletion_from_a_softmax_is_found(chip, waves):
 
 
 def needed(asm):
-    """Without the nops behind packed additions: LLVM takes the halves that these choose for a part of a register that
-    is written, which none of them is."""
+    """Ignore the nops after packed additions: LLVM treats the halves that these select as a partial register write,
+    which none of them is."""
     before = asm.splitlines()
     for deleted, text in deletions(asm):
         at = next(i for i, (old, new) in enumerate(zip(before, text.splitlines(), strict=False)) if old != new)

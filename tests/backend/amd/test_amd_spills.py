@@ -1,4 +1,4 @@
-"""Registers that are spilled on an AMD chip are told at the line that asks for them."""
+"""Register spills on an AMD chip are reported at the line that causes them."""
 
 from types import SimpleNamespace
 

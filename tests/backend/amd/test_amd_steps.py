@@ -1,4 +1,4 @@
-"""Loops of few steps on both chips, whatever way arrays lie: one, two, three … steps, loaded ahead or not."""
+"""Loops of few steps on both chips, for every layout of arrays: one, two, three … steps, pipelined or not."""
 
 from functools import cache
 

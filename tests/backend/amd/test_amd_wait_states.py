@@ -1,4 +1,4 @@
-"""Wait states behind matrix instructions, across the ends of blocks."""
+"""Wait states after matrix instructions, across the ends of blocks."""
 
 import numpy as np
 import pytest
@@ -149,7 +149,7 @@ def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f3
 
 
 def compiled_with(monkeypatch, chip, *answers):
-    """The kernel's code, where what LLVM made is judged as told."""
+    """Return the kernel's code, with the given answers in place of the checks of LLVM's output."""
     monkeypatch.setenv("TILEWAVE_CACHE_DIR", "off")
     given = list(answers)
     monkeypatch.setattr(compiler, "too_early", lambda asm, chip: given.pop(0))

@@ -77,7 +77,7 @@ def emitted(body: str, chip: str) -> bytes:
     return machine.emit_object(module)
 
 
-# a reader of its own ------------------------------------------------------------------------------------------------
+# -- an independent reader -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ PRODUCTS_OF_MACHINES = ("fmadd", "pmadd", "tdp", "fmla", "sdot", "mulps", "mla")
 
 
 def k_loop(asm):
-    """How often each instruction stands in the loop that multiplies most."""
+    """Count each instruction in the loop with the most multiplications."""
     lines = [re.split("#|//", line)[0].strip() for line in asm.split("\nworkgroup:")[1].splitlines()]
     lines = [line for line in lines if line]
     loops = []
@@ -109,7 +109,7 @@ LOOPS += [(dtype, name) for dtype in (bf16, i8) for name in ("amx", "avx512", "n
 
 @pytest.mark.parametrize(("dtype", "instruction_set"), LOOPS, ids=str)
 def test_the_loop_over_k_is_that_of_known_sizes(dtype, instruction_set):
-    """The same instructions, but for how steps are counted."""
+    """The instructions are equal, except for how steps are counted."""
     made = shipped.gemm((2047, 2049, 2051), dtype)
     subs = {s: value for s, value in made.subs.items() if s not in (M, N, K)}
     fixed, opened = (

@@ -1,4 +1,4 @@
-"""Products whose operands are read where they lie: the same numbers, and nothing is packed before the launch."""
+"""Products whose operands are read in place: the results are equal, and nothing is packed before the launch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A machine with an H200, and a torch whose tensors lie there: both are fakes that check what they are asked."""
+"""A machine with an H200, and a torch with tensors on it: both are fakes that check their arguments."""
 
 import pytest
 from fake_array_libraries import forget_guests, install_torch
@@ -11,7 +11,7 @@ from tilewave.runtime import driver as driver_module
 
 @pytest.fixture
 def fake(monkeypatch):
-    """This machine has an H200."""
+    """Install a fake driver for a machine with an H200."""
     fake = FakeCuda(Gpu())
     cuda_driver_module._opened.cache_clear()
     monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda file: fake)

@@ -14,7 +14,7 @@ LARGE = {"block_m": 128, "block_n": 256, "block_k": 64}
 
 
 def build(kernel, subs, way="copies"):
-    """A kernel for sm_90a, whose tiles the copy engine brings, or lanes load."""
+    """Compile a kernel for sm_90a, with tiles loaded by TMA or by lanes."""
     made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), kernel).build
     return made if way == "copies" else made.plain
 

@@ -1,4 +1,4 @@
-"""Arrays that lanes load and store beside those that the copy engine moves: how each lies decides for it alone."""
+"""Arrays that lanes load and store in a kernel with TMA copies: each array's layout decides for that array alone."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ CLASSES = {
 
 @pytest.mark.parametrize("queries, keys", CLASSES)
 def test_an_odd_length_leaves_all_else_to_copies(attention, queries, keys):
-    """Of the log-sum-exp lanes store single numbers, wherever its rows begin."""
+    """Lanes store single numbers of the log-sum-exp, for any alignment of its rows."""
     assert attention.build.program.plan_for(views(queries, keys)).variant == CLASSES[queries, keys]
 
 
@@ -78,7 +78,7 @@ def test_the_code_is_named_by_what_lies_anywhere(attention):
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_an_odd_number_of_rows_leaves_wide_loads_to_each_of_them(is_open):
-    """Of a number a row lanes store one number; only what they load in chunks has to lie as these want it."""
+    """Lanes store one number per row; only what they load in chunks has to be aligned."""
     kernel = shipped.sum_kernel(Rows(1), f16, f32)
     made = kernel.compile("sm_90a", **({"max_sizes": {sym.N: 256}} if is_open else {"subs": {sym.M: 7, sym.N: 256}}))
     program, y = made.build.program, lying((7,), f32)

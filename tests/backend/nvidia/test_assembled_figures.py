@@ -1,4 +1,4 @@
-"""What `tilewave compile --target sm_90a` tells of registers, spills and occupancy, with an assembler and without."""
+"""What `tilewave compile --target sm_90a` reports on registers, spills and occupancy, with and without an assembler."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""Tensors that lie as those of a call before: machine code tells how they lie, and makes the call, or nothing."""
+"""Replayed launches: machine code compares the layout of tensors with an earlier call's, and launches or declines."""
 
 import gc
 import struct

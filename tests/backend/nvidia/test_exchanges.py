@@ -54,7 +54,7 @@ def asm():
 
 
 def in_order(text, *patterns):
-    """Each pattern is found behind the one before."""
+    """Assert that each pattern is found after the one before."""
     at = 0
     for pattern in patterns:
         found = re.compile(pattern).search(text, at)

@@ -71,7 +71,7 @@ def across(a: Memory[M, K, G, f16], b: Memory[K, N, G, f16], c: Memory[M, N, G, 
 
 @pytest.mark.parametrize(("kernel", "in_loop"), [(across, 18), (gemm(), 6)])
 def test_odd_rows_are_loaded_sixteen_bytes_at_a_time_and_a_step_ahead(kernel, in_loop):
-    """Also where a lane stores across them; what lies outside a tile for every lane is not loaded at all."""
+    """Holds even where a lane stores across rows; what is out of bounds for every lane is not loaded at all."""
     made = wave_compile(WaveCompileOptions(subs=sizes(4, 763, 457, 8, 16, 128), target=SM_90A.name), kernel)
     loads = [line for line in made.asm.splitlines() if "ld.global" in line]
     assert in_loop < len(loads) <= 2 * in_loop and all(".v4" in line for line in loads)

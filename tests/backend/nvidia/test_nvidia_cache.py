@@ -1,4 +1,4 @@
-"""From the cache: neither a pass of lanes nor LLVM runs, launches are the same, and what is damaged is made anew."""
+"""The cache: neither a lane-level pass nor LLVM runs, launches are the same, and a damaged entry is rebuilt."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_values_are_called_and_where_the_kernel_stands_makes_no_difference(
     made = shipped.gemm((M, N, K), f16, f16, tile=(128, 128, 64))
     x = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
     y = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
-    if sys.version_info >= (3, 11):  # before, Python does not tell variables' names
+    if sys.version_info >= (3, 11):  # older versions of Python do not report variables' names
         assert str(x.kernel) != str(y.kernel), "values of kernels that come with tilewave are called as the caller's"
     assert (first.build.key, x.build.key) == (renamed.build.key, y.build.key)
 

@@ -25,7 +25,7 @@ FAST = [WorkgroupConstraint(M_, 64, 0), WorkgroupConstraint(N_, 64, 1)]
 
 @pytest.fixture(autouse=True)
 def _nobody_says_where(monkeypatch):
-    """As on a user's machine: the target is looked for, each time anew."""
+    """As on a user's machine: the target is detected, again for each test."""
     monkeypatch.delenv("TILEWAVE_TARGET")
     targets._found_here.cache_clear()
     yield

@@ -50,7 +50,7 @@ CLASSES = {
     (1, 8, 8): UNALIGNED_LINES,  # b's rows
     (300, 264, 136): UNALIGNED_LINES,
     (100, 264, 301): ANY,
-    (129, 250, 64): ANY,  # the copy engine would store six columns too many
+    (129, 250, 64): ANY,  # TMA would store six columns too many
     (5, 8, 0): ANY,
 }
 
@@ -143,7 +143,7 @@ def test_a_second_call_asks_the_driver_for_new_maps_and_its_launch_alone(gemm, f
     for arrays, maps in ((given, 0), (tensors(torch, (255, 512, 128)), 2), (given, 0)):
         del fake.calls[:]
         gemm(*arrays)
-        made = ["cuTensorMapEncodeTiled"] * maps  # within a context, which a thread of autograd's has not of its own
+        made = ["cuTensorMapEncodeTiled"] * maps  # within a context, which autograd's threads do not have by default
         assert fake.calls == ["cuCtxGetCurrent", "cuCtxPushCurrent_v2", *made, "cuLaunchKernelEx", "cuCtxPopCurrent_v2"]
 
 
@@ -175,7 +175,7 @@ def test_open_sizes_take_no_more_registers_than_known_ones(shipped, variant):
 
 
 def test_lanes_are_given_an_address_where_an_array_is_empty(gemm, fake, torch):
-    """Those that must not touch an element look at the first one, also of an array that torch gives no memory."""
+    """Predicated lanes use the first element's address, also for an array without memory in torch."""
     gemm(*tensors(torch, (64, 64, 0), at=(0, 0, 0x80000000)))
     (seen,) = fake.launches
     code = gemm.build.program.code_for(gemm.build.program.for_any)
@@ -192,7 +192,7 @@ def test_a_size_that_is_given_is_held_against_arrays_seen_before(gemm, fake, tor
     assert len(fake.launches) == 2
 
 
-# -- arrays that lie as others did
+# -- arrays with the layout of earlier ones
 
 
 ELSEWHERE = (0x2000000, 0x50000000, 0x90000000)
@@ -268,7 +268,7 @@ def forget(gemm):
 
 
 def drawn_call(rng, torch):
-    """Arrays of any sizes that lie in any way; most agree, and most can be used."""
+    """Return arrays of random sizes and layouts; most agree, and most can be used."""
     m, n, k = (rng.choice((0, 1, 2, 16, 64, 128, 130, 256, 2048, rng.randrange(300))) for _ in range(3))
     given = []
     for at, (rows, columns) in zip(ELSEWHERE, ((m, k), (n, k), (m, n)), strict=True):
@@ -295,7 +295,7 @@ def came_to(gemm, fake, given):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, fake, torch, monkeypatch, seed):
-    monkeypatch.setattr(packing, "LEAST_BYTES", 1 << 40)  # copies of rows lie elsewhere in every launch
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1 << 40)  # packed copies have other addresses in every launch
     rng = random.Random(seed)
     calls = [drawn_call(rng, torch) for _ in range(60)]
     calls = [*calls, *(rng.choice(calls) for _ in range(60))]
@@ -316,7 +316,7 @@ def test_no_chip_asks_for_more_alignment_than_arrays_are_told_apart_by():
 
 
 def test_a_call_with_new_sizes_takes_few_calls_of_python(gemm, fake, torch):
-    """They are counted and not timed, so that a busy machine changes nothing."""
+    """Function calls are counted and not timed, so that the machine's load does not matter."""
     for m in (300, 301):
         gemm(*tensors(torch, (m, *WELL[1:])))
     counted = []

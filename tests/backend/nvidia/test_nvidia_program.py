@@ -20,7 +20,7 @@ from tilewave.runtime.arrays import ArrayView
 
 @pytest.fixture
 def gemm():
-    """Compiled anew, or taken from the cache: a program remembers the driver that it was loaded by."""
+    """Compiled again, or loaded from the cache, because a program remembers the driver that it was loaded by."""
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     return wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
 
@@ -176,7 +176,7 @@ def test_a_call_of_the_author_s_kernel_that_spills_says_so(fake, torch, spilling
 
 @pytest.mark.filterwarnings("error::tilewave.errors.SlowCodeWarning")
 def test_a_built_in_kernel_that_spills_is_not_the_caller_s(fake, torch, spilling):
-    """Its tiles are ours; whoever compiles it with a tile is told."""
+    """A built-in kernel's tiles are not the caller's; a caller who compiles it with a tile gets the warning."""
     kernel = product_kernel(ProductForm(F16, F16))
     kernel(*tensors(torch))
     assert len(fake.launches) == 1

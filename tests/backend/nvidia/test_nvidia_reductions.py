@@ -56,7 +56,7 @@ def test_lanes_are_combined_by_butterflies():
 
 
 def test_lanes_share_the_registers_that_come_behind_them():
-    """Of 4 chunks each lane gives 2 sums away, then 1, and one for each of 5 bits; else it would be 5 times 4."""
+    """With 4 chunks each lane sends 2 sums, then 1, and one for each of 5 bits; otherwise it would be 5 times 4."""
     ptx = compiled_for(Case((4, 1024), (1,)), "sm_90a").asm
     assert ptx.count("shfl.sync.bfly.b32") == 2 + 1 + 5
 

@@ -1,4 +1,4 @@
-"""Arrays whose rows the copy engine cannot take: what a call launches, and where each launch finds its arrays."""
+"""Unaligned arrays, which TMA cannot load: what a call launches, and the array addresses of each launch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def functions(fake):
 
 
 def private(fake):
-    """Where the copies lie: no other memory is as large."""
+    """Return the address of the packed copies: no other memory is as large."""
     return max(fake.memory, key=lambda at: len(fake.memory[at].content))
 
 

@@ -202,13 +202,13 @@ def test_lanes_load_and_store_16_bytes_at_a_time(loads):
 
 @pytest.mark.parametrize(("aligned", "words"), [(8, r"v2\.b32"), (4, r"v4\.b32"), (2, r"v4\.b32")])
 def test_arrays_at_odd_addresses_are_loaded_in_two_accesses_a_chunk(loads, aligned, words):
-    """In halves that lie as they should, or in the two blocks that the chunk lies in."""
+    """As aligned halves, or as the two aligned blocks that contain the chunk."""
     ptx = loads.program.code_for(Variant(narrow=(("a", aligned), ("b", aligned)))).ptx
     assert count(rf"ld\.global(?:\.nc)?\.{words}", ptx) == count(r"ld\.global", ptx) == 12 * 2
 
 
 def test_stores_are_seen_by_products_behind_a_barrier(loads):
-    assert count(r"bar\.sync", loads.asm) == 2  # behind the stores, and behind the products that read them
+    assert count(r"bar\.sync", loads.asm) == 2  # after the stores, and after the products that read them
     assert count(r"fence\.proxy\.async\.shared::cta;\n bar\.sync 0, 256;", loads.asm) == 1
     before, _ = loads.asm.split("wgmma.mma_async", 1)
     assert before.rindex("st.shared") < before.rindex("fence.proxy.async.shared::cta;\n bar.sync")

@@ -1,4 +1,4 @@
-"""What stands in the K loop of PTX, counted: of text written for it, and of kernels that tilewave compiles."""
+"""Instruction counts of the K loop in PTX: of text written for the test, and of kernels that tilewave compiles."""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""A stage of a ring that lanes loaded from is released by an arrival whose address depends on what they loaded."""
+"""A pipeline stage that lanes loaded from is released by an mbarrier arrival whose address depends on the loaded
+data."""
 
 import re
 from dataclasses import replace

@@ -25,7 +25,7 @@ LINE = 128
 
 
 def placed(shape, size, begin, gap, filled=True):
-    """Rows that begin `begin` bytes behind a line, `gap` elements apart, in the middle of other memory."""
+    """Return rows that begin `begin` bytes after a line, with gaps of `gap` elements, inside a larger allocation."""
     rng = np.random.default_rng(begin + gap)
     pitch = shape[-1] + gap
     count = int(np.prod(shape[:-1])) * pitch

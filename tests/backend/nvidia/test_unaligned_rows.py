@@ -96,7 +96,7 @@ def wanted(name, x, weight, bias):
 
 
 def test_neighbouring_lanes_take_neighbours():
-    """A lane's registers are 32 columns apart, and no two of them lie side by side."""
+    """A lane's registers are 32 columns apart, and no two of them are adjacent."""
     made = compiled("softmax", 257, f16)
     lanes = made.build.program.kernel_of(variant("softmax", 257, f16))
     moved = [op for op in walk(lanes.body) if isinstance(op, (Load, Store))]

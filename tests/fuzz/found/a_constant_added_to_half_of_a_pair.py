@@ -52,7 +52,7 @@ def kernel(
 
 
 def on_card(compiled, *arrays, **symbols):
-    """Call it with the same arrays in a GPU's memory, held by torch or cupy, and bring them back."""
+    """Call it with copies of the arrays in a GPU's memory, in torch or cupy, and copy them back."""
     library = next((x for x in map(library_named, ("torch", "cupy")) if x and x.cuda.is_available()), None)
     if library is None:
         return compiled(*arrays, **symbols)  # it says what this machine lacks

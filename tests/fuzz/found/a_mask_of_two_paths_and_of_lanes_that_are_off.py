@@ -1,4 +1,4 @@
-"""A mask that two paths join is unwritten for lanes that are off; whoever is on has a right one."""
+"""A mask that two paths join is unwritten for lanes that are off; active lanes have the right one."""
 
 import numpy as np
 

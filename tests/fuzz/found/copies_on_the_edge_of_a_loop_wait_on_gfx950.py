@@ -47,7 +47,7 @@ def check():
     options = WaveCompileOptions(subs=SIZES, schedule=SchedulingType.PREFETCH, target="gfx950")
     wave_compile(options, kernel).emulate(a, b, c, out)
     moved = np.zeros((58, 65), np.float32)
-    moved[:36] = b[22:]  # what lies beyond the array is read as zero
+    moved[:36] = b[22:]  # out-of-bounds elements are read as zero
     sums = a @ moved.T @ c.astype(np.float32).T
     assert abs(sums).max() <= 2048, "f16 holds them exactly"
     np.testing.assert_array_equal(out, sums[::-1].T)

@@ -34,7 +34,7 @@ def kernel(
 
 
 def laid_out(x, order, steps, before, after):
-    """The same numbers in memory that lies as asked."""
+    """Return x's numbers in memory with this layout."""
     spans = [abs(s) * (n - 1) + 1 + b + a for n, s, b, a in zip(x.shape, steps, before, after)]
     memory = np.zeros([spans[n] for n in order], x.dtype).transpose(np.argsort(order))
     for axis, (n, s, b) in enumerate(zip(x.shape, steps, before)):

@@ -1,4 +1,4 @@
-"""Both operands are read through mappings that move along K: what lies beyond its end is not counted all the same."""
+"""Both operands are read through mappings along K: elements beyond the end of K are still not counted."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Tiles that an inner loop brings past the registers are awaited also where the loop around it loads ahead."""
+"""Direct-to-shared loads of an inner loop are waited for even where the loop around it prefetches."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""One step, and what it adds up is for the next alone: the product goes, and so do the operands that were brought for it."""
+"""With one step, a sum that only the next step uses is dead: the product is removed, and so are its operands' loads."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Rows of any length, any number of them to a tile: what LLVM gets stays short, because rows are walked in loops."""
+"""Rows of any length, any number of them per tile: the LLVM IR stays short, because loops iterate over rows."""
 
 import math
 

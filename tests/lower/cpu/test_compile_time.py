@@ -144,7 +144,7 @@ def gemm_of(tile):
 
 @pytest.mark.parametrize("tile", [64, 128])
 def test_a_gemm_keeps_all_of_llvms_passes(tile):
-    """It multiplies few positions, also where one wave has all of a tile."""
+    """A GEMM multiplies few positions, even where one wave has the whole tile."""
     llvm_ir, _ = machine_code("gfx942", gemm_of(tile), {M: 1000, N: 1000, K: 256})
     assert 0 < most_products(llvm_ir) <= MOST_PRODUCTS
 

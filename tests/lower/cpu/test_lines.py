@@ -27,7 +27,7 @@ def gemm(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f3
 
 @wave(tiles[:2])
 def chained(q: Memory[M, K, G, f32], k: Memory[L, K, G, f32], v: Memory[N, L, G, f32], c: Memory[M, N, G, f32]):
-    """Its tiles are kept in memory: what is computed there, some elements at a time, was written elsewhere."""
+    """The kernel's tiles are in memory: what is computed there, some elements at a time, was written elsewhere."""
     scores = mma(read(q), read(k), Register[M, L, f32](0.0))
     products = mma(scores, read(v), Register[M, N, f32](0.0))  # the product
     root = sqrt(products)  # the root
@@ -83,7 +83,7 @@ def test_the_code_is_that_which_runs(kernel, name):
 
 @pytest.mark.parametrize("kernel", [gemm, chained], ids=["gemm", "chained"])
 def test_on_arm_it_multiplies_as_that_which_runs(kernel):
-    """There, LLVM orders some instructions otherwise where it is told lines."""
+    """On Arm, LLVM orders some instructions differently with debug lines."""
     plain, lined = ([x for x in code if x.startswith("fml")] for code in without_and_with_lines(kernel, "neon"))
     assert plain == lined and len(plain) > 10
 
@@ -96,7 +96,7 @@ def without_and_with_lines(kernel, name):
 
 
 def instructions(asm):
-    """Of workgroups and packing, without labels, directives and remarks."""
+    """Return the instructions of workgroups and packing, without labels, directives and remarks."""
     asm = asm[: asm.index("\nrun:")]
     return [
         re.sub(r"\.L\w+", "L", re.sub(r"\t#.*|//.*", "", line).strip())

@@ -17,7 +17,7 @@ TILES = [WorkgroupConstraint(M, BM, 0), WorkgroupConstraint(N, BN, 1), TilingCon
 
 
 def chained(dtype, sums, v_dims):
-    """(q · kᵀ) · v, the middle walked in steps."""
+    """Return a kernel for (q · kᵀ) · v, with a loop over the middle dim."""
 
     @wave(TILES)
     def chained(
@@ -37,7 +37,7 @@ def chained(dtype, sums, v_dims):
 
 
 def small_numbers(rng, shape, dtype):
-    """So small that every product and sum of them is exact."""
+    """Return numbers so small that every product and sum of them is exact."""
     return rng.integers(-1, 2, shape).astype(dtype.numpy)
 
 

@@ -16,7 +16,7 @@ COLUMNS = 256
 def divided(x: Memory[M, N, G, f32], by: Memory[M, G, f32], y: Memory[M, N, G, f32], z: Memory[M, G, f32]):
     row = read(x)
     write(row / read(by), y)
-    write(row.max(dim=N), z)  # rows of tiles with reductions are walked in parts of several vectors
+    write(row.max(dim=N), z)  # rows of tiles with reductions are processed in slices of several vectors
 
 
 def check(x, by, instruction_set):
@@ -51,7 +51,7 @@ def test_numbers_of_every_size(instruction_set):
 
 @pytest.mark.parametrize("instruction_set", HERE)
 def test_exact_quotients_and_their_neighbours(instruction_set):
-    """x = b · q rounded, and the numbers beside it."""
+    """x = b · q rounded, and the adjacent numbers."""
     rng = np.random.default_rng(4)
     by = divisors(rng, 512)
     x = by[:, None] * rng.integers(1, 1 << 12, (512, COLUMNS)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Windows that no cut fits stay whole in memory; they are used where they lie, and not copied first."""
+"""Windows that cannot be split stay whole in memory; they are read in place, and not copied first."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_what_is_used_element_by_element_is_not_copied():
 
 
 def test_what_a_reduction_takes_too_is_copied():
-    subs = {H: 66, W: 66, M: 64, N: 64}  # whole tiles: a mask would stand between the window and the reduction
+    subs = {H: 66, W: 66, M: 64, N: 64}  # whole tiles: a mask would come between the window and the reduction
     assert not tile_uses(squared.compile(target="numpy", subs=subs).kernel.body).operands
     x, y = numbers(66, 66), poisoned((64, 64), f32)
     squared.compile(target="cpu", subs=subs)(x, y)

@@ -1,4 +1,4 @@
-"""Products of tiles in memory: what is read for them stays where it lies, and sums take the place of earlier ones."""
+"""Products of tiles in memory: operands are read in place, and sums reuse the memory of earlier ones."""
 
 import numpy as np
 import pytest
@@ -126,7 +126,7 @@ def test_operands_that_hang_over_the_edge(m, k):
 
 
 def test_what_is_written_between_is_not_seen_by_an_operand():
-    """The tile is that of before the write, though its product is computed behind it."""
+    """The tile has its value from before the write, though its product is computed after it."""
 
     @wave(TILES)
     def between(a: Memory[M, L, G, f32], b: Memory[K, L, G, f32], c: Memory[M, N, G, f32]):

@@ -71,18 +71,18 @@ def bench_command(
 ) -> None:
     """Benchmark a GEMM or your own kernels.
 
-    Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
+    Compare a GEMM on this machine's NVIDIA GPU with cuBLAS and Triton, or benchmark the kernels of a file.
 
-    A file's kernels are measured on the CPU, or on the GPU with --target, those
-    that take the same arguments beside each other; sizes come from --sizes or
-    from the file itself. The GPU's clocks are left alone.
+    A file's kernels run on the CPU, or on the GPU with --target; those that take
+    the same arguments are compared with each other. Sizes come from --sizes or
+    from the file itself. The GPU's clocks are not changed.
 
-    Every result is held against float64 first; one of ours that is wrong is not
-    timed, and the exit code is 1.
+    Every result is first compared with float64; a tilewave result that is wrong is
+    not timed, and the exit code is 1.
 
-    Then rounds: all in a new random order each time, cuBLAS, or a file's first
+    Then come rounds, each in a new random order, with cuBLAS, or a file's first
     kernel, before and after each of the others. A ratio is the mean time of those
-    two over the other's; medians stand beside half the distance between the
+    two over the other's; medians are printed with half the distance between the
     quartiles.
 
     Examples:

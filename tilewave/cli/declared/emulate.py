@@ -50,7 +50,7 @@ def emulate_command(
 ) -> None:
     """Run AMD machine code here without the card, and check it.
 
-    Finds missing waits, barriers and nops, races, wild accesses.
+    Finds missing waits, barriers and nops, races, out-of-bounds accesses.
 
     A finding names the instruction, the wave and the author's line, and makes the exit code 1 (strict: 2).
 

@@ -46,9 +46,9 @@ def explore_command(
 ) -> None:
     """Explore a kernel on a page: tiles, traffic, passes, assembly.
 
-    Serve a page on this machine: the grid as it plays, traffic, time, passes and assembly of what is chosen there.
+    Serve a page on this machine: an animation of the grid, traffic, time, passes and assembly of the chosen kernel.
 
-    Nobody else can reach it. What is chosen stands in its address, to be passed on. Ctrl-C ends it.
+    Other machines cannot reach the page. Its address contains the choices and can be shared. Ctrl-C stops the server.
 
     Examples:
 

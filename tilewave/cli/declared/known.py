@@ -1,6 +1,6 @@
-"""Names and numbers of the rest of tilewave that --help tells without importing it.
+"""Names and numbers of the rest of tilewave that --help prints without importing it.
 
-Each has its home elsewhere, which the commands read when they run; a test holds every one here against its home.
+Each is defined elsewhere, and the commands use that definition when they run; a test compares every one with it.
 """
 
 from __future__ import annotations
