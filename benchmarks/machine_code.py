@@ -72,9 +72,9 @@ def compare(before: Path, after: Path) -> int:
 
 
 def _text(path: Path) -> str:
-    """Return the text without the folder of the sources, which debug information names."""
+    """Return the instructions without debug information, which names source files and lines."""
     found = path.read_text() if path.exists() else ""
-    return re.sub(r'"/[^"]*"', '"…"', found)
+    return re.sub(r"(?m)^\s*\.(loc|file)\s.*\n", "", re.sub(r'"/[^"]*"', '"…"', found))
 
 
 if __name__ == "__main__":

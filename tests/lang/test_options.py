@@ -48,28 +48,28 @@ CASES = {
           write schedule=SchedulingType.NONE
         """,
     ),
-    "buffers that nothing fills": (
+    "stages that nothing fills": (
         TilewaveError,
         COMPILE,
         "target='gfx942', num_stages=2",
         """
-        buffers is 2, but without PREFETCH a loop on gfx942 fills one and waits for it
+        num_stages is 2, but without PREFETCH a loop on gfx942 has one stage
           gemm.py:19
               wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', num_stages=2), gemm)
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          write schedule=SchedulingType.PREFETCH, or leave buffers out
+          write schedule=SchedulingType.PREFETCH, or leave num_stages out
         """,
     ),
-    "no buffers, whatever the target": (
+    "no stages, whatever the target": (
         TilewaveError,
         COMPILE,
         "target='numpy', num_stages=0",
         """
-        buffers is 0
+        num_stages is 0
           gemm.py:19
               wave_compile(WaveCompileOptions(subs=sizes, target='numpy', num_stages=0), gemm)
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          a loop needs one buffer at least
+          a loop needs one stage at least
         """,
     ),
     "an instruction set of another machine": (

@@ -130,7 +130,7 @@ def test_every_folder_that_is_named_exists_and_every_module_but_the_version_has_
 
 def test_tests_that_name_a_module_come_first():
     files = module_tests(ROOT, "tilewave/passes/schedule/interleave_mma.py")
-    assert files.index("tests/passes/test_interleave_products.py") < files.index("tests/passes/test_exact_passes.py")
+    assert files.index("tests/passes/test_interleave_mma.py") < files.index("tests/passes/test_exact_passes.py")
     assert "tests/check/simplify.ir" in module_tests(ROOT, "tilewave/passes/tile/simplify.py")
     assert "tests/check/simplify.ir" not in files
 

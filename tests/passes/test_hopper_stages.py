@@ -1,4 +1,4 @@
-"""WaveCompileOptions(num_stages=n) on Hopper: how far the copy engine is ahead, and what is said if that does not fit."""
+"""WaveCompileOptions(num_stages=n) on Hopper: the stages that TMA fills, and the error if they do not fit."""
 
 import numpy as np
 import pytest

@@ -245,7 +245,7 @@ class Sharing(ABC):
         self.when(times, lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
 
 
-class SharedTiles(Sharing):
+class TileShares(Sharing):
     """Stream-K: whole tiles for all workgroups in full waves, then parts of the tiles that are left."""
 
     rounds: Any

@@ -27,6 +27,7 @@ from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
 from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
+from tilewave.renamed import PASSES
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.tune import Tune
 

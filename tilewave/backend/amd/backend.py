@@ -35,7 +35,7 @@ class AmdBackend(Backend):
     def check(self, options: BuildOptions) -> None:
         if (options.num_stages or 1) > 1 and not options.prefetched:
             raise TilewaveError(
-                f"num_stages is {options.num_stages}, but without PREFETCH a loop on {self.name} fills one and waits for it",
+                f"num_stages is {options.num_stages}, but without PREFETCH a loop on {self.name} has one stage",
                 loc=here(),
                 remedy="write schedule=SchedulingType.PREFETCH, or leave num_stages out",
             )

@@ -16,8 +16,8 @@ from tilewave.lower.llvm import LlvmFunction
 class SharedRows:
     """An operand in shared memory: consecutive rows whose 16-byte chunks are swizzled within `row_bytes`.
 
-    Rows run along the depth of the product; with `is_transposed` they run along its rows or columns, one row for every step
-    of the depth. A row longer than `row_bytes` continues in the next panel, `panel_bytes` further.
+    Rows run along the depth of the product; with `is_transposed` they run along its rows or columns, one row for each
+    step of the depth. A row longer than `row_bytes` continues in the next panel, `panel_bytes` further.
     """
 
     address: str
@@ -123,8 +123,10 @@ class AsynchronousTarget(Protocol):
         ...
 
     def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_transposed: bool) -> None:
-        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are, transposed if `is_transposed`;
-        lane i gives the address of row i of all of them."""
+        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are; lane i gives the address of row i.
+
+        Blocks are transposed if `is_transposed`.
+        """
         ...
 
     def make_mbarriers(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:

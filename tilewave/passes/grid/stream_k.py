@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewave.analysis.scattered_split_k import ScatteredSplits, slices_of
-from tilewave.analysis.shared_tiles import SharedTiles, TileProgram, Turn, hands_over
+from tilewave.analysis.shared_tiles import TileProgram, TileShares, Turn, hands_over
 from tilewave.analysis.splits import EqualSplits, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
@@ -92,7 +92,7 @@ class StreamK:
         except Left as why:
             return kernel.with_remarks(why.remarks)
 
-    def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedTiles:
+    def open_rounds(self, kernel: Kernel, found: TileProgram) -> TileShares:
         """Return the kernel for dynamic shapes: the launch computes how many workgroups share the last wave, if any."""
         on_lines = all(is_line_aligned(memory, self.line_bytes, self.open_on_lines) for memory in found.memories)
         if on_lines:
@@ -109,7 +109,7 @@ class StreamK:
         slices = slices_of(found, parts)
         return ScatteredSplits(kernel, found, parts, slices) if slices > 1 else None
 
-    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> SharedTiles | ScatteredSplits:
+    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> TileShares | ScatteredSplits:
         if all(is_line_aligned(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             if left == kernel.workgroups and (scattered := self.scattered(kernel, found)):
                 return scattered
@@ -151,7 +151,7 @@ class StreamK:
                 yield cut
 
 
-class _Ranges(SharedTiles):
+class _Ranges(TileShares):
     """Splits what is left evenly: a workgroup has one part or two.
 
     Workgroups have ranges in their order; where no wave is full and each tile has as many ranges, neighbours have the
@@ -211,7 +211,7 @@ class _Ranges(SharedTiles):
         return self.source + other
 
 
-class _Parts(SharedTiles):
+class _Parts(TileShares):
     """Splits what is left into equal parts; the steps of a turn do not depend on a workgroup's number."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualSplits, at_once: int) -> None:
@@ -247,7 +247,7 @@ class _OpenRanges(_Ranges):
     """Ranges for dynamic shapes: the launch computes how many workgroups share the last wave, 0 where none do."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        SharedTiles.__init__(self, kernel, tile, at_once)
+        TileShares.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     @property
@@ -289,7 +289,7 @@ class _OpenSplits(_Parts):
     of two neighbours can take a turn for the other."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        SharedTiles.__init__(self, kernel, tile, at_once)
+        TileShares.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     def start(self) -> Any:

@@ -20,7 +20,7 @@ from tilewave.ir.rewrite import names, walk
 from tilewave.kernels import error_bound
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import ping_pong
+from tilewave.passes.schedule import ping_pong
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
@@ -50,14 +50,14 @@ def tiles_of(form, shape, tile):
     return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form)).kernel
 
 
-def ping_pong(shape, workgroups, stages=4, lead=3, form=BIASED):
+def in_turns(shape, workgroups, stages=4, lead=3, form=BIASED):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
     chosen = {"ping_pong": {"lead": lead}, "stream_k": {"hand_over_bytes": 1}}  # small tiles are cut too
     made = [replace(p, **chosen[pass_name(p)]) if pass_name(p) in chosen else p for p in passes]
     return run(tiles(form, shape), made)[0]
 
 
-def is_staggered(kernel):
+def is_ping_pong(kernel):
     return any(v.name == "passed" for op in walk(kernel.body) for v in op.results)
 
 
@@ -85,13 +85,13 @@ def check(kernel, shape, order="random", seed=0):
 @pytest.mark.parametrize("order", ORDERS)
 def test_results_are_right_in_any_order(name, order):
     shape, workgroups = SHAPES[name]
-    kernel = ping_pong(shape, workgroups)
-    assert is_staggered(kernel) == (shape[2] > TILE[BLOCK_K])  # a single step is no loop
+    kernel = in_turns(shape, workgroups)
+    assert is_ping_pong(kernel) == (shape[2] > TILE[BLOCK_K])  # a single step is no loop
     check(kernel, shape, order, seed=len(name))
 
 
 def test_the_shapes_are_what_their_names_say():
-    made = {name: ping_pong(*SHAPES[name]) for name in SHAPES}
+    made = {name: in_turns(*SHAPES[name]) for name in SHAPES}
     assert made["in clusters, an odd number of tiles"].cluster == 2
     assert any(isinstance(op, HandOver) for op in walk(made["a last round in parts"].body))
 
@@ -100,18 +100,18 @@ def test_the_shapes_are_what_their_names_say():
 @pytest.mark.parametrize("lead", [1, 2, 5])
 def test_a_lead_is_shorter_than_the_ring(stages, lead):
     shape = (256, 64, 112)
-    kernel = ping_pong(shape, 1, stages, lead)
-    assert is_staggered(kernel)
+    kernel = in_turns(shape, 1, stages, lead)
+    assert is_ping_pong(kernel)
     check(kernel, shape)
 
 
 def test_a_ring_of_one_stage_leaves_no_room():
-    assert not is_staggered(ping_pong((256, 64, 112), 1, stages=1))
+    assert not is_ping_pong(in_turns((256, 64, 112), 1, stages=1))
 
 
 def test_open_sizes():
     made = wave_compile(WaveCompileOptions(subs=TILE, target="sm_90a"), product_kernel(BIASED))
-    assert is_staggered(made.ir())
+    assert is_ping_pong(made.ir())
     for shape in ((256, 64, 48), (200, 40, 16)):
         a, b, bias, c = arrays(shape)
         made.interpret(a, b, bias, c, level="lane", order="random")
@@ -124,7 +124,7 @@ def group_of(role):
 
 def test_the_first_group_is_done_before_the_second_ends():
     """In every tile the second group's last steps wait for an arrival in the last steps of the first group."""
-    kernel = ping_pong((256, 96, 80), 1)
+    kernel = in_turns((256, 96, 80), 1)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     first, last = (op for op in turns.body.ops if is_product_loop(op))
     between = turns.body.ops[turns.body.ops.index(first) : turns.body.ops.index(last)]
@@ -139,7 +139,7 @@ def is_product_loop(op):
 
 
 def test_a_bias_is_loaded_in_front_of_the_last_steps():
-    kernel = ping_pong((256, 96, 80), 1)
+    kernel = in_turns((256, 96, 80), 1)
     (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
     kinds = ["loop" if is_product_loop(op) else "load" for op in turns.body.ops if isinstance(op, (Loop, Load))]
     assert kinds == ["loop", "load", "loop"]
@@ -189,7 +189,7 @@ def test_a_product_that_is_only_stored_keeps_its_code():
 
 def test_one_group_has_nobody_to_wait_for():
     small = tiles_of(BIASED, (128, 64, 64), {**TILE, BLOCK_M: 64})
-    assert not is_staggered(run(small, lists.hopper(SM_90A, Places(), 4, 1))[0])
+    assert not is_ping_pong(run(small, lists.hopper(SM_90A, Places(), 4, 1))[0])
 
 
 # -- what is left out or wrong is found
@@ -203,7 +203,7 @@ def passing(kernel, kind):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_group_that_does_not_tell_is_found(order):
-    kernel = ping_pong((256, 96, 80), 1)
+    kernel = in_turns((256, 96, 80), 1)
     silent = changed(kernel, Arrive, passing(kernel, Arrive), lambda op: [])
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
         check(silent, (256, 96, 80), order)
@@ -213,7 +213,7 @@ def test_a_group_that_does_not_tell_is_found(order):
 def test_a_wrong_phase_is_found(order):
     """The second group waits for a parity that no tile completes; only if it is slow, it finds it completed."""
     shape = (256, 320, 32)
-    kernel = ping_pong(shape, 1)
+    kernel = in_turns(shape, 1)
 
     def other(op):
         builder = Builder(names(kernel), locate=lambda: op.loc)
@@ -230,4 +230,4 @@ def test_with_one_signal_for_all_tiles_a_group_could_be_two_phases_ahead(monkeyp
     shape = (256, 160, 32)
     with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
         for seed in range(20):
-            check(ping_pong(shape, 1), shape, seed=seed)
+            check(in_turns(shape, 1), shape, seed=seed)

@@ -20,7 +20,7 @@ from tilewave.ir.verify import verify
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import overlap_mma as the_pass
+from tilewave.passes.schedule import overlap_mma as the_pass
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 

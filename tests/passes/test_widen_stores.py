@@ -271,7 +271,7 @@ def test_every_wait_and_barrier_of_the_machine_code_is_needed():
                 launched = Emulator.from_assembly(text, c.target)
                 launched.launch(c.name, (1, 1, 1), (code.workgroup_size, 1, 1), given, order=order, seed=1)
             pytest.fail(f"{deleted} can be deleted unnoticed")
-        assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_widen_writes.py")
+        assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_widen_stores.py")
         found += 1
     assert found > 5
 

@@ -18,7 +18,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes import multicast_loads
+from tilewave.passes.memory import multicast_loads
 from tilewave.passes.memory.multicast_loads import LONG_DEPTH, SAMPLE
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run

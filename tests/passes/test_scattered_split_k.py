@@ -12,7 +12,7 @@ from kernels import G, K, M, N, check_product, gemm, poisoned, product, sizes, t
 from lane_runs import ORDERS, check_same_bits, operands
 
 from tilewave import *
-from tilewave.analysis import scattered
+from tilewave.analysis import scattered_split_k as scattered
 from tilewave.analysis.scattered_split_k import slices_of
 from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.shared_tiles import TileProgram

@@ -11,7 +11,8 @@ from kernels import K, gemm, poisoned, sizes
 from lane_runs import ORDERS, TIMES, check_same_bits, operands
 
 from tilewave import *
-from tilewave.analysis import peers, scattered
+from tilewave.analysis import multicast as peers
+from tilewave.analysis import scattered_split_k as scattered
 from tilewave.analysis.producer_roles import OTHER_FORM
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
