@@ -1,0 +1,126 @@
+"""The field's words: names and sentences of the package and the documents use the words that people search for."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+INSTEAD = {
+    r"copy[ _]engine|CopyEngine": "TMA",
+    r"share_copies|\bsharers?\b|\bfours\b": "multicast, peers",
+    r"\bsignals?\b": "mbarrier",
+    r"\bawaits?\b": "wait",
+    r"stagger": "ping-pong",
+    r"last[ _]round": "stream-K, the last wave",
+    r"sums? in parts|share_parts|add_up_parts": "split-K",
+    r"\bbeats?\b": "wave of workgroups",
+    r"start_early|let_next_start": "programmatic dependent launch",
+    r"minimize_global": "coalesce",
+    r"guard_edges|at the edge|hangs? over": "boundary tile, predicate",
+    r"hoist_reads|drop_unused": "LICM, DCE",
+    r"recompute_rows|\brenews?\b|\brenewed\b": "rematerialize",
+    r"turn_products|\bturned\b": "transposed",
+    r"odd rows|misfit|off_lines|begin anywhere": "unaligned",
+    r"\btold\b|SizeTold": "given",
+    r"\bon record\b": "tuning record",
+    r"one[ _]order": "deterministic, batch-invariant",
+    r"\bfew tiles": "small grid",
+    r"keep_maximum|skip_unit_factors": "deferred rescaling",
+    r"\bDeclined\b": "remark",
+    r"\blies?\b|\blie_of\b": "is stored, layout",
+    r"\balike\b": "same layout, replayed",
+    r"numbers of the call": "scalar arguments",
+    r"\bwild\b": "out-of-bounds",
+    r"\bbehind\b": "after",
+    r"\bin front of\b": "before",
+    r"\bwhoever\b|\bnobody\b": "plain subjects",
+}
+ALLOWED = {
+    "tilewave/renamed.py": "the names of the version before",
+    "tilewave/runtime/pool.py": "signals of pthreads and of the operating system",
+    "docs/decisions": "decisions keep the words of their time",
+    "docs/ref/glossary.md": "old words lead to the new ones",
+    "docs/notebooks": "made of the tutorials",
+}
+RIGHT = {
+    r"signals?": r"signaling|signal (handler|number)|OS signal|SIG[A-Z]+",
+    r"\blies?\b": r"lies (within|between|above|below|on|inside)",
+}
+"""Sentences in which such a word is the right one."""
+STANDARD = [
+    "TMA",
+    "multicast",
+    "mbarrier",
+    "split-K",
+    "stream-K",
+    "coalesce",
+    "predicate",
+    "rematerialize",
+    "occupancy",
+    "LICM",
+    "DCE",
+    "autotune",
+    "ping-pong",
+    "software pipeline",
+    "register pressure",
+    "cost model",
+    "warp specialization",
+    "bank conflict",
+    "dynamic shape",
+    "batch-invariant",
+]
+ALONE = re.compile(r"(Of|That|And|The same)\b")
+MOST_DEPENDENT = 60
+"""Docstrings that begin as a continuation of something else; they cannot be read alone."""
+
+
+@cache
+def texts():
+    """Return the text of every module and document, by its path."""
+    files = [*ROOT.glob("tilewave/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    return {str(p.relative_to(ROOT)): p.read_text() for p in files}
+
+
+def is_allowed(path, line):
+    return any(path.startswith(p) for p in ALLOWED) or any(re.search(right, line) for right in RIGHT.values())
+
+
+@pytest.mark.parametrize("old", INSTEAD)
+def test_an_old_word_is_not_used(old):
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(old, line) and not is_allowed(path, line)
+    ]
+    assert not found, f"write {INSTEAD[old]} instead:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("word", STANDARD)
+def test_a_standard_word_is_found_in_the_package_and_in_the_documents(word):
+    pattern = re.compile(re.sub("[- ]", r"[\\s_-]?", word), re.IGNORECASE)
+    places = {path.split("/")[0] for path, text in texts().items() if pattern.search(text)}
+    assert {"tilewave", "docs"} <= places
+
+
+def test_docstrings_can_be_read_alone():
+    found = [
+        f"{path}: {text.splitlines()[0]}"
+        for path, source in texts().items()
+        if path.endswith(".py")
+        for text in docstrings(ast.parse(source))
+        if ALONE.match(text)
+    ]
+    assert len(found) <= MOST_DEPENDENT, "\n".join(found)
+
+
+def docstrings(tree):
+    """Yield the docstrings of a module, its classes, functions and fields."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", None) or [] if not isinstance(node, (ast.Lambda, ast.IfExp)) else []:
+            value = getattr(statement, "value", None)
+            if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.value
