@@ -104,7 +104,7 @@ HOSTILE = {
         BEGUN.strip() + " %x = const() {value = 1} : index" * 3 + " ?" + " " * ROOM,
         "'?' begins nothing",
     ),
-    "results": (BEGUN + "%x, " * (ROOM // 4), "a list goes on behind 4096 items"),
+    "results": (BEGUN + "%x, " * (ROOM // 4), "a list has more than 4096 items"),
     "words": (BEGUN + "add " * (ROOM // 4), "expected '(', found 'add'"),
     "zeros": ("\0" * ROOM, "'\\x00' begins nothing"),
     "digits of another script": (BEGUN + "%x = const() {value = ٣} : index", "'٣' begins nothing"),
@@ -145,9 +145,9 @@ def test_the_caret_stands_under_its_place_on_a_long_line():
             "%x = make_mbarriers() {arrivals = 1} : mbarriers<4xf16>",
             "signals count arrivals and bytes, and hold no f16",
         ),
-        ("%x = allocate() : memory<4xf32, shared, pad(1, 2)>", "rows lie as pad(elements)"),
-        ("%x = allocate() : memory<4xf32, shared, xor(1, 2)>", "rows lie as pad(elements)"),
-        ("%x = allocate() : memory<4xf32, shared, bits(1)>", "rows lie as pad(elements)"),
+        ("%x = allocate() : memory<4xf32, shared, pad(1, 2)>", "a placement is pad(elements)"),
+        ("%x = allocate() : memory<4xf32, shared, xor(1, 2)>", "a placement is pad(elements)"),
+        ("%x = allocate() : memory<4xf32, shared, bits(1)>", "a placement is pad(elements)"),
     ],
 )
 def test_what_looks_almost_like_an_op_is_refused(line, said):

@@ -259,7 +259,7 @@ def test_every_wait_for_a_buffer_is_needed():
     a, b = operands(SHAPE)
     for late in waits[:-1]:  # the last one keeps shared memory until it was read: no wave looks at that
         loose = verify(rewrite(kernel, lambda op, late=late: [replace(op, pending=2)] if op is late else None))
-        with pytest.raises(InterpreterError, match="no await between"):
+        with pytest.raises(InterpreterError, match="no wait between"):
             interpret_lanes(loose, [a, b, poisoned(SHAPE[:2], f32)], {}, "in turn", 1)
 
 
