@@ -105,7 +105,7 @@ OPS = {
     "%b = permute(%x) {axes = 0} : tile<8x8xf32>": "axes is a list of whole numbers, not 0",
     "%b = read(%a, [%o, %o]) {axes = [0, -1]} : tile<8x8xf32>": "do not lay",
     "%b = read(%a, [%o, %o]) {axes = [0, 1], guard = [2]} : tile<8x8xf32>": "has no axes [2] to guard",
-    "%b = read(%a, [%o, %o]) {axes = [0, 1], ahead = [1]} : tile<8x8xf32>": "has other axes than [1] tells",
+    "%b = read(%a, [%o, %o]) {axes = [0, 1], ahead = [1]} : tile<8x8xf32>": "[1] are not distances along the axes",
     "%b = read(%a, [%o, %o]) {axes = [0, 1], per_lane = -4} : tile<8x8xf32>": "per_lane is from 0 to 1024, not -4",
     "%b = read(%a, [%o, %o]) {axes = [0, 1], spread = butter} : tile<8x8xf32>": "spread is one of '', 'rows', ",
     "%b = read(%a, [%o, %o]) {axes = [0, 1], through = walls} : tile<8x8xf32>": "through is one of '', 'shared', not",
