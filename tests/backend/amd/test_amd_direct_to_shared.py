@@ -386,7 +386,7 @@ def test_a_box_comes_when_it_was_awaited_and_is_zero_outside():
 
 def test_a_box_that_was_not_awaited_is_not_there():
     for gone in ("pending = 128", "pending = 0"):
-        with pytest.raises(InterpreterError, match=r"reads s\[., 0, 0\] before what is brought there has arrived"):
+        with pytest.raises(InterpreterError, match=r"reads s\[., 0, 0\] before its copy has arrived"):
             run_tiles(TILES.replace(gone, "pending = 256"))
 
 
