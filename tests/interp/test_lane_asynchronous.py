@@ -173,7 +173,7 @@ PASSED_ON = """  %s = allocate() : memory<8xf32, shared>
     arrive(%done, %zero) // arrives
   }
   role() {first = 1, last = 2} do () {
-    wait_mbarrier(%done, %zero, PARITY) // await
+    wait_mbarrier(%done, %zero, PARITY) // waits
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<8xf32> // second
     store(%y, %c, [%zero, %zero], []) ROW
   }
@@ -196,9 +196,9 @@ def test_the_wrong_parity_waits_for_ever_or_not_at_all(order):
     )
     never = (
         "no wave of workgroup 0 can go on\n"
-        f"  k.ir:{line_of(text, 'await')}\n"
+        f"  k.ir:{line_of(text, 'waits')}\n"
         "  wave 0 has ended\n"
-        f"  wave 1 waits at k.ir:{line_of(text, 'await')} for done[0] to complete phase 1, "
+        f"  wave 1 waits at k.ir:{line_of(text, 'waits')} for done[0] to complete phase 1, "
         "which has 0 of 1 arrivals and 0 of 0 bytes"
     )
     assert error_of(text, order) == {"in turn": never, "backwards": early}[order]

@@ -248,7 +248,7 @@ def test_every_meeting_of_a_group_is_needed():
     for gone in meetings(kernel):
         without = verify(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None))
         for order in ORDERS:
-            with pytest.raises(InterpreterError, match=r"no (barrier|await) between|before the copy") as found:
+            with pytest.raises(InterpreterError, match=r"no (barrier|wait) between|before the copy") as found:
                 interpret_lanes(without, [a, b, poisoned(SHAPE[:2], f32)], {}, order, 1)
             assert "persistent_gemm.py" in str(found.value)
 

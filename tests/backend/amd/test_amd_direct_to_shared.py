@@ -340,7 +340,11 @@ def test_too_little_memory_between_two_steps_is_a_race():
     ("old", "new", "why"),
     [
         ("shape = [2, 8]", "shape = [2]", "is not chunks per lane x elements per chunk"),
-        ("steps = [[2, 0], [0, 1]]}\n  await", "steps = [[2, 0], [1, 0]]}\n  await", "chunks run along the last axis"),
+        (
+            "steps = [[2, 0], [0, 1]]}\n  wait_async",
+            "steps = [[2, 0], [1, 0]]}\n  wait_async",
+            "chunks run along the last axis",
+        ),
         ("%s, [%first])", "%s, [%first, %c0])", "needs the index of a row"),
         ("xor(8, 2, 1)", "pad(8)", "copies memory<8x16xf16, global> to memory<8x16xf16, shared, pad"),
         ("shape = [2, 8]", "shape = [2, 12]", "chunks of 12 do not fit rows"),
