@@ -130,7 +130,7 @@ def test_lanes_report_a_barrier_that_is_deleted_or_hands_over_too_little(case, t
                 arrays = case.arrays(np.random.default_rng(0), 128, 96)
                 with pytest.raises(
                     InterpreterError,
-                    match=r"a barrier( over global memory|, of one wave at least,) must stand between them",
+                    match=r"a barrier( over global memory|, of one wave at least,) must be between them",
                 ):
                     interpret_lanes(broken, arrays, {}, order=order, seed=seed)
 

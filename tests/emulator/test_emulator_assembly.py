@@ -66,9 +66,7 @@ def test_an_unknown_instruction_is_named_when_it_is_reached():
     Emulator.from_assembly(text).launch("k", (1,), (64,), [0, 0])
     with pytest.raises(UnsupportedCode) as error:
         Emulator.from_assembly(text.replace("\ts_branch .L1\n", "")).launch("k", (1,), (64,), [0, 0])
-    assert str(error.value) == (
-        "the emulator has no meaning for: v_frobnicate_b32 v0, v1\n  line 4; tell us, and it will get one"
-    )
+    assert str(error.value) == ("the emulator does not support: v_frobnicate_b32 v0, v1\n  line 4; please report it")
 
 
 def test_the_chip_is_the_one_that_the_text_names():

@@ -40,7 +40,7 @@ def test_signs_within_signs_are_refused_however_deep(sign):
     closing = ")" if "(" in sign else sign.strip("-")
     for depth in (2, 100_000):
         operand = sign * depth + "v1" + closing * depth
-        with pytest.raises(UnsupportedCode, match="the emulator has no meaning for: v_add_f32_e64"):
+        with pytest.raises(UnsupportedCode, match="the emulator does not support: v_add_f32_e64"):
             emulator = Emulator.from_assembly(kernel_text(f"\tv_add_f32_e64 v3, {operand}, v1", pointers=("a",)))
             emulator.launch("k", (1,), (64,), [WORDS])
 
@@ -70,7 +70,7 @@ def test_a_code_object_that_was_cut_is_refused(size):
 @pytest.mark.parametrize("at", [32, 40], ids=["program headers", "section headers"])
 @pytest.mark.parametrize("where", [len(OBJECT), 1 << 40, (1 << 64) - 1])
 def test_headers_outside_of_the_file_are_refused(at, where):
-    assert "the code object is damaged: it speaks of bytes" in refused(changed("<Q", at, where))
+    assert "the code object is damaged: it refers to bytes" in refused(changed("<Q", at, where))
 
 
 def loaded_headers():
@@ -99,10 +99,10 @@ def test_a_segment_at_the_end_of_all_addresses_is_refused():
 @pytest.mark.parametrize(
     ("packed", "said"),
     [
-        (b"", "it ends behind byte 0"),
-        (b"\xdf\xff\xff\xff\xff", "it ends behind byte 5"),
-        (b"\xdb\xff\xff\xff\xffabc", "it ends behind byte 8"),
-        (b"\x91" * (DEEPEST + 3) + b"\0", f"more than {DEEPEST} lists stand in each other"),
+        (b"", "it ends after byte 0"),
+        (b"\xdf\xff\xff\xff\xff", "it ends after byte 5"),
+        (b"\xdb\xff\xff\xff\xffabc", "it ends after byte 8"),
+        (b"\x91" * (DEEPEST + 3) + b"\0", f"more than {DEEPEST} nested lists"),
         (b"\x81\x90\x00", "a key is no text"),
         (b"\xc1", "its byte 0 is 0xc1"),
     ],
@@ -230,7 +230,7 @@ def test_a_launch_that_no_packet_can_say_is_refused(grid, block, shared, said):
         ("s_mov_b32 s106, 0", "there is no register s106"),
         ("v_add_u32_e32 v1", "it does not have the operands that it needs"),
         ("ds_read_b32 v1, v2 offset:x", "it does not have the operands that it needs"),
-        ("v_frobnicate v1", "tell us"),
+        ("v_frobnicate v1", "please report"),
         ("s_load_dwordx9999999999 s[4:5], s[0:1], 0x0", "it does not have the operands that it needs"),
         ("s_load_dwordx4 s[4:5], s[0:1], 0x0", "it does not have the operands that it needs"),
         ("v_mov_b32_dpp v1, v0 row_shl:9223372036854775808", "it does not have the operands that it needs"),
@@ -251,7 +251,7 @@ def test_a_launch_that_no_packet_can_say_is_refused(grid, block, shared, said):
 def test_an_instruction_that_cannot_be_is_named(line, why):
     with pytest.raises(UnsupportedCode) as error:
         launch(kernel_text(f"\t{line}"))
-    assert str(error.value).startswith(f"the emulator has no meaning for: {line}")
+    assert str(error.value).startswith(f"the emulator does not support: {line}")
     assert why in str(error.value)
 
 

@@ -21,7 +21,7 @@ def test_a_missing_wait_for_a_load_is_found():
     assert str(found) == (
         "missing wait: reads v2 before `global_load_dword v2, v1, s[4:5]` has delivered it\n"
         "  wave 0 of workgroup (0, 0, 0), line 8: v_add_u32_e32 v3, 1, v2\n"
-        "  s_waitcnt vmcnt(0) must stand between them"
+        "  s_waitcnt vmcnt(0) must be between them"
     )
 
 
@@ -36,7 +36,7 @@ def test_a_wait_for_too_little_is_found():
     assert not findings_of(kernel_text(START + body.format(1), shared=256), WORDS, WORDS)
     found = only(kernel_text(START + body.format(2), shared=256))
     assert found.what == "reads v3 before `ds_read_b32 v3, v1` has delivered it"
-    assert found.remedy == "s_waitcnt lgkmcnt(1) must stand between them"
+    assert found.remedy == "s_waitcnt lgkmcnt(1) must be between them"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_scalar_loads_come_in_any_order():
     assert not findings_of(kernel_text(START + body.format(0)), WORDS, WORDS)
     found = only(kernel_text(START + body.format(1)))
     assert found.what == "reads s8 before `s_load_dword s8, s[4:5], 0x0` has delivered it"
-    assert found.remedy == "s_waitcnt lgkmcnt(0) must stand between them"
+    assert found.remedy == "s_waitcnt lgkmcnt(0) must be between them"
 
 
 def test_overwriting_what_a_load_will_write_is_found():
@@ -115,7 +115,7 @@ def test_a_missing_barrier_is_a_race():
     assert str(found) == (
         "shared-memory race: reads byte 256 of shared memory, written by wave 1 since the last barrier\n"
         "  wave 0 of workgroup (0, 0, 0), line 13: ds_read_b32 v3, v2\n"
-        "  let s_waitcnt lgkmcnt(0) and s_barrier stand between them"
+        "  s_waitcnt lgkmcnt(0) and s_barrier must be between them"
     )
 
 
@@ -207,7 +207,7 @@ def test_workgroups_do_not_share():
 def test_reading_what_nobody_wrote_is_found():
     found = only(kernel_text(START + "\tds_read_b32 v2, v1 offset:16", shared=512))
     assert str(found) == (
-        "unwritten shared memory: reads byte 16 of shared memory, which nobody has written\n"
+        "unwritten shared memory: reads byte 16 of shared memory, which was never written\n"
         "  wave 0 of workgroup (0, 0, 0), line 7: ds_read_b32 v2, v1 offset:16\n"
         "  write it first"
     )
@@ -283,7 +283,7 @@ def test_what_a_mask_says_of_lanes_that_are_off_may_be_unwritten(kept, count):
     joined = f"\t{kept}\n\ts_or_b64 s[20:21], s[8:9], s[10:11]\n\tv_cndmask_b32_e64 v3, 0, 1, s[20:21]\n"
     body = new + joined + "\tglobal_store_dword v1, v3, s[6:7]"
     found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
-    assert [f.what for f in found] == ["uses v3, computed from s20, which nobody has written"] * count
+    assert [f.what for f in found] == ["uses v3, computed from s20, which was never written"] * count
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_field_of_a_pair_needs_the_half_that_it_lies_in(sign, field, missing):
     written = "\ts_mov_b32 s20, 5\n\ts_mov_b32 s19, 5\n"
     body = f"{written}\ts_bfe_{sign}64 s[8:9], {field}\n\tv_mov_b32_e32 v3, s9\n\tglobal_store_dword v1, v3, s[6:7]"
     found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
-    assert [f.what for f in found] == [f"uses v3, computed from {missing}, which nobody has written"] * bool(missing)
+    assert [f.what for f in found] == [f"uses v3, computed from {missing}, which was never written"] * bool(missing)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_of_a_pair_that_is_shifted_the_halves_that_matter_are_followed(shift, ne
 def test_storing_what_was_computed_from_nothing_is_found():
     found = only(kernel_text(START + "\tv_add_u32_e32 v3, v1, v7\n\tglobal_store_dword v1, v3, s[6:7]"))
     assert str(found) == (
-        "unwritten register: uses v3, computed from v7, which nobody has written\n"
+        "unwritten register: uses v3, computed from v7, which was never written\n"
         "  wave 0 of workgroup (0, 0, 0), line 8: global_store_dword v1, v3, s[6:7]\n"
         "  write it first"
     )
@@ -330,7 +330,7 @@ def test_an_unwritten_upper_half_that_does_not_matter_is_none():
         "\tv_mov_b32_e32 v10, 0\n\tv_mad_u64_u32 v[2:3], s[8:9], v0, 4, v[10:11]\n\tglobal_store_dword v1, v{}, s[6:7]"
     )
     assert not findings_of(kernel_text(START + body.format(2)), WORDS, np.zeros(256, np.uint32))
-    assert only(kernel_text(START + body.format(3))).what == "uses v3, computed from v11, which nobody has written"
+    assert only(kernel_text(START + body.format(3))).what == "uses v3, computed from v11, which was never written"
 
 
 SHIFTED = "\tv_mov_b32_e32 v10, v0\n\tv_lshrrev_b64 v[2:3], {by}, v[10:11]\n{between}\t{use}"
@@ -347,7 +347,7 @@ def shifted(by, use, between=""):
 def test_what_is_shifted_into_a_part_that_is_not_stored_may_be_unwritten(use, by, bits):
     for size, names in {8: ("byte", "b8"), 16: ("short", "b16"), 32: ("dword", "b32")}.items():
         found = shifted(by, use.format(names["ds" in use]))
-        assert found == ([] if size <= bits else ["uses v2, computed from v11, which nobody has written"])
+        assert found == ([] if size <= bits else ["uses v2, computed from v11, which was never written"])
 
 
 def test_bits_are_known_from_block_to_block_until_they_are_computed_with():
@@ -383,7 +383,7 @@ FAR = "\ts_movk_i32 s8, 0x1000"
 @pytest.mark.parametrize(("before", "base"), [("", "off"), (FAR, "s8"), ("\ts_mov_b32 s8, 0x1000", "s8")])
 def test_half_of_a_pair_that_is_spilled_may_be_open(before, base):
     assert not spilled(20, before, base=base)
-    assert spilled(21, before, base=base) == ["uses v21, computed from v11, which nobody has written"]
+    assert spilled(21, before, base=base) == ["uses v21, computed from v11, which was never written"]
 
 
 def test_what_is_stored_over_an_open_half_closes_it():
@@ -402,7 +402,7 @@ def test_an_open_half_stays_open_from_block_to_block():
 
 def test_an_open_half_spilled_to_a_place_that_the_path_does_not_know_is_used():
     assert spilled(20, before="\ts_movk_i32 s9, 16\n\ts_add_u32 s8, s9, 0", base="s8") == [
-        "uses v11, which nobody has written"
+        "uses v11, which was never written"
     ]
 
 
@@ -424,15 +424,15 @@ def test_an_access_without_lanes_uses_nothing():
 def test_an_access_behind_an_array_is_found(body, verb):
     found = only(kernel_text(START + body))
     assert str(found) == (
-        f"out of bounds: {verb} 4 bytes that begin 0 bytes behind the end of argument a, which has 1024\n"
+        f"out of bounds: {verb} 4 bytes that begin 0 bytes after the end of argument a, which has 1024\n"
         f"  wave 0 of workgroup (0, 0, 0), line 7: {body.strip()}\n"
-        "  guard the access, or pass the whole array"
+        "  predicate the access, or pass the whole array"
     )
 
 
 def test_an_access_over_the_end_of_an_array_is_found():
     found = only(kernel_text(START + "\tv_mov_b32_e32 v2, 0\n\tglobal_load_dwordx2 v[4:5], v2, s[4:5] offset:1020"))
-    assert found.what == "reads 8 bytes over the end of argument a, of which 4 bytes are left"
+    assert found.what == "reads 8 bytes that extend past the end of argument a, of which 4 bytes are left"
     found = only(kernel_text(START + "\tv_mov_b32_e32 v2, 0\n\tglobal_load_dword v4, v2, s[4:5] offset:-16"))
     assert found.what == "reads 4 bytes that begin 16 bytes before argument a"
 

@@ -46,7 +46,7 @@ def test_the_second_workgroup_reads_behind_a_short_array():
         Emulator.from_assembly(gemm.text).launch("gemm", (2, 1), (256,), [a, short, c, 64, 128, 64])
     found = error.value.finding
     assert (found.kind, found.workgroup, str(found.loc)) == ("out of bounds", (1, 0, 0), "gemm.py:9")
-    assert found.what == "reads 16 bytes that begin 0 bytes behind the end of argument B, which has 12800"
+    assert found.what == "reads 16 bytes that begin 0 bytes after the end of argument B, which has 12800"
 
 
 # -- deletions ---------------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_reading_what_another_wave_has_written_is_told_with_wave_and_line():
         "global-memory race: reads byte 256 of argument o, written by wave 1 with no barrier between them\n"
         "  author.py:8\n"
         "  wave 0 of workgroup (0, 0, 0), line 12: global_load_dword v3, v2, s[6:7]\n"
-        "  let s_waitcnt vmcnt(0) and s_barrier stand between them"
+        "  s_waitcnt vmcnt(0) and s_barrier must be between them"
     )
 
 
@@ -133,7 +133,7 @@ def test_workgroups_that_write_one_byte_are_told_apart():
         "global-memory race: overwrites byte 0 of argument o, written by workgroup (1, 0, 0), "
         "which runs in no order with this one\n"
         "  wave 0 of workgroup (0, 0, 0), line 8: global_store_dword v1, v0, s[6:7]\n"
-        "  give each workgroup bytes of its own, use atomic operations, or launch twice"
+        "  give each workgroup separate bytes, use atomic operations, or launch twice"
     )
 
 

@@ -86,7 +86,7 @@ def test_as_many_as_llvm_inserts_are_needed(before, chip, states, after):
     assert not found_with(before, states, after, chip)
     (finding,) = found_with(before, states - 1, after, chip)
     assert (finding.kind, finding.instruction, finding.remedy) == ("missing nops", after, "s_nop 0 is missing")
-    assert f"{states} wait states must lie between, and {states - 1} do" in finding.what
+    assert f"{states} wait states are needed, {states - 1} found" in finding.what
 
 
 def test_other_instructions_count_as_wait_states():
@@ -96,7 +96,7 @@ def test_other_instructions_count_as_wait_states():
 def test_the_whole_text_of_a_finding():
     (finding,) = found_with("v_exp_f32_e32 v1, v1", 0, "v_add_f32_e32 v1, 1.0, v1", "gfx942")
     assert str(finding) == (
-        "missing nops: v1 comes from a transcendental instruction: 1 wait states must lie between, and 0 do\n"
+        "missing nops: v1 comes from a transcendental instruction: 1 wait states are needed, 0 found\n"
         "  wave 0 of workgroup (0, 0, 0), line 47: v_add_f32_e32 v1, 1.0, v1\n"
         "  s_nop 0 is missing"
     )
@@ -113,4 +113,4 @@ def test_a_loop_carries_wait_states_around_its_edge():
 	s_cbranch_scc1 .L1
 	s_nop 7"""
     (finding,) = findings_of(kernel_text(START + body), np.zeros(64, np.uint32), np.zeros(64, np.uint32))
-    assert finding.what == "v2 comes from a matrix instruction: 7 wait states must lie between, and 1 do"
+    assert finding.what == "v2 comes from a matrix instruction: 7 wait states are needed, 1 found"

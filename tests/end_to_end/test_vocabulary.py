@@ -474,7 +474,7 @@ def test_what_is_read_before_it_is_written_is_told():
         write(read(own) + read(a), c)
 
     for way in ("tiles", "lanes of gfx942", "lanes of sm_90a"):
-        with pytest.raises(InterpreterError, match=r"own\[0, 0\].* nobody wrote"):
+        with pytest.raises(InterpreterError, match=r"own\[0, 0\].* was never written"):
             run(way, early, {M: 32, N: 16}, floats(32, 16), poisoned(32, 16))
 
 

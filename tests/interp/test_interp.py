@@ -77,7 +77,7 @@ FINDINGS = {
   %y = read(%s, [%zero, %zero]) {axes = [0, 1]} : tile<4x8xf32>
   write(%y, %c, [%row, %zero]) {axes = [0, 1]}
 """,
-        "workgroup 0 reads s[0, 4], which nobody wrote\n  k.ir:9",
+        "workgroup 0 reads s[0, 4], which was never written\n  k.ir:9",
     ),
     "a tile that stores twice in one place": (
         """  %x = read(%a, [%row, %zero]) {axes = [0, 1]} : tile<4x8xf32>
@@ -114,7 +114,7 @@ def test_an_order_of_workgroups_can_be_given():
 
 def test_a_loop_without_end_is_stopped(monkeypatch):
     monkeypatch.setattr("tilewave.interp.tiles.MOST_ROUNDS", 1000)
-    with pytest.raises(EndlessLoop, match="workgroup 0 went round 1,000 times and is not done"):
+    with pytest.raises(EndlessLoop, match="workgroup 0 ran 1,000 iterations and is not done"):
         run("""  %n = while([%zero]) : index do (%i: index) {
     %yes = less(%i, %four) : bool
     yield([%yes])

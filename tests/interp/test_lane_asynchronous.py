@@ -66,11 +66,13 @@ def test_a_read_before_the_copy_has_arrived_is_found(order, seed):
     early = f"wave 1 reads s[0, 0] before the copy of wave 0 has arrived\n  k.ir:{line_of(text, 'read')}\n"
     if order == "backwards":  # wave 1 is done, and has said so, before anything is copied
         assert (
-            error_of(text, order, seed) == f"wave 1 reads s[0, 0], which nobody wrote\n  k.ir:{line_of(text, 'read')}"
+            error_of(text, order, seed)
+            == f"wave 1 reads s[0, 0], which was never written\n  k.ir:{line_of(text, 'read')}"
         )
     else:
         assert error_of(text, order, seed) == (
-            f"{early}  the copy stands at k.ir:{line_of(text, 'copy')}; an await of its signal must stand between them"
+            f"{early}  the copy is at k.ir:{line_of(text, 'copy')}; "
+            "a wait_mbarrier of its mbarrier must be between them"
         )
 
 
@@ -94,9 +96,9 @@ def test_a_copy_into_a_stage_that_is_still_in_use_is_found(order, seed):
         for stage in ("s[0, 0]", "s[1, 0]")
         for told in (
             f"the copy of wave 0 writes {stage}, which wave 1 may still load\n  k.ir:{copy}\n"
-            f"  the load stands at k.ir:{read}; an arrival that names what it loads must stand between them",
+            f"  the load is at k.ir:{read}; an arrival that names what it loads must be between them",
             f"wave 1 reads {stage} before the copy of wave 0 has arrived\n  k.ir:{read}\n"
-            f"  the copy stands at k.ir:{copy}; an await of its signal must stand between them",
+            f"  the copy is at k.ir:{copy}; a wait_mbarrier of its mbarrier must be between them",
         )
     ]
 
@@ -107,7 +109,7 @@ def test_a_stage_released_before_what_lanes_load_is_there_is_found(order, seed):
     read, copy = line_of(text, "read"), line_of(text, "copy")
     assert error_of(text, order, seed) in [
         f"the copy of wave 0 writes s[{stage}, 0], which wave 1 may still load\n  k.ir:{copy}\n"
-        f"  the load stands at k.ir:{read}; an arrival that names what it loads must stand between them"
+        f"  the load is at k.ir:{read}; an arrival that names what it loads must be between them"
         for stage in (0, 1)
     ]
 
@@ -123,10 +125,10 @@ def test_bytes_that_never_come_are_waited_for():
     assert error_of(text) == (
         "no wave of workgroup 0 can go on\n"
         f"  k.ir:{line_of(text, 'room')}\n"
-        f"  wave 0 waits at k.ir:{line_of(text, 'room')} for empty[0] to leave phase 0, "
-        "to which 0 of 1 arrivals and 0 of 0 bytes have come\n"
-        f"  wave 1 waits at k.ir:{line_of(text, 'here')} for full[0] to leave phase 0, "
-        "to which 1 of 1 arrivals and 32 of 36 bytes have come"
+        f"  wave 0 waits at k.ir:{line_of(text, 'room')} for empty[0] to complete phase 0, "
+        "which has 0 of 1 arrivals and 0 of 0 bytes\n"
+        f"  wave 1 waits at k.ir:{line_of(text, 'here')} for full[0] to complete phase 0, "
+        "which has 1 of 1 arrivals and 32 of 36 bytes"
     )
 
 
@@ -141,7 +143,7 @@ def test_an_arrival_too_many_is_found():
 """
     )
     assert error_of(text) == (
-        f"wave 1 arrives at full[0], where all 1 arrivals of its phase have come\n  k.ir:{line_of(text, 'here')}"
+        f"wave 1 arrives on full[0], whose phase already has all 1 arrivals\n  k.ir:{line_of(text, 'here')}"
     )
 
 
@@ -151,7 +153,7 @@ def test_signals_are_seen_behind_a_barrier_only(order, seed):
     assert error_of(text, order, seed) == (
         "wave 1 uses full[0], which wave 0 made with no barrier between\n"
         f"  k.ir:{line_of(text, 'here')}\n"
-        f"  it is made at k.ir:{line_of(text, 'made')}; a barrier must stand between them"
+        f"  it is made at k.ir:{line_of(text, 'made')}; a barrier must be between them"
     )
 
 
@@ -171,7 +173,7 @@ PASSED_ON = """  %s = allocate() : memory<8xf32, shared>
     arrive(%done, %zero) // arrives
   }
   role() {first = 1, last = 2} do () {
-    wait_mbarrier(%done, %zero, PARITY) // await
+    wait_mbarrier(%done, %zero, PARITY) // waits
     %y = load(%s, [%zero], []) {steps = [[1]]} : vector<8xf32> // second
     store(%y, %c, [%zero, %zero], []) ROW
   }
@@ -190,14 +192,14 @@ def test_the_wrong_parity_waits_for_ever_or_not_at_all(order):
     early = (
         "wave 1 reads s[0], which wave 0 wrote with no barrier between\n"
         f"  k.ir:{line_of(text, 'second')}\n"
-        f"  the write stands at k.ir:{line_of(text, 'first')}; a barrier must stand between them"
+        f"  the write is at k.ir:{line_of(text, 'first')}; a barrier must be between them"
     )
     never = (
         "no wave of workgroup 0 can go on\n"
-        f"  k.ir:{line_of(text, 'await')}\n"
+        f"  k.ir:{line_of(text, 'waits')}\n"
         "  wave 0 has ended\n"
-        f"  wave 1 waits at k.ir:{line_of(text, 'await')} for done[0] to leave phase 1, "
-        "to which 0 of 1 arrivals and 0 of 0 bytes have come"
+        f"  wave 1 waits at k.ir:{line_of(text, 'waits')} for done[0] to complete phase 1, "
+        "which has 0 of 1 arrivals and 0 of 0 bytes"
     )
     assert error_of(text, order) == {"in turn": never, "backwards": early}[order]
 
@@ -241,7 +243,7 @@ def test_a_reader_must_know_of_every_wave_that_wrote_the_same(order, seed):
     text = text_of(body, waves=3)
     assert error_of(text, order, seed) == (
         f"wave 2 reads s[0], which wave 1 wrote with no barrier between\n  k.ir:{line_of(text, 'read')}\n"
-        f"  the write stands at k.ir:{line_of(text, 'write')}; a barrier must stand between them"
+        f"  the write is at k.ir:{line_of(text, 'write')}; a barrier must be between them"
     )
 
 
@@ -283,7 +285,7 @@ def test_a_box_is_zero_outside_and_nothing_is_copied_out_there(order, seed):
 def test_a_box_that_begins_off_the_grain_is_found():
     """TMA faults there, on the GPU only."""
     text = text_of(THROUGH.replace("tma_load(%a, [%four, %minus]", "tma_load(%a, [%four, %one]"))
-    with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\] on, off the grain of 16 bytes"):
+    with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\], not a multiple of 16 bytes"):
         run_text(text, "in turn", 0)
 
 
@@ -291,9 +293,9 @@ def test_a_box_that_begins_off_the_grain_is_found():
 def test_a_write_to_what_a_copy_out_still_reads_is_found(order, seed):
     text = without(THROUGH, "here")
     assert error_of(text, order, seed) == (
-        "wave 0 writes s[0, 0], which the copy of wave 0 read with no await between\n"
+        "wave 0 writes s[0, 0], which the copy of wave 0 read with no wait between\n"
         f"  k.ir:{line_of(text, 'write')}\n"
-        f"  the copy stands at k.ir:{line_of(text, 'copy')}; an await must stand between them"
+        f"  the copy is at k.ir:{line_of(text, 'copy')}; a wait must be between them"
     )
 
 
@@ -318,8 +320,8 @@ def test_copies_out_are_awaited_in_their_order(order, seed):
     np.testing.assert_array_equal(c[:2], 7)
     text = text_of(TWO_COPIES.replace("STAGE", "%one"))
     assert error_of(text, order, seed).startswith(
-        "wave 1 writes s[1, 0], which the copy of wave 1 read with no await between\n"
-        f"  k.ir:{line_of(text, 'write')}\n  the copy stands at k.ir:{line_of(text, 'copy')};"
+        "wave 1 writes s[1, 0], which the copy of wave 1 read with no wait between\n"
+        f"  k.ir:{line_of(text, 'write')}\n  the copy is at k.ir:{line_of(text, 'copy')};"
     )
 
 
@@ -352,13 +354,13 @@ def test_copies_that_go_together_are_awaited_as_one(order, seed):
         np.testing.assert_array_equal(c[:2], 7)
     for stage, mark in (("%zero", "one"), ("%one", "two")):
         text = three(1, stage)  # the two of them are the one that may be left
-        assert f"the copy stands at k.ir:{line_of(text, mark)}" in error_of(text, order, seed)
+        assert f"the copy is at k.ir:{line_of(text, mark)}" in error_of(text, order, seed)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_copy_that_more_are_to_go_with_is_not_awaited_without_them(order, seed):
     text = three(0, "%two")
-    assert f"the copy stands at k.ir:{line_of(text, 'three')}" in error_of(text, order, seed)
+    assert f"the copy is at k.ir:{line_of(text, 'three')}" in error_of(text, order, seed)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
@@ -408,7 +410,7 @@ def test_what_a_copy_out_writes_cannot_be_read_in_the_same_kernel(order, seed):
     text = text_of(body.replace("READ", "load(%c, [%zero, %zero], []) ROW : vector<8xf32>"))
     assert error_of(text, order, seed).startswith(
         f"wave 1 reads c[0, 0] before the copy of wave 1 has arrived\n  k.ir:{line_of(text, 'read')}\n"
-        f"  the copy stands at k.ir:{line_of(text, 'copy') - 1}; no await covers it"
+        f"  the copy is at k.ir:{line_of(text, 'copy') - 1}; no wait covers it"
     )
 
 
@@ -416,8 +418,8 @@ def test_what_a_copy_out_writes_cannot_be_read_in_the_same_kernel(order, seed):
 def test_a_wave_that_ends_before_its_copies_out_is_found(order, seed):
     text = text_of(TWO_COPIES.replace("STAGE", "%zero").replace("wait_tma_stores() {pending = 0}", ""))
     assert error_of(text, order, seed) == (
-        f"wave 1 ends while its copy out may still read shared memory\n  k.ir:{line_of(text, 'copy')}\n"
-        "  an wait_tma_stores must stand between the copy and the end"
+        f"wave 1 ends while its TMA store may still read shared memory\n  k.ir:{line_of(text, 'copy')}\n"
+        "  a wait_tma_stores must be between the store and the end"
     )
 
 
@@ -438,11 +440,11 @@ def test_a_workgroup_that_ends_before_a_copy_has_arrived_is_found(order, seed):
 """
     a, c = run_text(text_of(body), order, seed)
     np.testing.assert_array_equal(c[0], a[0])
-    gone = body.replace("    %y", "//").replace("    store", "//").replace("    await", "//")
+    gone = body.replace("    %y", "//").replace("    store", "//").replace("    wait_mbarrier", "//")
     text = text_of(gone)
     assert error_of(text, order, seed) == (
         "workgroup 0 may have ended when the copy of wave 0 arrives in its shared memory\n"
-        f"  k.ir:{line_of(text, 'copy')}\n  an await of its signal must stand behind it"
+        f"  k.ir:{line_of(text, 'copy')}\n  a wait_mbarrier of its mbarrier must be after it"
     )
 
 
@@ -477,7 +479,7 @@ def test_lanes_of_one_wave_meet_between_the_accesses_of_two_lanes(mark, later, t
     first = error_of(text).split("\n")
     assert first[0] in [f"wave 0 {told.format(at)}" for at in range(4)]
     assert first[1] == f"  k.ir:{line_of(text, later)}"
-    assert first[2].endswith("a barrier, of one wave at least, must stand between them")
+    assert first[2].endswith("a barrier, of one wave at least, must be between them")
 
 
 def test_a_box_behind_an_index_outside_is_named():

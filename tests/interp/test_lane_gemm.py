@@ -86,4 +86,4 @@ def test_a_missing_barrier_is_found_with_both_lines(barrier, first, second, orde
     lines = {operand: (line_of(text, f"{first} {operand}"), line_of(text, f"{second} {operand}")) for operand in "ab"}
     operand = next(x for x in "ab" if f"s{x}[" in raised.value.what)
     assert raised.value.loc.line == lines[operand][1]
-    assert f"the {first} stands at gemm.ir:{lines[operand][0]};" in raised.value.remedy
+    assert f"the {first} is at gemm.ir:{lines[operand][0]};" in raised.value.remedy

@@ -135,7 +135,7 @@ def test_a_loop_without_end_is_stopped(monkeypatch):
     yield([%zero])
   }
 """
-    with pytest.raises(EndlessLoop, match="wave 0 of workgroup 0 went round 50 times and is not done"):
+    with pytest.raises(EndlessLoop, match="wave 0 of workgroup 0 ran 50 iterations and is not done"):
         run_text(text_of(body))
 
 

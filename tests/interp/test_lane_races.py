@@ -97,7 +97,7 @@ def test_a_race_is_found_with_both_lines(case, order, seed):
     assert (found := re.fullmatch(pattern, told)) and found[1] != found[2], told
     assert where == f"  k.ir:{line_of(text, 'second')}"
     barrier = "a barrier over global memory" if "global" in case else "a barrier"
-    assert remedy == f"  {noun} stands at k.ir:{line_of(text, 'first')}; {barrier} must stand between them"
+    assert remedy == f"  {noun} is at k.ir:{line_of(text, 'first')}; {barrier} must be between them"
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
@@ -113,7 +113,7 @@ def test_a_barrier_over_shared_memory_hands_no_global_memory_over(case, order, s
     if "global" not in case:
         run_text(text, order, seed)
         return
-    with pytest.raises(InterpreterError, match="a barrier over global memory must stand between them"):
+    with pytest.raises(InterpreterError, match="a barrier over global memory must be between them"):
         run_text(text, order, seed)
 
 
@@ -124,7 +124,7 @@ def test_the_whole_message_is():
     assert str(raised.value) == (
         "wave 0 reads s[4, 0], which wave 1 wrote with no barrier between\n"
         "  k.ir:18\n"
-        "  the write stands at k.ir:16; a barrier must stand between them"
+        "  the write is at k.ir:16; a barrier must be between them"
     )
 
 
@@ -146,7 +146,7 @@ def test_waves_that_write_equal_values_do_not_race(order, seed):
     with pytest.raises(InterpreterError, match=r"wave \d writes s\[0\], which wave \d wrote") as raised:
         run_text(text, order, seed)
     here = line_of(text, "first")
-    assert raised.value.loc.line == here and f"the write stands at k.ir:{here};" in raised.value.remedy
+    assert raised.value.loc.line == here and f"the write is at k.ir:{here};" in raised.value.remedy
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
@@ -166,7 +166,7 @@ def test_a_write_that_its_own_wave_covers_again_still_counts(order, seed):
     with pytest.raises(InterpreterError, match="wave 1 writes s\\[0\\], which wave 0 wrote") as raised:
         run_text(text, order, seed)
     assert raised.value.loc.line == line_of(text, "second")
-    assert f"the write stands at k.ir:{line_of(text, 'first')};" in raised.value.remedy
+    assert f"the write is at k.ir:{line_of(text, 'first')};" in raised.value.remedy
 
 
 def test_stamps_of_a_global_memory_are_gone_after_a_workgroup():
@@ -185,7 +185,7 @@ def test_stamps_of_a_global_memory_are_gone_after_a_workgroup():
 def test_memory_that_nobody_wrote_is_not_read(order, seed):
     body = STAGED.format("first", "  barrier()", "second").replace("%s, [%t, %zero], []", "%s, [%t, %zero], [%leads]")
     text = text_of(body + FINISHED)
-    with pytest.raises(InterpreterError, match=r"wave \d reads s\[[15], 0\], which nobody wrote") as raised:
+    with pytest.raises(InterpreterError, match=r"wave \d reads s\[[15], 0\], which was never written") as raised:
         run_text(text, order, seed)
     assert raised.value.loc.line == line_of(text, "second")
 
@@ -198,7 +198,7 @@ MISSING
   store(%y, %s, [%t, %zero], []) ROW // second
 """
     text = text_of(body.replace("MISSING", "  barrier()"))
-    with pytest.raises(InterpreterError, match=r"reads s\[[04], 0\], which nobody wrote") as raised:
+    with pytest.raises(InterpreterError, match=r"reads s\[[04], 0\], which was never written") as raised:
         run_text(text, order, seed)
     assert raised.value.loc.line == line_of(text, "first")
     with pytest.raises(InterpreterError, match=r"writes s\[\d, \d\], which wave \d read") as raised:
@@ -215,7 +215,7 @@ def test_what_follows_from_unwritten_memory_does_not_hide_it():
   store(%v, %c, [%eight, %zero], []) {steps = [[0, 1]]}
 """
     text = text_of(body)
-    with pytest.raises(InterpreterError, match=r"wave 0 reads s\[0\], which nobody wrote") as raised:
+    with pytest.raises(InterpreterError, match=r"wave 0 reads s\[0\], which was never written") as raised:
         run_text(text)
     assert raised.value.loc.line == line_of(text, "here")
 

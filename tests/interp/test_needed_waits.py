@@ -19,7 +19,7 @@ RUNS = (("in turn", 1), ("backwards", 1), ("random", 1), ("random", 2))
 
 FIRST_FILL = {"wait_tma_stores", "barrier {waves = 4}"}
 """Before a workgroup first fills its buffers, nothing reads them; in a loop over tiles, the tile before does."""
-ONE_REFILL_LESS = {"arrive(empty)", "await(empty)"}
+ONE_REFILL_LESS = {"arrive(empty)", "wait_mbarrier(empty)"}
 """A pipeline with as many stages as there are steps is never refilled."""
 
 

@@ -77,25 +77,25 @@ def lines(*more, old="", new=""):
 
 
 HOSTILE = {
-    "an extent nobody knows": (lines(old="memory<{M}x8", new="memory<{Q}x8"), "%Q is no index of the call"),
+    "an extent nobody knows": (lines(old="memory<{M}x8", new="memory<{Q}x8"), "%Q is no index argument"),
     "workgroups nobody knows": (lines(old="workgroups = tiles", new="workgroups = many"), "%many is no index"),
-    "an extent of the body": (lines(old="memory<{half}", new="memory<{at}"), "%at is no index of the call"),
-    "an extent that is an array": (lines(old="memory<{half}", new="memory<{a}"), "%a is no index of the call"),
+    "an extent of the body": (lines(old="memory<{half}", new="memory<{at}"), "%at is no index argument"),
+    "an extent that is an array": (lines(old="memory<{half}", new="memory<{a}"), "%a is no index argument"),
     "workgroups inside the launch": (lines(old="workgroups = tiles", new="workgroups = count"), "%count is no index"),
     "a second launch": (
         lines("  %more = launch() : index do () {\n    yield([%M])\n  }\n"),
-        "what is computed for a whole launch stands first in a kernel",
+        "must be the first op of a kernel",
     ),
     "a launch in a loop": (
         lines("  loop(%M, []) do (%i: index) {\n    %more = launch() : index do () {\n      yield([%M])\n    }\n"
               "    yield([])\n  }\n"),
-        "what is computed for a whole launch stands first in a kernel",
+        "must be the first op of a kernel",
     ),
     "a launch that needs itself": (lines(old="add(%M, %c7)", new="add(%M, %tiles)"), "%tiles is used before it is"),
     "a launch that needs the body": (lines(old="add(%M, %c7)", new="add(%M, %at)"), "%at is used before it is defined"),
     "a launch that reads": (
         lines(old="%less = floor_div(%M, %c2) : index", new="%less = workgroup() : index"),
-        "workgroup has no place in what is computed for a whole launch",
+        "workgroup cannot be computed at the launch",
     ),
     "a launch that gives too little": (lines(old="yield([%count, %less])", new="yield([%count])"), "yield"),
     "a launch that gives truth": (
@@ -141,7 +141,7 @@ def test_a_launch_of_very_many_numbers_is_read_and_computed_without_recursion():
     begin = time.process_time()
     kernel = verify(parse(chained(count)))
     assert HostLaunch(kernel)([1]).workgroups == count + 1
-    with pytest.raises(TilewaveError, match="a list goes on behind 4096 items"):
+    with pytest.raises(TilewaveError, match="a list has more than 4096 items"):
         parse(chained(100_000))
     assert time.process_time() - begin < 60, "it grows faster than the text"
 

@@ -91,5 +91,5 @@ kernel @k {workgroups = 1, waves = [2, 2], lanes = 64} (%c: memory<4x4xf32, glob
 
 
 def test_whole_tiles_are_lost_too():
-    with pytest.raises(InterpreterError, match=r"reads s\[0, 0\], which nobody wrote"):
+    with pytest.raises(InterpreterError, match=r"reads s\[0, 0\], which was never written"):
         interpret(verify(parse(THROUGH)), [np.zeros((4, 4), np.float32) for _ in range(2)], {})

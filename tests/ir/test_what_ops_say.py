@@ -61,7 +61,7 @@ def test_an_op_that_does_not_say_what_it_does_to_a_memory_is_refused():
     class Look(Peek):
         reads = places(memory=("shared",))
 
-    assert refused(Look(ARRAY)) == "look: memory lies in shared, and %a is memory<8x8xf32, global>"
+    assert refused(Look(ARRAY)) == "look: memory must be in shared, and %a is memory<8x8xf32, global>"
 
     class Read(Peek):
         reads = places(memory=GLOBAL)

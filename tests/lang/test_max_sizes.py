@@ -187,7 +187,7 @@ def test_a_bound_kernel_has_no_limits():
         (f"[[N, 0, {MOST_OPEN + 1}]]", "limits are [name, least, most] of a size each"),
         ("[[0, 0, 4]]", "limits are [name, least, most] of a size each"),
         ("[[N, 0, 4], [N, 0, 5]]", "limits name a size twice: N, N"),
-        ("[[P, 0, 4]]", "limits name %P, which is no size that stays open"),
+        ("[[P, 0, 4]]", "limits name %P, which is not a dynamic size"),
         ("N", "limits are [name, least, most] of a size each, not 'N'"),
     ],
 )

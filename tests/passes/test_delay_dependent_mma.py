@@ -64,7 +64,7 @@ def test_sums_under_way_are_taken_by_nobody_else():
     lanes = compiled(Attention()).build.lanes
     begun = next(op.result for op in ops(lanes, Wgmma) if op.later)
     waited = next(op.result for op in ops(lanes, WaitMma) if op.sums == begun)
-    with pytest.raises(VerifyError, match="is under way, and must be awaited first"):
+    with pytest.raises(VerifyError, match="is in flight, and must be waited for first"):
         verify(rewrite(lanes, lambda op: _instead(op, waited, begun)))
 
 
@@ -79,7 +79,7 @@ def test_a_product_that_is_not_awaited_is_found():
     second = len(ops(lanes, WaitMma)) - 1
     given = arrays(Attention(), sizes=(2, 72, 360))
     loose = changed(lanes, WaitMma, second, lambda op: [replace(op, pending=1)])
-    with pytest.raises(InterpreterError, match="may still be under way"):
+    with pytest.raises(InterpreterError, match="may still be in flight"):
         outputs(loose, given, 72)
 
 
@@ -89,7 +89,7 @@ def test_a_stage_that_is_left_while_a_product_reads_it_is_found():
     a, sizes = Attention(), (2, 72, 360)
     lanes, given = compiled(a, sizes=sizes, num_stages=2).build.lanes, arrays(a, sizes=sizes)
     early = _with_arrival_before(lanes, ops(lanes, WaitMma)[-1])
-    with pytest.raises(InterpreterError, match=r"the product of wave . read with no await between"):
+    with pytest.raises(InterpreterError, match=r"the MMA of wave . read with no wait between"):
         for seed in range(8):
             outputs(early, given, 72, seed)
 

@@ -45,9 +45,9 @@ def test_whatever_touches_memory_too_early_is_found(access, order, seed):
     with pytest.raises(InterpreterError) as found:
         run_text(text, order, seed)
     assert str(found.value) == (
-        f"wave 0 touches {memory} while kernels launched before may still run\n"
+        f"wave 0 touches {memory} while earlier kernels may still run\n"
         f"  k.ir:{line_of(text, 'here')}\n"
-        "  wait_prior_launch() must stand in front of it"
+        "  wait_prior_launch() must be before it"
     )
 
 
@@ -73,7 +73,7 @@ def test_shared_memory_is_the_kernel_s_own_from_the_start(order, seed):
 def test_a_wave_waits_for_itself_alone(order, seed):
     """What wave 0 waited for does not hold for wave 1, which has not waited."""
     alone = "role() {first = 0, last = 1} do () {\n    wait_prior_launch()\n  }"
-    with pytest.raises(InterpreterError, match="wave 1 touches a while kernels launched before may still run"):
+    with pytest.raises(InterpreterError, match="wave 1 touches a while earlier kernels may still run"):
         run_text(text_of(ONES + MOVES.replace("AWAITS", alone)), order, seed)
 
 
@@ -119,7 +119,7 @@ def test_every_role_waits_before_all_else():
 @pytest.mark.parametrize("role", [0, 1])
 def test_every_wait_is_needed(role, order, seed):
     told = found_by(changed(whole(), WaitPriorLaunch, role, lambda op: []), order, seed)
-    assert "while kernels launched before may still run" in told
+    assert "while earlier kernels may still run" in told
 
 
 def test_without_the_pass_nothing_waits_and_the_result_is_the_same():

@@ -248,7 +248,7 @@ def test_every_meeting_of_a_group_is_needed():
     for gone in meetings(kernel):
         without = verify(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None))
         for order in ORDERS:
-            with pytest.raises(InterpreterError, match=r"no (barrier|await) between|before the copy") as found:
+            with pytest.raises(InterpreterError, match=r"no (barrier|wait) between|before the copy") as found:
                 interpret_lanes(without, [a, b, poisoned(SHAPE[:2], f32)], {}, order, 1)
             assert "persistent_gemm.py" in str(found.value)
 
@@ -259,7 +259,7 @@ def test_every_wait_for_a_buffer_is_needed():
     a, b = operands(SHAPE)
     for late in waits[:-1]:  # the last one keeps shared memory until it was read: no wave looks at that
         loose = verify(rewrite(kernel, lambda op, late=late: [replace(op, pending=2)] if op is late else None))
-        with pytest.raises(InterpreterError, match="no await between"):
+        with pytest.raises(InterpreterError, match="no wait between"):
             interpret_lanes(loose, [a, b, poisoned(SHAPE[:2], f32)], {}, "in turn", 1)
 
 

@@ -140,7 +140,7 @@ def test_parts_for_neighbours_who_want_something_else_are_found(order, short):
     def beside(op):
         return [replace(op, apart=1)] if isinstance(op, TmaLoadMulticast) and op.apart == 2 else None
 
-    assert "they have no box to share" in found_by(beside, order, 2)
+    assert "a multicast loads one box" in found_by(beside, order, 2)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -173,16 +173,18 @@ kernel @alone {workgroups = 2, level = lane, waves = [1, 1], lanes = 32, cluster
 
 def test_a_part_without_the_others_is_found():
     """All wait for the bytes of the one part that arrives, so that none waits for the missing ones."""
-    with pytest.raises(InterpreterError, match="wave 0 of workgroup 0 brings a part of a box, and nobody the others"):
+    with pytest.raises(
+        InterpreterError, match="wave 0 of workgroup 0 loads a part of a multicast box, and the others are never loaded"
+    ):
         interpret_lanes(verify(parse(ALONE)), [np.zeros((64, 64), np.float16)], {}, "random", 1)
 
 
 def test_who_shares_is_verified(short):
     kernel = lanes(MUTATED, mapping="grouped(2)")
     assert parse(str(kernel)) == kernel
-    with pytest.raises(VerifyError, match="is done by 2 workgroups 4 apart, and a cluster has 4"):
+    with pytest.raises(VerifyError, match="multicasts in 2 workgroups 4 apart, and a cluster has 4"):
         verify(rewrite(kernel, lambda op: [replace(op, apart=4)] if isinstance(op, TmaLoadMulticast) else None))
-    with pytest.raises(VerifyError, match=r"a box of \[64, 64\] has no 3 parts"):
+    with pytest.raises(VerifyError, match=r"a box of \[64, 64\] cannot be split into 3 parts"):
         verify(rewrite(kernel, lambda op: [replace(op, shares=3)] if isinstance(op, TmaLoadMulticast) else None))
 
 

@@ -172,4 +172,4 @@ def test_workgroups_that_do_not_begin_or_end_together_are_found(order, seed):
     first, last = ops(whole(), ClusterBarrier)
     begun = found_by(lambda op: [Barrier(loc=op.loc)] if op is first else None, order, seed)
     ended = found_by(lambda op: [] if op is last else None, order, seed)
-    assert "with no cluster_barrier between" in begun and "a cluster_barrier must stand behind it" in ended
+    assert "with no cluster_barrier between" in begun and "a cluster_barrier must be after it" in ended

@@ -138,7 +138,7 @@ def test_sums_are_taken_when_they_are_there():
     kernel = overlapped((64, 32, 96), 1)
     (end,) = ops_of(kernel, WaitMma)
     too_early = replace_values(rewrite(kernel, lambda op: [] if op is end else None), {end.result: end.sums})
-    with pytest.raises(TilewaveError, match="is under way, and must be awaited first"):
+    with pytest.raises(TilewaveError, match="is in flight, and must be waited for first"):
         verify(too_early)
 
 
@@ -149,5 +149,5 @@ def test_nothing_but_the_next_product_takes_sums_that_are_under_way():
     def looked_at(op):
         return [op, Neg(op.acc, results=(Value("looked", op.acc.type),), loc=op.loc)] if op is product else None
 
-    with pytest.raises(TilewaveError, match="is under way, and must be awaited first"):
+    with pytest.raises(TilewaveError, match="is in flight, and must be waited for first"):
         verify(rewrite(kernel, looked_at))

@@ -292,10 +292,10 @@ def test_columns_that_are_compared_without_their_depth_are_found(order, seed):
         return [replace(op, together=decided.a)]
 
     told = found_in(rewrite(whole(), careless), order, seed)
-    assert "tma_load_multicast: wave 4 of workgroup" in told and "they have no box to share" in told
+    assert "tma_load_multicast: wave 4 of workgroup" in told and "a multicast loads one box" in told
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
 def test_a_part_that_is_not_handed_over_is_a_deadlock(order, seed):
     kernel = rewrite(whole(), lambda op: [] if isinstance(op, HandOver) else None)
-    assert "which nobody in front of it handed over" in found_in(kernel, order, seed)
+    assert "which no earlier workgroup handed over" in found_in(kernel, order, seed)

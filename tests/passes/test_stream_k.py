@@ -419,12 +419,12 @@ def found_in(kernel, level="lane", order="random"):
 def test_a_tile_that_is_not_handed_over_is_a_deadlock(order):
     told = found_in(changed(HandOver, lambda op: []), order=order)
     assert "no wave of workgroup 1 can go on" in told and "kernels.py" in told
-    assert "for exchange[0], which nobody in front of it handed over" in told
+    assert "for exchange[0], which no earlier workgroup handed over" in told
 
 
 def test_a_tile_that_is_not_taken_over_is_found():
     told = found_in(changed(Loop, lambda op: [replace(op, trips=never(whole()))] if takes(op) else None))
-    assert "workgroup 0 hands over exchange[0], and nobody takes it over" in told and "kernels.py" in told
+    assert "workgroup 0 hands over exchange[0], which is never taken over" in told and "kernels.py" in told
 
 
 def never(kernel):
@@ -460,7 +460,7 @@ def test_a_workgroup_that_waits_for_a_later_one_is_found():
 def test_whole_tiles_that_are_not_handed_over_are_found_too():
     kernel = rewrite(split(tiles_of(MUTATED), 2), lambda op: [] if isinstance(op, HandOver) else None)
     told = found_in(kernel, level="tile")
-    assert "workgroup 1 waits for exchange[0], which nobody in front of it handed over" in told
+    assert "workgroup 1 waits for exchange[0], which no earlier workgroup handed over" in told
 
 
 EXCHANGE = """

@@ -92,7 +92,7 @@ def _report_outside(
         what, remedy = f"{verb} {size} bytes of {near.name}, which is read-only", "pass an array that may be written"
     else:
         what = f"{verb} {size} bytes {_place(outside.address, near)}"
-        remedy = "guard the access, or pass the whole array"
+        remedy = "predicate the access, or pass the whole array"
     c.report("out of bounds", instruction, int(waves[outside.lane]), what, remedy)
 
 
@@ -102,8 +102,8 @@ def _place(address: int, near: Buffer) -> str:
     if address < near.address:
         return f"that begin {near.address - address} bytes before {near.name}"
     if address < end:
-        return f"over the end of {near.name}, of which {end - address} bytes are left"
-    return f"that begin {address - end} bytes behind the end of {near.name}, which has {near.size}"
+        return f"that extend past the end of {near.name}, of which {end - address} bytes are left"
+    return f"that begin {address - end} bytes after the end of {near.name}, which has {near.size}"
 
 
 def widened(values: Array, *, is_signed: bool) -> Array:

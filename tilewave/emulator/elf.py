@@ -33,7 +33,7 @@ class Content:
 
     def piece(self, at: int, size: int) -> bytes:
         if at + size > len(self.data):
-            what = f"the code object is damaged: it speaks of bytes {at} to {at + size}"
+            what = f"the code object is damaged: it refers to bytes {at} to {at + size}"
             raise UnsupportedCode(what, remedy=f"it has {len(self.data)}; build it again")
         return self.data[at : at + size]
 
@@ -41,7 +41,7 @@ class Content:
         """Up to the next zero."""
         end = self.data.find(b"\0", at)
         if at >= len(self.data) or end < 0:
-            raise UnsupportedCode(f"the code object is damaged: no text ends behind byte {at}", remedy="build it again")
+            raise UnsupportedCode(f"the code object is damaged: no text ends after byte {at}", remedy="build it again")
         return self.data[at:end].decode(errors="replace")
 
 
@@ -81,7 +81,7 @@ class Elf:
 
 def _loaded(content: Content, offset: int, address: int, file_size: int, memory_size: int, left: int) -> bytes:
     if not file_size <= memory_size <= left or address + memory_size > HIGHEST:
-        what = f"the code object asks for {memory_size} bytes at {address:#x} and brings {file_size}"
+        what = f"the code object asks for {memory_size} bytes at {address:#x} and holds {file_size}"
         raise UnsupportedCode(what, remedy=f"the emulator loads {MOST_LOADED} bytes in all, below {HIGHEST:#x}")
     return content.piece(offset, file_size) + bytes(memory_size - file_size)
 

@@ -166,7 +166,7 @@ class WaitStates:
         found = self._now - at - 1
         if found < wanted:
             missing = f"s_nop {wanted - found - 1} is missing"
-            yield f"{why}: {wanted} wait states must lie between, and {found} do", missing
+            yield f"{why}: {wanted} wait states are needed, {found} found", missing
 
 
 def _result_delay(before: MatrixTiming, unit: Unit) -> int:

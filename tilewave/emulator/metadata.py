@@ -87,7 +87,7 @@ def _yaml_block(lines: list[tuple[int, str]], at: int, depth: int) -> tuple[Any,
     """Parse the mapping or list that begins at this line; return it and the line after it."""
     indent, text = lines[at]
     if depth > DEEPEST:
-        raise damaged(f"more than {DEEPEST} mappings stand in each other")
+        raise damaged(f"more than {DEEPEST} nested mappings")
     if text.startswith("- ") or text == "-":
         return _yaml_list(lines, at, depth)
     found: dict[str, Any] = {}
@@ -142,7 +142,7 @@ class _Unpacker:
 
     def take(self, size: int) -> bytes:
         if self.at + size > len(self.data):
-            raise damaged(f"it ends behind byte {len(self.data)}")
+            raise damaged(f"it ends after byte {len(self.data)}")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -184,7 +184,7 @@ class _Unpacker:
 
     def list(self, count: int, depth: int) -> list[Any]:
         if depth > DEEPEST:
-            raise damaged(f"more than {DEEPEST} lists stand in each other")
+            raise damaged(f"more than {DEEPEST} nested lists")
         return [self.value(depth + 1) for _ in range(count)]
 
     def mapping(self, count: int, depth: int) -> dict[Any, Any]:

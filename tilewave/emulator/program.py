@@ -49,7 +49,7 @@ def make_step(instruction: Instruction, chip: ChipName) -> ReadyInstruction:
             if execute is None:
                 break
             return draft.finish(_counted(draft, execute))
-    raise unsupported(instruction, "tell us, and it will get one")
+    raise unsupported(instruction, "please report it")
 
 
 def _counted(draft: Draft, execute: Execute) -> Execute:

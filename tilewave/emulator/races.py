@@ -199,8 +199,8 @@ def given(kind: Touch, met: Meeting, stamp: int, workgroups: Sequence[tuple[int,
     if met.stamp >> 32 == stamp >> 32:
         wave = met.stamp & WAVES
         who = "other waves" if wave == WAVES else f"wave {wave}"
-        return f"{what} {who} with no barrier between them", "let s_waitcnt vmcnt(0) and s_barrier stand between them"
+        return f"{what} {who} with no barrier between them", "s_waitcnt vmcnt(0) and s_barrier must be between them"
     who = "other workgroups" if met.stamp == EVERYBODY else f"workgroup {workgroups[(met.stamp >> 32) - 1]}"
     return f"{what} {who}, which runs in no order with this one", (
-        "give each workgroup bytes of its own, use atomic operations, or launch twice"
+        "give each workgroup separate bytes, use atomic operations, or launch twice"
     )

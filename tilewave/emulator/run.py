@@ -147,7 +147,7 @@ class EmulatedWaves:
         # The step itself has run, and a call has saved its return address in other registers than it reads.
         for index, address in zip(convoy.members, jump(convoy).astype(U64).tolist(), strict=True):
             if address not in self.program.position_of:
-                raise unsupported(block.steps[-1].instruction, f"no instruction stands at {address:#x}")
+                raise unsupported(block.steps[-1].instruction, f"there is no instruction at {address:#x}")
             self.position[index] = self.program.position_of[address]
 
     # -- barriers ----------------------------------------------------------------------------------------------------
@@ -200,6 +200,6 @@ class EmulatedWaves:
         if not guilty.any():
             return
         from_where = "" if used == origin else f", computed from {origin}"
-        what = f"uses {used}{from_where}, which nobody has written"
+        what = f"uses {used}{from_where}, which was never written"
         index = int(convoy.indices[int(np.argmax(guilty))])
         self.machine.report("unwritten register", self.program.instructions[position], index, what, "write it first")

@@ -42,7 +42,7 @@ def report_race(
             continue
         other = "other waves" if conflict.other == SEVERAL else f"wave {conflict.other}"
         what = f"{verb} byte {conflict.byte} of shared memory, {did} by {other} since the last barrier"
-        remedy = "let s_waitcnt lgkmcnt(0) and s_barrier stand between them"
+        remedy = "s_waitcnt lgkmcnt(0) and s_barrier must be between them"
         c.report("shared-memory race", instruction, int(waves[conflict.lane]), what, remedy)
 
 
@@ -90,11 +90,11 @@ def _check_read(c: Convoy, instruction: Instruction, places: Array, waves: Array
     shared.remember(c.members, TouchedGranules(granules, waves, "read"), direct=False)
     report_race(c, instruction, waves, "reads", [race])
     if unwritten is not None:
-        what = f"reads byte {unwritten.byte} of shared memory, which nobody has written"
+        what = f"reads byte {unwritten.byte} of shared memory, which was never written"
         c.report("unwritten shared memory", instruction, int(waves[unwritten.lane]), what, "write it first")
     if late is not None:
         what = f"reads byte {late.byte} of shared memory before the direct load that writes it has arrived"
-        c.report("missing wait", instruction, int(waves[late.lane]), what, "s_waitcnt vmcnt(…) must stand between them")
+        c.report("missing wait", instruction, int(waves[late.lane]), what, "s_waitcnt vmcnt(…) must be between them")
 
 
 def store_shared(c: Convoy, instruction: Instruction, at: Array, data: Array) -> None:
@@ -273,7 +273,7 @@ def _atomic(draft: Draft, found: Match) -> Execute:
             shared.remember(c.members, TouchedGranules(granules, waves, "change"), direct=False)
             report_race(c, instruction, waves, "changes", races)
             if unwritten is not None:
-                what = f"changes byte {unwritten.byte} of shared memory, which nobody has written"
+                what = f"changes byte {unwritten.byte} of shared memory, which was never written"
                 c.report("unwritten shared memory", instruction, int(waves[unwritten.lane]), what, "write it first")
         given = np.concatenate([c.active_rows(row, words) for row in rows], axis=1)
         every = np.ones(len(places), bool) if inside is None else inside

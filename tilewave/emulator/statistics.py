@@ -106,7 +106,7 @@ class LoopStatistics:
 
     @property
     def heading(self) -> str:
-        return "Per wave and round"
+        return "Per wave and iteration"
 
     @property
     def rows(self) -> dict[str, str]:
@@ -121,7 +121,7 @@ class LoopStatistics:
             "shared reads": _accesses(self.shared_reads, self.shared_read_bytes),
             "shared writes": _accesses(self.shared_writes, self.shared_write_bytes),
             "global loads": _accesses(self.global_loads, self.global_load_bytes),
-            "stores behind the loop": " and ".join(f"{size} B" for size in self.store_bytes) or "none",
+            "stores after the loop": " and ".join(f"{size} B" for size in self.store_bytes) or "none",
             "bank-conflict cycles": f"{self.bank_conflict_cycles:g}",
             "matrix cycles ÷ next unit's": f"{self.matrix_over_next:.2f}",
             "longest run without matrix instruction": str(self.longest_gap),

@@ -124,7 +124,7 @@ def nothing(c: Convoy) -> None:
 def unsupported(instruction: Instruction, why: str) -> UnsupportedCode:
     """What is said of an instruction without a meaning."""
     return UnsupportedCode(
-        f"the emulator has no meaning for: {instruction.text}",
+        f"the emulator does not support: {instruction.text}",
         loc=instruction.loc,
         remedy=f"{instruction.place}; {why}",
     )

@@ -58,7 +58,7 @@ class Outstanding:
                 newest = len(queue) - 1 - queue[::-1].index(pending)
                 in_order = all(s.traffic is None or s.traffic.order != "scalar" for s in queue)
                 wants.append(f"{name}({len(queue) - 1 - newest if in_order else 0})")
-        return what, f"s_waitcnt {' '.join(wants)} must stand between them"
+        return what, f"s_waitcnt {' '.join(wants)} must be between them"
 
     def take(self, step: ReadyInstruction) -> None:
         """Issue an operation, or wait."""

@@ -126,8 +126,8 @@ class AsynchronousMeaning:
         if memory.buffer is not None and not self.may_touch:
             self.fail(
                 op,
-                f"wave {self.number} touches {memory.name} while kernels launched before may still run",
-                "wait_prior_launch() must stand in front of it",
+                f"wave {self.number} touches {memory.name} while earlier kernels may still run",
+                "wait_prior_launch() must be before it",
             )
 
     # -- mbarriers
@@ -151,7 +151,7 @@ class AsynchronousMeaning:
             self.fail(
                 op,
                 f"{self.name} uses {name}, which wave {made.maker} made with no {barrier} between",
-                f"it is made at {made.op.loc}; a {barrier} must stand between them",
+                f"it is made at {made.op.loc}; a {barrier} must be between them",
             )
         return made.mbarriers[number], name
 
@@ -165,8 +165,8 @@ class AsynchronousMeaning:
         for member in members:
             mbarrier, name = self.mbarrier(op, op.mbarriers, op.at, member)
             if mbarrier.arrived == mbarrier.needed:
-                everyone = f"all {mbarrier.needed} arrivals of its phase have come"
-                self.fail(op, f"{self.name} arrives at {name}, where {everyone}")
+                everyone = f"all {mbarrier.needed} arrivals"
+                self.fail(op, f"{self.name} arrives on {name}, whose phase already has {everyone}")
             mbarrier.arrive(notified, op.expect, self.state.first + self.number // op.waves, op.waves)
             self.want_not_overfull(op, mbarrier, name)
             if member is not self.state:
@@ -178,7 +178,7 @@ class AsynchronousMeaning:
 
     def want_not_overfull(self, op: Op, mbarrier: Mbarrier, name: str) -> None:
         if mbarrier.is_overfull:
-            self.fail(op, f"{name} is told to expect {mbarrier.expected} bytes, and {mbarrier.landed} came")
+            self.fail(op, f"{name} expects {mbarrier.expected} bytes, and {mbarrier.landed} came")
 
     def wait_mbarrier(self, op: WaitMbarrier) -> Waiting:
         mbarrier, name = self.mbarrier(op, op.mbarriers, op.at)
@@ -188,7 +188,7 @@ class AsynchronousMeaning:
             come = (
                 f"{mbarrier.arrived} of {mbarrier.needed} arrivals and {mbarrier.landed} of {mbarrier.expected} bytes"
             )
-            return f"at {op.loc} for {name} to leave phase {mbarrier.phase}, to which {come} have come"
+            return f"at {op.loc} for {name} to complete phase {mbarrier.phase}, which has {come}"
 
         yield from self.until(Wait(op, lambda: mbarrier.phase % 2 != parity, notified))
         self.state.ledger.clocks.acquire(self.index, mbarrier.notified)
@@ -251,8 +251,8 @@ class AsynchronousMeaning:
         asked = Asked(op, self.name, self.state.rank, box)
         other = self.state.cluster.ask((*self.path, self.place), asked)
         if other is not None:
-            wants = [f"{a.who} wants {list(a.box) if a.box else 'a box of its own'}" for a in (other, asked)]
-            self.fail(op, f"{op.name}: {wants[0]}, and {wants[1]}: they have no box to share")
+            wants = [f"{a.who} wants {list(a.box) if a.box else 'a separate box'}" for a in (other, asked)]
+            self.fail(op, f"{op.name}: {wants[0]}, and {wants[1]}: a multicast loads one box")
 
     def bring(
         self,
@@ -313,7 +313,7 @@ class AsynchronousMeaning:
         waited = [copy for group in groups for copy in group]
 
         def notified() -> str:
-            return f"at {op.loc} for its copies out"
+            return f"at {op.loc} for its TMA stores"
 
         yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in waited), notified))
         self.state.ledger.clocks.learn(self.index, [copy.segment for copy in waited])
@@ -326,14 +326,14 @@ class AsynchronousMeaning:
         if sent:
             self.fail(
                 sent[0],
-                f"{self.name} ends while its copy out may still read shared memory",
-                "an wait_tma_stores must stand between the copy and the end",
+                f"{self.name} ends while its TMA store may still read shared memory",
+                "a wait_tma_stores must be between the store and the end",
             )
         if self.loaded:
             self.fail(
                 self.loaded[0][0].op,
                 f"{self.name} ends while its copy may still write shared memory",
-                "an wait_async must stand between the copy and the end",
+                "a wait_async must be between the copy and the end",
             )
 
     # -- exchange of tiles between workgroups
@@ -366,7 +366,7 @@ class AsynchronousMeaning:
         slots.want_inside(op, self.state.number, slot)
 
         def notified() -> str:
-            return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
+            return f"at {op.loc} for {slots.name(slot)}, which no earlier workgroup handed over"
 
         yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, notified))
         return slots.take(op, self.state.number, slot, self.number).reshape(self.state.lanes, *op.tile.type.shape)
@@ -403,7 +403,7 @@ class AsynchronousMeaning:
         rows, columns = row + place // kind.shape[-1], place % kind.shape[-1]
         if not (row >= 0 and rows[-1] < kind.shape[-2] and all(map(range.__contains__, map(range, kind.shape), front))):
             where = ", ".join(map(str, (*front, row)))
-            self.fail(op, f"wave {self.number} brings {len(place)} elements to {target.name}[{where}], outside {kind}")
+            self.fail(op, f"wave {self.number} copies {len(place)} elements to {target.name}[{where}], outside {kind}")
         first = sum(i * s for i, s in zip(front, strides(target.shape), strict=False))
         flat: Array = first + rows * kind.shape[-1] + in_its_place(kind, rows, columns)
         return flat
@@ -414,7 +414,7 @@ class AsynchronousMeaning:
             waited.append(self.loaded.pop(0)[0])
 
         def notified() -> str:
-            return f"at {op.loc} for what it brings"
+            return f"at {op.loc} for its copies"
 
         yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in waited), notified))
         self.state.ledger.clocks.learn(self.index, [copy.segment for copy in waited])
@@ -440,7 +440,8 @@ class AsynchronousMeaning:
         if found[-1] * memory.element_bytes % GRAIN_BYTES:
             where = ", ".join(map(str, found))
             self.fail(
-                op, f"wave {self.number} copies from {memory.name}[{where}] on, off the grain of {GRAIN_BYTES} bytes"
+                op,
+                f"wave {self.number} copies from {memory.name}[{where}], not a multiple of {GRAIN_BYTES} bytes",
             )
         return found
 

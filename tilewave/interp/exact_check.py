@@ -31,7 +31,7 @@ class CheckedPass:
     fault: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.fault or 'the same bits'}"
+        return f"{self.name}: {self.fault or 'bit-equal'}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PassCheck:
         return self.wrong is None
 
     def __str__(self) -> str:
-        lost = (f"{self.undecided:,} elements of the results are no numbers",) if self.undecided else ()
+        lost = (f"{self.undecided:,} elements of the results are NaN or open",) if self.undecided else ()
         return "\n".join(map(str, (*self.passes, *lost))) or "no pass changed the kernel"
 
 

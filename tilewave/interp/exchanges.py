@@ -50,7 +50,7 @@ class ExchangeSlots:
         """Raise where a slot is full at the end of the launch, because the next launch needs empty slots."""
         for (slot, _), handed in self.full.items():
             raise InterpreterError(
-                f"workgroup {handed.workgroup} hands over {self.name(slot)}, and nobody takes it over",
+                f"workgroup {handed.workgroup} hands over {self.name(slot)}, which is never taken over",
                 loc=handed.op.loc,
             )
 

@@ -139,19 +139,21 @@ def _want_all_read(state: WorkgroupState) -> None:
 def _want_all_known(state: ClusterState) -> None:
     for asked in (one for here in state.asked.values() for one in here.values()):
         if asked.box is not None:
-            raise InterpreterError(f"{asked.who} brings a part of a box, and nobody the others", loc=asked.op.loc)
+            raise InterpreterError(
+                f"{asked.who} loads a part of a multicast box, and the others are never loaded", loc=asked.op.loc
+            )
     late = state.never_waited_for()
     if late is not None and late.from_outside:
         raise InterpreterError(
-            f"workgroup {late.there.number} may have ended when {late.who} comes to it",
+            f"workgroup {late.there.number} may have ended when {late.who} accesses it",
             loc=late.op.loc,
-            remedy="a cluster_barrier must stand behind it, so that both end together",
+            remedy="a cluster_barrier must be after it, so that both end together",
         )
     if late is not None:
         raise InterpreterError(
             f"workgroup {late.there.number} may have ended when the copy of {late.who} arrives in its shared memory",
             loc=late.op.loc,
-            remedy="an await of its signal must stand behind it",
+            remedy="a wait_mbarrier of its mbarrier must be after it",
         )
 
 

@@ -53,7 +53,7 @@ class WaveAccess(NamedTuple):
         """What the hardware, or the wave itself, does, for messages."""
         if not self.copied:
             return self.verb
-        return "product" if isinstance(self.op, Wgmma) else "load" if self.is_load else "copy"
+        return "MMA" if isinstance(self.op, Wgmma) else "load" if self.is_load else "copy"
 
     @property
     def is_load(self) -> bool:
@@ -87,7 +87,7 @@ class Ledger:
 
     def access(self, number: int) -> WaveAccess:
         found = self.accesses[number]
-        assert found is not None, "nobody touched this element"
+        assert found is not None, "no access to this element"
         return found
 
     def ordered(self, stamps: Array, wave: int, space: str) -> Array:
@@ -211,7 +211,7 @@ class LaneMemory:
         raise Race(
             f"{access.who} {access.verb}s {self.element(at)}, which {other}",
             loc=access.op.loc,
-            remedy=f"the {met.what} stands at {met.op.loc}; a barrier, of one wave at least, must stand between them",
+            remedy=f"the {met.what} is at {met.op.loc}; a barrier, of one wave at least, must be between them",
         )
 
     # -- accesses of elements
@@ -239,7 +239,7 @@ class LaneMemory:
             self._want_order(ledger, access, self.tables["twins"], flat)
         if self.buffer is None and not stamps.all() and ledger.suspicion is None:
             at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
-            ledger.suspicion = InterpreterError(f"{access.who} reads {at}, which nobody wrote", loc=access.op.loc)
+            ledger.suspicion = InterpreterError(f"{access.who} reads {at}, which was never written", loc=access.op.loc)
         self.table("copies" if access.copied else "readers", self.waves)[access.wave, flat] = number
         self._touch(flat)
 
@@ -308,27 +308,29 @@ class LaneMemory:
             first, second = sorted((met, access), key=lambda a: (a.place, a.wave))
         at = self.element(flat)
         if first.copied and first.verb == "write" and second.verb == "read":
-            missing = "an await of its signal must stand between them" if self.buffer is None else "no await covers it"
+            missing = (
+                "a wait_mbarrier of its mbarrier must be between them" if self.buffer is None else "no wait covers it"
+            )
             if isinstance(first.op, CopyAsyncChunks):
-                missing = "an wait_async, and a barrier behind it for other waves, must stand between them"
+                missing = "a wait_async, and a barrier after it for other waves, must be between them"
             return Race(
                 f"{second.who} reads {at} before {first.who} has arrived",
                 loc=second.op.loc,
-                remedy=f"the copy stands at {first.op.loc}; {missing}",
+                remedy=f"the copy is at {first.op.loc}; {missing}",
             )
         if first.is_load:
-            missing = "an arrival that names what it loads must stand between them"
+            missing = "an arrival that names what it loads must be between them"
             return Race(
                 f"{second.who} {second.verb}s {at}, which {first.who} may still load",
                 loc=second.op.loc,
-                remedy=f"the load stands at {first.op.loc}; {missing}",
+                remedy=f"the load is at {first.op.loc}; {missing}",
             )
-        article, link = ("an", "await") if first.copied else ("a", "barrier")
+        link = "wait" if first.copied else "barrier"
         over = "" if first.copied or self.buffer is None else " over global memory"
         return Race(
             f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
             loc=second.op.loc,
-            remedy=f"the {first.what} stands at {first.op.loc}; {article} {link}{over} must stand between them",
+            remedy=f"the {first.what} is at {first.op.loc}; a {link}{over} must be between them",
         )
 
 

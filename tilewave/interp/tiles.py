@@ -165,10 +165,10 @@ class InterpretedCall:
         writer = buffer.writer[where]
         if buffer.value not in self.kernel.body.args:
             if (writer == NOBODY).any():
-                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
+                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which was never written")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
-                self.fail(op, f"reads {at} before what is brought there has arrived; wait_async must stand between")
+                self.fail(op, f"reads {at} before its copy has arrived; a wait_async must be between them")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -303,7 +303,7 @@ class _Interpreter(InterpretedCall):
             if not goes_on:
                 return carried
             carried = self.block(op.body, *carried)
-        raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
+        raise EndlessLoop(f"workgroup {self.workgroup} ran {MOST_ROUNDS:,} iterations and is not done", loc=op.loc)
 
     def barrier(self, op: Barrier) -> tuple[Any, ...]:
         return ()  # no effect on whole tiles, because waves exist at the lane level only
@@ -331,7 +331,7 @@ class _Interpreter(InterpretedCall):
         slots: ExchangeSlots = self.env[op.exchange]
         slots.want_inside(op, self.workgroup, slot)
         if (slot, 0) not in slots.full:
-            self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
+            self.fail(op, f"waits for {slots.name(slot)}, which no earlier workgroup handed over")
         found: Array = self.numbers.added(tile, slots.take(op, self.workgroup, slot, 0))
         return found
 

@@ -121,10 +121,12 @@ class WaveRun(AsynchronousMeaning):
         self.has_ended = True
         self.want_nothing_under_way()
         if self.begun:
-            why = f"{self.name} ends while its product {self.begun[0][0]} may still read shared memory"
-            self.fail(body.ops[-1], why, "an wait_mma must stand between the product and the end")
+            why = f"{self.name} ends while its MMA {self.begun[0][0]} may still read shared memory"
+            self.fail(body.ops[-1], why, "a wait_mma must be between the MMA and the end")
         if self.products < len(self.state.products.get(self.number // GROUP, ())):
-            self.fail(body.ops[-1], f"wave {self.number} ends without a product that others of its group make")
+            self.fail(
+                body.ops[-1], f"wave {self.number} ends without an MMA that the other waves of its warpgroup execute"
+            )
         return result
 
     def block(self, block: Block, *args: Any, round: int = 0) -> Running:
@@ -296,8 +298,8 @@ class WaveRun(AsynchronousMeaning):
         if not self.state.comes_along(self.number // GROUP, self.products, (*self.path, self.place)):
             self.fail(
                 op,
-                f"wave {self.number} comes to a product that others of its group do not come to",
-                "four neighbours make it together",
+                f"wave {self.number} executes an MMA that the other waves of its warpgroup do not",
+                "the four waves of a warpgroup execute it together",
             )
         self.products += 1
         if not op.later:
@@ -309,7 +311,7 @@ class WaveRun(AsynchronousMeaning):
     def wait_mma(self, op: WaitMma) -> Array:
         self.end_products(op.pending)
         if any(v == op.sums for v, _ in self.begun):
-            self.fail(op, f"{op.sums} is among the last {op.pending} products, which may still be under way")
+            self.fail(op, f"{op.sums} is among the last {op.pending} MMAs, which may still be in flight")
         sums: Array = self.env[op.sums]
         return sums
 
@@ -499,7 +501,7 @@ class WaveRun(AsynchronousMeaning):
             carried = yield from self.block(op.body, *carried, round=i)
         rounds = f"{interp.MOST_ROUNDS:,}"
         raise EndlessLoop(
-            f"wave {self.number} of workgroup {self.state.number} went round {rounds} times and is not done",
+            f"wave {self.number} of workgroup {self.state.number} ran {rounds} iterations and is not done",
             loc=op.loc,
         )
 

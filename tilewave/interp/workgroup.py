@@ -215,6 +215,6 @@ def argument_memory(buffer: TrackedMemory, waves: int, numbers: Numbers = DTYPE_
     data = np.ascontiguousarray(buffer.data)
     memory = LaneMemory(buffer.value, data, waves, numbers, buffer)
     if buffer.writer is not None:
-        assert data is buffer.data, "an output is a copy of its own, in rows"
+        assert data is buffer.data, "an output is a separate contiguous copy"
         memory.table("writer", 1)
     return memory

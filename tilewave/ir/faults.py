@@ -19,7 +19,7 @@ class CannotCompile(TilewaveError):
 
 def lacking(needed: str, what: str, loc: Loc = NOWHERE) -> CannotCompile:
     """Return the error of a stage that needs a pass which the pipeline lacks."""
-    return CannotCompile(f"{what}: the list of passes lacks {needed}", loc=loc, remedy=f"put {needed} in front")
+    return CannotCompile(f"{what}: the list of passes lacks {needed}", loc=loc, remedy=f"add {needed} before it")
 
 
 @contextmanager

@@ -223,7 +223,7 @@ class _Parser:
                 "pad(elements), columns(elements), xor(chunk, period, every), bits(chunk, moves…) or "
                 "panels(width, chunk, period, every)"
             )
-            self.fail(f"rows lie as {known}, not as {word!r}", at)
+            self.fail(f"a placement is {known}, not {word!r}", at)
         return kind(*numbers)
 
     def dtype(self, word: str, at: int) -> DType:
@@ -265,13 +265,13 @@ class _Parser:
 
     def limit(self, items: Sized) -> None:
         if len(items) > LONGEST_LIST:
-            self.fail(f"a list goes on behind {LONGEST_LIST} items", self.tokens.before.at)
+            self.fail(f"a list has more than {LONGEST_LIST} items", self.tokens.before.at)
 
     @contextmanager
     def deeper(self, what: str) -> Iterator[None]:
         self.depth += 1
         if self.depth > DEEPEST:
-            self.fail(f"more than {DEEPEST} {what} stand in each other here", self.tokens.before.at)
+            self.fail(f"more than {DEEPEST} nested {what} here", self.tokens.before.at)
         yield
         self.depth -= 1
 

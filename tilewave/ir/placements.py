@@ -31,7 +31,7 @@ def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
         case Padded() | None:
             return column
         case other:
-            raise NotImplementedError(f"nobody says where {other} puts a row")
+            raise NotImplementedError(f"no formula for the placement {other}")
 
 
 def _runs(moves: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -32,7 +32,7 @@ def verify(kernel: Kernel) -> Kernel:
     verify_part(kernel)
     sizes = open_sizes(kernel) if kernel.limits else ()
     for name, _, _ in kernel.limits:
-        _want_of(kernel.name, NOWHERE, name in sizes, f"limits name %{name}, which is no size that stays open")
+        _want_of(kernel.name, NOWHERE, name in sizes, f"limits name %{name}, which is not a dynamic size")
     return kernel
 
 
@@ -42,12 +42,12 @@ def _check_named(kernel: Kernel) -> None:
     indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
     known = {v.name for v in (*indices, *(first.results if isinstance(first, Launch) else ()))}
     for name in sorted(named_values(kernel) - known):
-        _want_of(kernel.name, NOWHERE, False, f"%{name} is no index of the call, and no result of its launch")
+        _want_of(kernel.name, NOWHERE, False, f"%{name} is no index argument, and no result of its launch")
     for op in walk(kernel.body):
         _want(
             op,
             op is first or not isinstance(op, Launch),
-            "what is computed for a whole launch stands first in a kernel",
+            "must be the first op of a kernel",
         )
 
 
@@ -91,7 +91,7 @@ class _Verifier:
             if self.visible.get(v.name) != v:
                 _fail(op, f"{v}: {v.type} is not defined here")
             if v.name in self.under_way and not op.waits and v not in (*op.goes_on_with, *self.handed_on):
-                _fail(op, f"{v} is under way, and must be awaited first")
+                _fail(op, f"{v} is in flight, and must be waited for first")
 
         def want(holds: bool, why: str) -> None:
             _want(op, holds, why)

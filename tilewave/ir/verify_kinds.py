@@ -163,7 +163,7 @@ def check_places(op: Op, want: Want) -> None:
     given = [(getattr(op, name), name, spaces) for name, spaces in said]
     for v, name, spaces in given:
         if space_of(v.type) not in spaces:
-            want(False, f"{name} lies in {' or '.join(spaces)}, and {v} is {v.type}")
+            want(False, f"{name} must be in {' or '.join(spaces)}, and {v} is {v.type}")
     for v in touched:
         if not any(v == other for other, _, _ in given):
             want(False, f"does not say whether it reads or writes {v}, {v.type}")
@@ -212,7 +212,7 @@ def _type_fault(kind: Type) -> str:
     if prod(known) > most:
         return f"{kind} has more than {most:,} elements"
     if isinstance(kind, Memory) and kind.placement and not _rows_can_be_so(kind):
-        return f"{kind}: rows cannot lie so"
+        return f"{kind}: rows cannot have this placement"
     return ""
 
 

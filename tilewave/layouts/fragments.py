@@ -104,7 +104,7 @@ class Fragment:
         if not self.in_order:
             return found
         side = SIDES.index(self.in_order)
-        assert transposed == bool(side), f"lanes hold no {self.in_order} behind each other"
+        assert transposed == bool(side), f"lanes hold no consecutive {self.in_order}"
         return self.ordered(found, len(shape) - 2 + side, own[side])
 
     def ordered(self, layout: Layout, axis: int, own: int) -> Layout:

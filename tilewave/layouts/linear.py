@@ -78,7 +78,7 @@ class LinearLayout:
 
     def inverse(self) -> tuple[Holder, ...]:
         """Return the holder of each bit of an element's number: of several, the one with the lowest bits."""
-        assert self.covers, "nobody holds some elements"
+        assert self.covers, "some elements have no holder"
         span, bits = Span(self.columns), prod(self.shape).bit_length() - 1
         found = (span.solve(1 << i) for i in range(bits))
         return tuple(self.holder(number) for number in found if number is not None)

@@ -312,9 +312,9 @@ def test_lanes_that_take_the_wrong_chunk_are_seen():
         ("wait_async() {pending = 0}\n  barrier()", "barrier()\n  wait_async() {pending = 0}", "before the copy"),
         ("pending = 0", "pending = 128", "before the copy of wave"),
         ("  barrier()\n", "", "before the copy of wave"),
-        ("[%first]) {shape", "[%c8]) {shape", r"brings 64 elements to s\[8\], outside memory<8x16xf16, shared, xor"),
+        ("[%first]) {shape", "[%c8]) {shape", r"copies 64 elements to s\[8\], outside memory<8x16xf16, shared, xor"),
     ],
-    ids=["no await", "await too late", "too little awaited", "no barrier", "outside"],
+    ids=["no wait", "wait too late", "too few bytes waited for", "no barrier", "outside"],
 )  # fmt: skip
 def test_what_is_missing_is_found_in_every_order(old, new, what):
     text = BROUGHT.replace(old, new)
@@ -339,10 +339,14 @@ def test_too_little_memory_between_two_steps_is_a_race():
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("shape = [2, 8]", "shape = [2]", "are not rounds and neighbours"),
-        ("steps = [[2, 0], [0, 1]]}\n  await", "steps = [[2, 0], [1, 0]]}\n  await", "chunks run along the last axis"),
+        ("shape = [2, 8]", "shape = [2]", "is not chunks per lane x elements per chunk"),
+        (
+            "steps = [[2, 0], [0, 1]]}\n  wait_async",
+            "steps = [[2, 0], [1, 0]]}\n  wait_async",
+            "chunks run along the last axis",
+        ),
         ("%s, [%first])", "%s, [%first, %c0])", "needs the index of a row"),
-        ("xor(8, 2, 1)", "pad(8)", "brings memory<8x16xf16, global> to memory<8x16xf16, shared, pad"),
+        ("xor(8, 2, 1)", "pad(8)", "copies memory<8x16xf16, global> to memory<8x16xf16, shared, pad"),
         ("shape = [2, 8]", "shape = [2, 12]", "chunks of 12 do not fit rows"),
         ("pending = 0", "pending = -1", "pending is from 0 to"),
     ],
@@ -386,7 +390,7 @@ def test_a_box_comes_when_it_was_awaited_and_is_zero_outside():
 
 def test_a_box_that_was_not_awaited_is_not_there():
     for gone in ("pending = 128", "pending = 0"):
-        with pytest.raises(InterpreterError, match=r"reads s\[., 0, 0\] before what is brought there has arrived"):
+        with pytest.raises(InterpreterError, match=r"reads s\[., 0, 0\] before its copy has arrived"):
             run_tiles(TILES.replace(gone, "pending = 256"))
 
 

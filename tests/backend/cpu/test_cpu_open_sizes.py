@@ -177,7 +177,7 @@ DAMAGED = {
     "fewer operands": (without("launch.ir", str, packed_slots=[14]), "another kernel than kernel.ir"),
     "a size that nobody knows": (
         without("launch.ir", lambda text: text.replace("memory<{M_by_", "memory<{L_by_")),
-        "is no index of the call",
+        "is no index argument",
     ),
 }
 

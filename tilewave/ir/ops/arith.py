@@ -332,7 +332,9 @@ class Fma(Elementwise):
 
     def takes(self, want: Want) -> None:
         a, b, c = (v.type for v in self.operands)
-        want(a == b == c and is_held(a) and a.dtype == F32, f"takes three alike of f32, not {a}, {b} and {c}")
+        want(
+            a == b == c and is_held(a) and a.dtype == F32, f"takes three f32 operands of one type, not {a}, {b} and {c}"
+        )
 
 
 OPS: tuple[type[Op], ...] = (

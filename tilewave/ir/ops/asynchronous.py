@@ -115,15 +115,18 @@ class CopyAsyncChunks(CopyToShared):
         memory, to = self.memory.type, self.to.type
         rank = memory.rank
         shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
-        want(is_in(self.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+        want(is_in(self.memory, "global") and shared and memory.dtype == to.dtype, f"copies {memory} to {to}")
         want(are_axes(self.guard, rank), f"{memory} has no axes {list(self.guard)}")
         want(len(self.at) == rank and are_indices(self.at), f"{memory} needs {rank} positions")
         want(len(self.to_at) == len(to.shape) - 1 and are_indices(self.to_at), f"{to} needs the index of a row")
-        want(len(self.shape) == 2 and min(self.shape) > 0, f"{list(self.shape)} are not rounds and neighbours")
+        want(
+            len(self.shape) == 2 and min(self.shape) > 0,
+            f"{list(self.shape)} is not chunks per lane x elements per chunk",
+        )
         fits = len(self.steps) == 2 and all(len(step) == rank for step in self.steps)
         want(fits and self.steps[1] == (*[0] * (rank - 1), 1), f"chunks run along the last axis of {memory}")
         each = not self.columns or len(self.columns) == self.shape[0]
-        want(each and are_indices(self.columns), f"{len(self.columns)} columns are not one for each round")
+        want(each and are_indices(self.columns), f"{len(self.columns)} columns are not one for each chunk of a lane")
         want(to.shape[-1] % self.shape[1] == 0, f"chunks of {self.shape[1]} do not fit rows of {to}")
 
 
@@ -203,12 +206,12 @@ class TmaLoadMulticast(TmaCopy):
         _want_mbarrier(self.mbarriers, self.mbarrier, want)
         box = self.box
         cut = self.shares > 1 and len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % self.shares == 0
-        want(cut, f"a box of {list(box)} has no {self.shares} parts")
-        want(self.together.type == Scalar(BOOL), f"is decided by a truth value, not {self.together.type}")
+        want(cut, f"a box of {list(box)} cannot be split into {self.shares} parts")
+        want(self.together.type == Scalar(BOOL), f"takes together as a truth value, not {self.together.type}")
 
     def check_cluster(self, members: int, want: Want) -> None:
         whole = members % (self.shares * self.apart) == 0
-        want(whole, f"is done by {self.shares} workgroups {self.apart} apart, and a cluster has {members}")
+        want(whole, f"multicasts in {self.shares} workgroups {self.apart} apart, and a cluster has {members}")
 
     def share(self, rank: Any) -> Any:
         """Return which part a workgroup multicasts, by its rank in the cluster."""
@@ -290,8 +293,8 @@ class WaitMma(Asynchronous):
     def check(self, want: Want) -> None:
         floats = all(isinstance(v.type, Vector) and v.type.dtype == F32 for v in self.meanwhile)
         want(floats, "computes vectors of f32 meanwhile")
-        want(self.pending >= 0, f"cannot leave {self.pending} products under way")
-        want(self.result.type == self.sums.type, f"gives the sums it awaits, {self.sums.type}")
+        want(self.pending >= 0, f"cannot leave {self.pending} MMAs in flight")
+        want(self.result.type == self.sums.type, f"gives the sums it waits for, {self.sums.type}")
 
 
 @dataclass(frozen=True)
@@ -319,8 +322,8 @@ class MakeMbarriers(Asynchronous):
 
     def check(self, want: Want) -> None:
         made = self.result.type
-        want(isinstance(made, Mbarriers) and self.arrivals > 0, "makes signals")
-        want(len(made.shape) == 1 and made.dtype == I64, "makes a row of signals")
+        want(isinstance(made, Mbarriers) and self.arrivals > 0, "makes mbarriers")
+        want(len(made.shape) == 1 and made.dtype == I64, "makes a row of mbarriers")
 
 
 @dataclass(frozen=True)
@@ -349,7 +352,7 @@ class Arrive(Asynchronous):
     def check_cluster(self, members: int, want: Want) -> None:
         want(self.members in (1, members), f"arrives in {self.members} workgroups, and a cluster has {members}")
         alone = self.members == 1 or not self.expect
-        want(alone, "tells other workgroups to expect nothing: each expects its own bytes")
+        want(alone, "cannot expect bytes in other workgroups: each expects its own")
 
 
 @dataclass(frozen=True)
@@ -364,11 +367,11 @@ class WaitMbarrier(Asynchronous):
 
     def check(self, want: Want) -> None:
         _want_mbarrier(self.mbarriers, self.at, want)
-        want(self.parity.type == INDEX_SCALAR, f"takes a phase's parity as an index, not {self.parity.type}")
+        want(self.parity.type == INDEX_SCALAR, f"takes the parity as an index, not {self.parity.type}")
 
 
 def _want_mbarrier(mbarriers: Value, at: Value, want: Want) -> None:
-    want(isinstance(mbarriers.type, Mbarriers) and at.type == INDEX_SCALAR, f"takes signals, not {mbarriers.type}")
+    want(isinstance(mbarriers.type, Mbarriers) and at.type == INDEX_SCALAR, f"takes mbarriers, not {mbarriers.type}")
 
 
 # -- clusters and dependent launches
@@ -380,7 +383,7 @@ class ClusterBarrier(Asynchronous):
     check = parts_only
 
     def check_cluster(self, members: int, want: Want) -> None:
-        want(members > 1, "is for the workgroups of a cluster, and there is one alone")
+        want(members > 1, "needs a cluster of two workgroups or more")
 
 
 class WaitPriorLaunch(Asynchronous):

@@ -27,7 +27,7 @@ class Launch(Computed):
     def check(self, want: Want) -> None:
         want(not self.body.args, "its block takes nothing")
         strange = next((op.name for op in self.body.ops if not is_launched(op)), "")
-        want(not strange, f"{strange} has no place in what is computed for a whole launch")
+        want(not strange, f"{strange} cannot be computed at the launch")
         results = [INDEX_SCALAR] * len(self.results)
         want_yields(self.body, results, want)
         want_results(self, want, *results)

@@ -85,7 +85,7 @@ class Read(Computed):
         _want_window(self, self.result.type, want)
         _want_within(self, self.result.type, want)
         known = len(self.ahead) in (0, self.memory.type.rank)
-        want(known, f"{self.memory.type} has other axes than {list(self.ahead)} tells the next place along")
+        want(known, f"{list(self.ahead)} are not distances along the axes of {self.memory.type}")
         lanes = not self.transposed or (len(self.transposed) == 2 and is_in(self.memory, "shared"))
         want(lanes, f"lanes do not read {self.memory.type} for each other as {list(self.transposed)}")
 

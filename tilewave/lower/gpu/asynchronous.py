@@ -181,7 +181,7 @@ class AsynchronousOps:
         place = self.shared(shared)
         memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
         if swizzle == 0:
-            raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
+            raise TargetError(f"{op.name}: rows of {memory} have no swizzle", loc=op.loc)
         steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
         # wgmma applies the swizzle itself, so the address is that of rows without a swizzle.
         where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
@@ -304,4 +304,4 @@ def swizzle_bytes(op: Op, memory: Memory) -> int:
             standard = chunk * memory.dtype.bytes == CHUNK_BYTES and period * every == ROWS_OF_CHUNKS
             if standard and period * CHUNK_BYTES == row:
                 return row
-    raise TargetError(f"{op.name}: no copy or product of the machine's reads {memory}", loc=op.loc)
+    raise TargetError(f"{op.name}: no copy or MMA of this target reads {memory}", loc=op.loc)

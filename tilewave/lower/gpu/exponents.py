@@ -121,7 +121,7 @@ def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
             n, log = _logarithm(m, x)
             small = m.call("fma", log, m.number(LOG10_E), m.do("fmul", n, LOG10_2[1]))
             return _special(m, x, m.call("fma", n, m.number(LOG10_2[0]), small))
-    raise NotImplementedError(f"nobody spells {name}")
+    raise NotImplementedError(f"no arithmetic for {name}")
 
 
 def _exponential(m: ExponentArithmetic, x: str) -> str:

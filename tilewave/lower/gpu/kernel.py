@@ -71,7 +71,7 @@ def lower_lanes(
     """
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
-            raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
+            raise lacking("distribute_lanes", f"{kernel.name} is still at the tile level")
         body = _Body(kernel, target, any_strides, alignments or {}, whole_rows)
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
@@ -348,7 +348,9 @@ class _Body:
         return is_quicker_in_blocks(self.global_memory, op, place)
 
     def load_direct(self, op: ir.CopyAsyncChunks | ir.WaitAsync) -> None:
-        assert self.direct_loads is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
+        assert self.direct_loads is not None, (
+            f"{op.loc}: {self.kernel.name} has no direct loads, or its target lacks them"
+        )
         if isinstance(op, ir.WaitAsync):
             self.direct_loads.wait(op)
             return

@@ -139,7 +139,7 @@ class SharedAccess:
         return Chunks.of(shape, op.steps, most)
 
     def _condition(self, op: Load | Store) -> str:
-        assert not op.guard and not op.own, f"{op.loc}: nothing hangs over a shared memory"
+        assert not op.guard and not op.own, f"{op.loc}: shared memory has no boundary tiles"
         return self.n.truth(op.mask[0]) if op.mask else ""
 
     def _address(self, op: Load | LoadTransposed | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
