@@ -46,7 +46,7 @@ from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.renamed import OPTIONS, PASSES, current_name
+from tilewave.renamed import OPTIONS, current_name, current_pass
 from tilewave.runtime.array_layouts import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.call_class import CallLook, SeenCall
@@ -553,7 +553,7 @@ class Compiled:
             if pass_name:
                 self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
             return self.build.lanes or self.kernel
-        pass_name = current_name(f"{self.name}.ir", pass_name, PASSES)
+        pass_name = current_name(f"{self.name}.ir", pass_name, current_pass(pass_name))
         made = {"trace": self.traced}
         for step in self.steps:
             made[step.name] = made[""] = step.after
