@@ -604,9 +604,9 @@ class Compiled:
     def _has_no(self, what: str, instead: str = "") -> NoReturn:
         if not self.file:
             raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
-        remedy = f"{instead}what wave_compile(…) gives has every step of its making"
+        remedy = f"{instead}what wave_compile(…) returns has every step"
         raise SavedKernelError(
-            f"{self.name} was loaded from {self.file}, which holds no {what}", loc=here(), remedy=remedy
+            f"{self.name} was loaded from {self.file}, which has no {what}", loc=here(), remedy=remedy
         )
 
 
@@ -825,7 +825,7 @@ def _check_in_place(target: Backend) -> None:
     """Refuse `in_place` on targets that pack no operands: those without instruction sets to choose from."""
     if not target.takes_instruction_sets:
         able = [one for one in TARGETS.values() if one.takes_instruction_sets]
-        what = f"in_place is said, but on {target.name} nothing is packed before a launch"
+        what = f"in_place is given, but on {target.name} nothing is packed before a launch"
         raise TilewaveError(what, loc=here(), remedy=f"leave it out, or write target={quoted(able)}")
 
 
@@ -875,7 +875,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
             raise SymbolError(f"dynamic_symbols: {s!r} is no symbol", loc=here(), remedy=f"write sym.{s}")
         if not s.name.isascii():
             remedy = "give it a name of ASCII letters: it becomes a parameter of the machine code"
-            raise SymbolError(f"dynamic_symbols: {s} cannot stay open", loc=here(), remedy=remedy)
+            raise SymbolError(f"dynamic_symbols: {s} cannot stay dynamic", loc=here(), remedy=remedy)
     return symbols
 
 

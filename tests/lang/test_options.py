@@ -125,7 +125,7 @@ CASES = {
         HEAD + "tiles += [TilingConstraint(K, 16)]" + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
         "",
         """
-        K is walked by iterate twice
+        K is tiled for iterate twice
           gemm.py:8
               tiles += [TilingConstraint(K, 16)]
                         ^^^^^^^^^^^^^^^^^^^^^^^

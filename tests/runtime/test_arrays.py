@@ -909,7 +909,7 @@ def test_torch_tensors_on_a_gpu_that_are_no_plain_memory(torch_on_gpu):
             "requires grad, which a kernel does not compute\n  pass array.detach()",
         ),
         (torch.Tensor(0, (8,), layout=torch.sparse_coo), "is laid out as torch.sparse_coo, not as rows and columns\n"),
-        (torch.Tensor(0, (8,), negated=True), "is stored with its signs turned\n  pass array.resolve_neg()"),
+        (torch.Tensor(0, (8,), negated=True), "is stored with its signs negated\n  pass array.resolve_neg()"),
         (torch.Tensor(0, (8,), torch.complex64), "is complex64, which no kernel takes"),
     ):
         assert refusal(lambda refused=refused: view(refused)).startswith(f"view: array {text}")

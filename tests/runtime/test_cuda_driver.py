@@ -504,15 +504,15 @@ def test_strides_are_written_again_when_they_change(driver, fake):
 @pytest.mark.parametrize(
     ("view", "problem"),
     [
-        (array(0x10008, (300, 512)), "begins at 0x10008, and the copy engine needs a multiple of 16 bytes"),
-        (array(0x10000, (300, 509)), "has rows 1018 bytes apart, and the copy engine needs a multiple of 16"),
+        (array(0x10008, (300, 512)), "begins at 0x10008, and TMA needs a multiple of 16 bytes"),
+        (array(0x10000, (300, 509)), "has rows 1018 bytes apart, and TMA needs a multiple of 16"),
         (
             array(0x10000, (300, 512), strides=(-1024, 2)),
-            "has a negative stride (-1024 bytes), and the copy engine only goes forward",
+            "has a negative stride (-1024 bytes), and TMA takes none",
         ),
         (
             array(0x10000, (300, 512), strides=(2, 1024)),
-            "steps 1024 bytes along its fastest axis, and the copy engine needs 2",
+            "steps 1024 bytes along its fastest axis, and TMA needs 2",
         ),
     ],
 )

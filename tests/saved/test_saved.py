@@ -255,7 +255,7 @@ def test_the_same_kernel_gives_the_same_bytes_also_when_it_was_loaded(here, cpu,
 
 def test_what_a_file_does_not_hold_is_said(file, amd, here):
     loaded = load(file)
-    gives = "what wave_compile(…) gives has every step of its making"
+    gives = "what wave_compile(…) returns has every step"
     told = "gemm was loaded from gemm.tilewave, which holds no"
     code = "code_object is the machine code; "
     assert said(lambda: loaded.steps) == f"{told} steps\n{gives}"
@@ -417,7 +417,7 @@ def test_a_loaded_hopper_kernel_answers_as_the_compiled_one(here):
     codes = json.loads(members_of("first")["kernel.json"])["codes"]
     for left in (codes[:1], codes[1:]):
         resealed("second", codes=left)
-        assert refused("second") == f"second: kernel.json tells of another kernel than lanes.ir\n{AGAIN}"
+        assert refused("second") == f"second: kernel.json describes another kernel than lanes.ir\n{AGAIN}"
 
 
 def test_a_wish_for_less_exact_products_is_kept(here):
@@ -614,7 +614,7 @@ def test_facts_and_text_must_be_of_one_kernel(file, amd_file, cpu, here):
     other = compiled(gemm(f32), target="cpu", subs=sizes(77, 93, 46))
     cpu.save(file)
     resealed(file, {"kernel.ir": str(other.kernel).encode()})
-    told = f"gemm.tilewave: kernel.json tells of another kernel than kernel.ir\n{AGAIN}"
+    told = f"gemm.tilewave: kernel.json describes another kernel than kernel.ir\n{AGAIN}"
     assert refused(file) == told
     for about in ({"name": "mmeg"}, {"workgroups": 5}, {"dynamic_symbols": ["WGM"]}, {"parameters": []}):
         cpu.save(file)
@@ -626,7 +626,7 @@ def test_machine_code_for_arrays_however_they_lie_must_be_there(amd_file):
     codes = json.loads(members_of(amd_file)["kernel.json"])["codes"]
     for left in (codes[:1], codes[1:], []):
         resealed(amd_file, codes=left)
-        assert refused(amd_file) == f"gemm.tilewave: kernel.json tells of another kernel than lanes.ir\n{AGAIN}"
+        assert refused(amd_file) == f"gemm.tilewave: kernel.json describes another kernel than lanes.ir\n{AGAIN}"
 
 
 WRONG = {

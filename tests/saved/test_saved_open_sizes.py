@@ -123,23 +123,23 @@ def put(path, value):
 DAMAGED = {
     "an extent of another name": (
         put(["parameters", 0, "shape"], ["Q", "K"]),
-        "tells of another kernel than kernel.ir",
+        "describes another kernel than kernel.ir",
     ),
-    "a number for a name": (put(["parameters", 0, "shape"], [64, "K"]), "tells of another kernel than kernel.ir"),
+    "a number for a name": (put(["parameters", 0, "shape"], [64, "K"]), "describes another kernel than kernel.ir"),
     "half an extent": (put(["parameters", 0, "shape"], [0.5, "K"]), "does not say its shape"),
     "no extents": (put(["parameters", 0, "shape"], "MK"), "does not say its shape"),
     "a number of workgroups": (put(["workgroups"], 6), "does not say its workgroups"),
-    "other workgroups": (put(["workgroups"], "M"), "tells of another kernel than kernel.ir"),
-    "a size that is a symbol": (put(["dynamic_symbols"], ["M"]), "tells of another kernel than kernel.ir"),
+    "other workgroups": (put(["workgroups"], "M"), "describes another kernel than kernel.ir"),
+    "a size that is a symbol": (put(["dynamic_symbols"], ["M"]), "describes another kernel than kernel.ir"),
     "no proof": (put(["every_size"], "yes"), "does not say its every_size"),
     "doubts of another kind": (put(["every_size", "doubts"], [1]), "does not say its doubts"),
     "windows of another kind": (put(["every_size", "windows"], [1]), "does not say its windows"),
-    "a window of no array": (put(["every_size", "windows", 0, "array"], "q"), "tells of another kernel"),
-    "a window of another rank": (put(["every_size", "windows", 0, "window"], [16]), "tells of another kernel"),
-    "a window without elements": (put(["every_size", "windows", 0, "window"], [0, 8]), "tells of another kernel"),
+    "a window of no array": (put(["every_size", "windows", 0, "array"], "q"), "describes another kernel"),
+    "a window of another rank": (put(["every_size", "windows", 0, "window"], [16]), "describes another kernel"),
+    "a window without elements": (put(["every_size", "windows", 0, "window"], [0, 8]), "describes another kernel"),
     "a window that goes back": (put(["every_size", "windows", 0, "window"], [-16, 8]), "does not say its window"),
-    "no windows": (put(["every_size", "windows"], []), "tells of another kernel than kernel.ir"),
-    "a symbol nobody has": (put(["every_size", "positive"], ["Q"]), "tells of another kernel than kernel.ir"),
+    "no windows": (put(["every_size", "windows"], []), "describes another kernel than kernel.ir"),
+    "a symbol nobody has": (put(["every_size", "positive"], ["Q"]), "describes another kernel than kernel.ir"),
 }
 
 

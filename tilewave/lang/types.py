@@ -91,8 +91,8 @@ class MemoryLayout:
 
 
 NO_LAYOUT = (
-    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and say by an "
-    "IndexMapping where in it a tile lies"
+    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and give the "
+    "position of a tile in it by an IndexMapping"
 )
 
 
@@ -104,7 +104,7 @@ class SymbolBind:
             f"SymbolBind[{dtype}] makes an argument of a symbol",
             loc=here(),
             remedy="leave the argument out: a symbol with no value in subs is given at the call by its name, "
-            "kernel(a, c, LENGTH=…), or stays open, dynamic_symbols=[LENGTH]",
+            "kernel(a, c, LENGTH=…), or stays dynamic, dynamic_symbols=[LENGTH]",
         )
 
 

@@ -134,7 +134,9 @@ def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
 # -- names that are not there -----------------------------------------------------------------------------------------
 
 _INDICES = "indices from memory are not there yet; positions are expressions of symbols and iterators"
-_ATOMICS = "atomics are not there; SplitConstraint(K, n) cuts a sum among workgroups, joined in a fixed order"
+_ATOMICS = (
+    "atomics are not there; SplitConstraint(K, n) splits a sum among workgroups (split-K), added in a fixed order"
+)
 _NUMBERS = "random numbers are not there; pass an array of them"
 _SCALED = "scaled products are not there; multiply by the scales before mma, or after it"
 
