@@ -405,7 +405,7 @@ class Compiled:
         """The arrays that the kernel was compiled for; an error where sizes are dynamic."""
         if self.open_sizes:
             raise CallError(
-                f"{self.name}: how large its arrays are depends on {', '.join(self.open_sizes)}",
+                f"{self.name}: the sizes of its arrays depend on {', '.join(self.open_sizes)}",
                 loc=here(),
                 remedy=f"any that agree will do; compile it with subs={{{self.open_sizes[0]}: …, …}} to fix them",
             )

@@ -86,7 +86,7 @@ def test_with_inputs_each_layer_is_measured_and_only_the_faster_are_ours(model, 
     monkeypatch.setattr("tilewave.torch.patching._in_turns", lambda *given: next(times))
     report = patch(model, torch.randn(5, 3, 8))
     assert report.ours == ["norm", "up.0", "up.2", "scaled"]  # with their activations the slower ones are one pass less
-    assert report.torchs["shares"] == "faster so: ours takes 5 µs compared with torch's 4"
+    assert report.torchs["shares"] == "torch is faster: ours takes 5 µs compared with torch's 4"
     assert type(model.shares) is nn.Softmax and type(model.scaled) is not nn.RMSNorm
 
 

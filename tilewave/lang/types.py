@@ -145,7 +145,7 @@ class Register(metaclass=_OfRegisters):
 
 def _too_few(what: str, parts: Any) -> Any:
     example = "[M, K, GLOBAL_ADDRESS_SPACE, f16]" if what == "Memory" else "[M, N, f32]"
-    raise DTypeError(f"{what}[{parts}] says too little", loc=here(), remedy=f"write {what}{example}")
+    raise DTypeError(f"{what}[{parts}] is incomplete", loc=here(), remedy=f"write {what}{example}")
 
 
 def _wrong(what: str) -> None:

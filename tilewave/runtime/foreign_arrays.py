@@ -249,7 +249,7 @@ def stream_of(arrays: Sequence[object], names: Sequence[str], number: int) -> in
             continue
         if chosen is not None:
             raise Refused(
-                f"{names[first]} is worked on by stream {chosen:#x}, but {names[at]} by stream {stream:#x}",
+                f"{names[first]} is used on stream {chosen:#x}, but {names[at]} on stream {stream:#x}",
                 "make one of them the current stream of both, or synchronise the other and pass its array without it",
             )
         chosen, first = stream, at

@@ -195,7 +195,7 @@ def _judged(layer: Layer, module: nn.Module, args: tuple[Any, ...]) -> Layer:
     if ours <= theirs or fused:  # without the fusion torch would need another pass for the activation
         return replace(layer, why=why)
     _turn_back(module)
-    return replace(layer, is_ours=False, why=f"faster so: ours takes {times}")
+    return replace(layer, is_ours=False, why=f"torch is faster: ours takes {times}")
 
 
 def _in_turns(module: nn.Module, theirs: Any, args: tuple[Any, ...]) -> tuple[float, float]:
