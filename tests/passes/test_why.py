@@ -60,7 +60,7 @@ def test_why_is_a_table_for_people_and_rows_for_programs():
 def test_a_kernel_with_which_all_went_well_says_so():
     made = compiled(gemm(), target="gfx942", subs=sizes(512, 512, 512, 128, 128, 64), schedule=SchedulingType.PREFETCH)
     assert not made.why()
-    assert str(made.why()) == "no pass declined anything"
+    assert str(made.why()) == "no remarks"
     assert not compiled(gemm(), target="numpy", subs=SUBS).why()
 
 
@@ -97,7 +97,7 @@ def test_compile_prints_the_reasons(call):
     out = call("compile", "k.py", "--target", "sm_90a", "--set", SIZES)
     assert f"use_tma  k.py:9  {WHAT}" in out and REMEDY in out
     record = json.loads(call("compile", "k.py", "--target", "gfx950", "--set", SIZES, "--json"))["gemm"]
-    assert [(d["pass"], d["line"]) for d in record["declined"]] == [("direct_to_shared", "k.py:9")]
+    assert [(d["pass"], d["line"]) for d in record["remarks"]] == [("direct_to_shared", "k.py:9")]
     good = call("compile", "k.py", "--target", "sm_90a", "--set", "M=1024,N=1024,K=512")
     assert "use_tma" not in good
 
@@ -107,9 +107,9 @@ def test_diff_prints_the_reasons_below_the_pass(call):
     assert [line.split()[0] for line in out.splitlines() if line.strip()][1:] == [
         "use_tma",
         "(unchanged)",
-        "declined",
+        "remarks",
     ]
     assert f"k.py:9: {WHAT}; {REMEDY}" in out
     steps = json.loads(call("diff", "k.py", "--target", "sm_90a", "--set", SIZES, "--json"))["gemm"]
-    told = [d for step in steps for d in step["declined"]]
+    told = [d for step in steps for d in step["remarks"]]
     assert told[0] == {"pass": "use_tma", "line": "k.py:9", "what": WHAT, "remedy": REMEDY}

@@ -89,7 +89,7 @@ def _print(configs: dict[str, str], steps: dict[str, list[Step]], context: int) 
             console.print(f"[bold]{step.name}[/bold]  {escape(step.decision)}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
             console.print(Syntax(step.diff(context), "diff", background_color="default", word_wrap=True))
             for remarks in step.remarks:
-                console.print(f"[yellow]declined[/yellow]  {escape(str(remarks))}", highlight=False)
+                console.print(f"[yellow]remark[/yellow]  {escape(str(remarks))}", highlight=False)
             console.print()
 
 

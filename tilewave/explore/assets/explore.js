@@ -386,8 +386,8 @@
       writeAddress();
       byId("step-name").textContent = step.pass;
       byId("step-decision").textContent = `${step.decision} · ${(1e3 * step.seconds).toFixed(1)} ms · for ${answer.target}`;
-      byId("declined").replaceChildren(...step.declined.map((row) =>
-        make("p", `declined${row.line ? ` at ${row.line}` : ""}: ${row.what}${row.remedy ? `; ${row.remedy}` : ""}`, { class: "warning" })));
+      byId("remarks").replaceChildren(...step.remarks.map((row) =>
+        make("p", `remark${row.line ? ` at ${row.line}` : ""}: ${row.what}${row.remedy ? `; ${row.remedy}` : ""}`, { class: "warning" })));
       const lines = step.changed ? step.diff.split("\n") : ["(unchanged)"];
       byId("diff").replaceChildren(...lines.map((line) => make("span", line, { class: step.changed ? KINDS[line[0]] ?? "" : "" })));
       byId("diff").scrollTop = 0;
@@ -409,7 +409,7 @@
     const counts = new Map();
     for (const [, line] of answer.lines) if (line) counts.set(line, (counts.get(line) ?? 0) + 1);
     const facts = Object.entries({ ...answer.figures, ...answer.loop }).filter(([key, value]) =>
-      !["declined", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || key === "waves");
+      !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || key === "waves");
     const details = make("details"), summary = make("summary", `What it takes of ${answer.target}`);
     details.append(summary, table(["", ""], facts.map(([key, value]) => [key.replaceAll("_", " "), String(value)])));
     byId("figures-of-code").replaceChildren(details);

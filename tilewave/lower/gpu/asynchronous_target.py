@@ -123,9 +123,9 @@ class AsynchronousTarget(Protocol):
         ...
 
     def store_fragments(self, f: LlvmFunction, address: str, words: list[str], is_transposed: bool) -> None:
-        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are; lane i gives the address of row i.
+        """Store an 8 x 8 block of 16-bit elements for each word, distributed as sums are.
 
-        Blocks are transposed if `is_transposed`.
+        Lane i gives the address of row i; blocks are transposed if `is_transposed`.
         """
         ...
 
