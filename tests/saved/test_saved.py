@@ -256,7 +256,7 @@ def test_the_same_kernel_gives_the_same_bytes_also_when_it_was_loaded(here, cpu,
 def test_what_a_file_does_not_hold_is_said(file, amd, here):
     loaded = load(file)
     gives = "what wave_compile(…) returns has every step"
-    told = "gemm was loaded from gemm.tilewave, which holds no"
+    told = "gemm was loaded from gemm.tilewave, which has no"
     code = "code_object is the machine code; "
     assert said(lambda: loaded.steps) == f"{told} steps\n{gives}"
     assert said(lambda: loaded.llvm_ir) == f"{told} LLVM IR\n{gives}"
