@@ -13,7 +13,7 @@ from tilewave.files import NotPlain, NotText, TooLong, distrust, parse_json, rea
 
 NO_JSON = {
     "nested too deeply": ("[" * 100_000, "nested too deeply"),
-    "a key twice": ('{"a": 1, "a": 1}', "the key 'a' stands twice"),
+    "a key twice": ('{"a": 1, "a": 1}', "the key 'a' occurs twice"),
     "no number": ("[NaN]", "NaN is no number"),
     "an infinity": ("-Infinity", "-Infinity is no number"),
     "too large for a float": ("1e999", "1e999 is no number"),

@@ -283,7 +283,7 @@ def _missing_given(kernel: str) -> Iterator[None]:
         if not name:
             raise
         raise SymbolError(
-            f"{kernel}: {name} has no value, and no array tells it",
+            f"{kernel}: {name} has no value, and no array gives it",
             loc=here(),
             remedy=f"write {kernel}(…, {name}=…), or @wave(constraints, subs={{{name}: …}})",
             missing=name,

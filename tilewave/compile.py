@@ -46,7 +46,7 @@ from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.renamed import OPTIONS, PASSES, current_name
+from tilewave.renamed import OPTIONS, current_name, current_pass
 from tilewave.runtime.array_layouts import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.call_class import CallLook, SeenCall
@@ -405,7 +405,7 @@ class Compiled:
         """The arrays that the kernel was compiled for; an error where sizes are dynamic."""
         if self.open_sizes:
             raise CallError(
-                f"{self.name}: how large its arrays are depends on {', '.join(self.open_sizes)}",
+                f"{self.name}: the sizes of its arrays depend on {', '.join(self.open_sizes)}",
                 loc=here(),
                 remedy=f"any that agree will do; compile it with subs={{{self.open_sizes[0]}: …, …}} to fix them",
             )
@@ -553,7 +553,7 @@ class Compiled:
             if pass_name:
                 self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
             return self.build.lanes or self.kernel
-        pass_name = current_name(f"{self.name}.ir", pass_name, PASSES)
+        pass_name = current_name(f"{self.name}.ir", pass_name, current_pass(pass_name))
         made = {"trace": self.traced}
         for step in self.steps:
             made[step.name] = made[""] = step.after
@@ -604,9 +604,9 @@ class Compiled:
     def _has_no(self, what: str, instead: str = "") -> NoReturn:
         if not self.file:
             raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
-        remedy = f"{instead}what wave_compile(…) gives has every step of its making"
+        remedy = f"{instead}what wave_compile(…) returns has every step"
         raise SavedKernelError(
-            f"{self.name} was loaded from {self.file}, which holds no {what}", loc=here(), remedy=remedy
+            f"{self.name} was loaded from {self.file}, which has no {what}", loc=here(), remedy=remedy
         )
 
 
@@ -825,7 +825,7 @@ def _check_in_place(target: Backend) -> None:
     """Refuse `in_place` on targets that pack no operands: those without instruction sets to choose from."""
     if not target.takes_instruction_sets:
         able = [one for one in TARGETS.values() if one.takes_instruction_sets]
-        what = f"in_place is said, but on {target.name} nothing is packed before a launch"
+        what = f"in_place is given, but on {target.name} nothing is packed before a launch"
         raise TilewaveError(what, loc=here(), remedy=f"leave it out, or write target={quoted(able)}")
 
 
@@ -875,7 +875,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
             raise SymbolError(f"dynamic_symbols: {s!r} is no symbol", loc=here(), remedy=f"write sym.{s}")
         if not s.name.isascii():
             remedy = "give it a name of ASCII letters: it becomes a parameter of the machine code"
-            raise SymbolError(f"dynamic_symbols: {s} cannot stay open", loc=here(), remedy=remedy)
+            raise SymbolError(f"dynamic_symbols: {s} cannot stay dynamic", loc=here(), remedy=remedy)
     return symbols
 
 

@@ -18,8 +18,9 @@ from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
 
 PACKAGE = str(Path(__file__).parent) + os.sep
-BETWEEN = ("tilewave", "functools", "contextlib", "torch")
-"""Modules between an author's line and tilewave's: functools calls a cached property, torch an operator."""
+BETWEEN = ("tilewave", "functools", "contextlib", "dataclasses", "torch")
+"""Modules between an author's line and tilewave's: functools calls a cached property, dataclasses the options that
+`replace` makes, torch an operator."""
 COMMANDS = ("typer", "click")
 """Modules that call tilewave's commands: no author's code is above them."""
 NOTEBOOK = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from tilewave.errors import levels_to_author
+
 OPTIONS = {"buffers": "num_stages", "longest": "max_sizes"}
 """Options of compilation and autotuning, and the keys of tuning records."""
 
@@ -97,14 +99,25 @@ KERNELS = {"attention_parts_kernel": "attention_splits_kernel", "join_parts_kern
 """Functions of `tilewave.kernels`."""
 
 
-def current_name(caller: str, name: str, renamed: Mapping[str, str]) -> str:
-    """Return the present name of something; an old name gives a warning at the line that calls `caller`."""
-    if name not in renamed:
-        return name
-    warnings.warn(f"{caller}: {name} is called {renamed[name]} now", FutureWarning, stacklevel=4)
-    return renamed[name]
+def current_pass(name: str) -> str:
+    """Return the current name of a pass; a repeated pass has a number, such as `hoist_to_launch_2`."""
+    base, mark, number = name.rpartition("_")
+    if number.isdigit():
+        return PASSES.get(base, base) + mark + number
+    return PASSES.get(name, name)
+
+
+def current_name(caller: str, name: str, current: str) -> str:
+    """Return the current name of an option, a pass or a kernel; an old name gives a warning at the author's line."""
+    if name != current:
+        warnings.warn(f"{caller}: {name} is called {current} now", FutureWarning, stacklevel=levels_to_author())
+    return current
 
 
 def current_options(caller: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments under the present names of options."""
-    return {current_name(caller, name, OPTIONS): value for name, value in named.items()}
+    """Return keyword arguments under the current names of options; an option's old name wins over its new one.
+
+    `dataclasses.replace(options, buffers=3)` gives both: the new one with the value that the options had.
+    """
+    current = {name: value for name, value in named.items() if name not in OPTIONS}
+    return current | {current_name(caller, old, new): named[old] for old, new in OPTIONS.items() if old in named}

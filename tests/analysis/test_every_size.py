@@ -640,9 +640,7 @@ def test_what_needs_sizes_asks_for_them_by_name():
     assert told(CallError, lambda: kernel.schedule_for(M=-1, K=5, N=20, P=2)) == (
         "gemm: M is -1, no whole number of at least 0"
     )
-    said = (
-        "gemm: how large its arrays are depends on M, K, N\nany that agree will do; compile it with subs={M: …, …} to"
-    )
+    said = "gemm: the sizes of its arrays depend on M, K, N\nany that agree will do; compile it with subs={M: …, …} to"
     assert told(CallError, lambda: kernel.parameters).startswith(said)
 
 

@@ -154,11 +154,11 @@ def test_a_new_target_is_saved_and_loaded(toy):
     assert (loaded.code_object, loaded.target, repr(loaded)) == (kernel.code_object, "toy_1", repr(kernel))
     loaded.save("again.tilewave")
     assert Path("again.tilewave").read_bytes() == Path("gemm.tilewave").read_bytes()
-    gives = "what wave_compile(…) gives has every step of its making"
+    gives = "what wave_compile(…) returns has every step"
     error = refused(lambda: loaded.asm)
     assert isinstance(error, SavedKernelError)
     assert (error.what, error.remedy) == (
-        "gemm was loaded from gemm.tilewave, which holds no assembly",
+        "gemm was loaded from gemm.tilewave, which has no assembly",
         f"code_object is the machine code; {gives}",
     )
 

@@ -134,8 +134,8 @@ def test_a_kernel_that_was_loaded_shows_what_its_file_holds(target, call):
     assert call("diff", "k.py") == (
         2,
         "",
-        "error: gemm was loaded from gemm.tilewave, which holds no steps\n"
-        "  what wave_compile(…) gives has every step of its making\n",
+        "error: gemm was loaded from gemm.tilewave, which has no steps\n"
+        "  what wave_compile(…) returns has every step\n",
     )
 
 

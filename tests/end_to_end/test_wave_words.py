@@ -176,7 +176,7 @@ def test_a_layout_of_another_size_is_refused():
     ):
         with pytest.raises(DimensionError, match=what) as raised:
             made(copied(*shape), {M: 50, N: 41})
-        assert "say by an IndexMapping where in it a tile lies" in str(raised.value)
+        assert "give the position of a tile in it by an IndexMapping" in str(raised.value)
 
 
 # -- whole kernels --------------------------------------------------------------------------------------------------

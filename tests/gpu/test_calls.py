@@ -65,7 +65,7 @@ def test_arrays_that_change_between_calls_are_seen(torch):
         with pytest.raises(TilewaveError, match=f"M is {m + 1} by a, but {m} by c"):
             copy(a, c)
     turned = torch._neg_view(torch.ones_like(a))
-    for wrong, said in ((a.detach().requires_grad_(True), "requires grad"), (turned, "its signs turned")):
+    for wrong, said in ((a.detach().requires_grad_(True), "requires grad"), (turned, "its signs negated")):
         with pytest.raises(TilewaveError, match=said):
             copy(wrong, torch.zeros_like(a))
     here, there = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)

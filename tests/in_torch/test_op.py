@@ -229,7 +229,7 @@ def test_autocast_gives_the_kernel_its_dtype():
         (lambda: op(square)(doubles(3)), CallError, r"x has 1 axes, but the kernel takes \[M, N\]"),
         (lambda: op(gemm)(doubles(3, 5), doubles(3, 4), 1.0), CallError, "K is 5 by a, but 4 by b"),
         (lambda: op(gemm)(doubles(3, 5), alpha=1.0), CallError, "takes a, b, alpha, but got a tensor, alpha"),
-        (lambda: op(add_to)(*torch.ones(2, 3, 5).requires_grad_()), CallError, "an argument asks for gradients"),
+        (lambda: op(add_to)(*torch.ones(2, 3, 5).requires_grad_()), CallError, "an argument requires gradients"),
         (lambda: op(square, results=["x"]), TraceError, "square writes no array x"),
         (lambda: op(add_to, results=["y"]), TraceError, "reads y, so that it cannot be allocated"),
     ],

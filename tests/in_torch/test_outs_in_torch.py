@@ -62,7 +62,7 @@ def test_an_out_of_any_strides_is_written_in_place_and_torch_knows(name, road, l
 @calls
 def test_an_out_that_asks_for_gradients(name):
     out = torch.full(SHAPE, POISON, requires_grad=True)
-    with pytest.raises(CallError, match="out= has no gradient, and an argument asks for one") as raised:
+    with pytest.raises(CallError, match="out= has no gradient, and an argument requires one") as raised:
         CALLS[name](out=out)
     assert (out == POISON).all() and raised.value.loc.file == __file__
     with torch.no_grad():

@@ -39,8 +39,8 @@ def model():
 def test_layers_become_ours_and_it_is_said_which(model):
     report = patch(model)
     assert report.ours == ["norm", "up.0", "up.2", "scaled", "shares"]
-    assert report.torchs == {"special": "of a class of its own, Special"}
-    assert str(report).splitlines()[1] == "ours   up.0: Linear, with the gelu_tanh behind it"
+    assert report.torchs == {"special": "of another class, Special"}
+    assert str(report).splitlines()[1] == "ours   up.0: Linear, with the gelu_tanh after it"
 
 
 def test_the_same_numbers_and_gradients(model):
@@ -86,7 +86,7 @@ def test_with_inputs_each_layer_is_measured_and_only_the_faster_are_ours(model, 
     monkeypatch.setattr("tilewave.torch.patching._in_turns", lambda *given: next(times))
     report = patch(model, torch.randn(5, 3, 8))
     assert report.ours == ["norm", "up.0", "up.2", "scaled"]  # with their activations the slower ones are one pass less
-    assert report.torchs["shares"] == "faster so: ours takes 5 µs beside torch's 4"
+    assert report.torchs["shares"] == "torch is faster: ours takes 5 µs compared with torch's 4"
     assert type(model.shares) is nn.Softmax and type(model.scaled) is not nn.RMSNorm
 
 
@@ -147,7 +147,7 @@ def test_where_there_is_no_code_of_ours_torch_s_is_taken_and_it_is_said_once(mod
     monkeypatch.setattr(layers, "target_of", none)
     layers.has_target.cache_clear()
     x = torch.randn(5, 3, 8)
-    with pytest.warns(SlowCodeWarning, match="torch's own layers are taken there") as warned:
+    with pytest.warns(SlowCodeWarning, match="torch's own layers run there") as warned:
         found = model(x)
     assert len(warned) == 1
     layers.has_target.cache_clear()

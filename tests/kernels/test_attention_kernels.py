@@ -404,7 +404,7 @@ def test_a_cpu_computes_no_more_of_a_tile_than_there_is():
 Q = np.zeros((1, 4, 3, 16), np.float32)
 REFUSED = [
     (lambda y: shipped.attention([1], Q, Q, y), CallError, "attention: q is a list, not an array"),
-    (lambda y: shipped.attention(Q[0], Q, Q, y), CallError, "attention: q has 3 axes, but it takes batch, head, place"),
+    (lambda y: shipped.attention(Q[0], Q, Q, y), CallError, "attention: q has 3 axes, but needs batch, head, position"),
     (lambda y: shipped.attention(Q, Q[:, :3], Q[:, :3], y), CallError, "4 heads of q cannot share 3 heads of k"),
     (lambda y: shipped.attention(Q, Q, Q[:, :2], y), CallError, "attention: H_KV is 4 by k, but 2 by v"),
     (lambda y: shipped.attention(Q, Q[..., :8], Q, y), CallError, "attention: K1 is 16, but k"),

@@ -150,7 +150,7 @@ def test_an_order_is_told_sizes_and_not_what_subs_makes_of_them():
     gemm = made({**BLOCKS, width: Min(M, 3)}, [WorkgroupMapping(tilewave.mapping.grouped(width))])
     a, b, c = arrays(200, 90, 20)
     what, remedy = refused(ConstraintError, lambda: gemm(a, b, c, 1.0), c)
-    assert what == "the order of tiles depends on WIDTH, which subs gives as an expression of sizes that stay open"
+    assert what == "the order of tiles depends on WIDTH, which subs gives as an expression of dynamic sizes"
     assert remedy == "write that expression in the place of WIDTH"
     made(BLOCKS, [WorkgroupMapping(tilewave.mapping.grouped(Min(M, 3)))])(a, b, c, 1.0)
     check_product(c, a, b)
@@ -310,11 +310,11 @@ def test_sizes_that_do_not_agree_are_told_with_both_arrays(compiles):
 def test_a_symbol_that_nobody_gives_is_asked_for():
     a, b, c = arrays(20, 30, 40)
     assert refused(SymbolError, lambda: made(BLOCKS, [GridConstraint(sym.COUNT)])(a, b, c, 1.0), c) == (
-        "gemm: COUNT has no value, and no array tells it",
+        "gemm: COUNT has no value, and no array gives it",
         "write gemm(…, COUNT=…), or @wave(constraints, subs={COUNT: …})",
     )
     assert refused(SymbolError, lambda: made({**BLOCKS, BLOCK_M: BLOCK_N * sym.TIMES})(a, b, c, 1.0), c)[0] == (
-        "gemm: TIMES has no value, and no array tells it"
+        "gemm: TIMES has no value, and no array gives it"
     )
 
 

@@ -135,7 +135,7 @@ def test_nobody_gives_a_number_of_the_hardwares(number):
         lambda: GridConstraint(number * 2),
     ]
     for way in ways:
-        with pytest.raises(SymbolError, match=f"{number} is the number of a (workgroup|lane), which nobody gives"):
+        with pytest.raises(SymbolError, match=f"{number} is the number of a (workgroup|lane), which cannot be given"):
             way()
 
 

@@ -205,14 +205,14 @@ OPTIONS = {
     "a size of no array": (
         SymbolError,
         "max_sizes={K: 64, N: 64}",
-        "max_sizes: K is no size of rows that stays open",
-        "leave it out; the sizes that stay open are M, N",
+        "max_sizes: K is no dynamic size of rows",
+        "leave it out; the dynamic sizes are M, N",
     ),
     "a size that subs fixes": (
         SymbolError,
         "subs={N: 5}, max_sizes={N: 64}",
-        "max_sizes: N is no size of rows that stays open",
-        "leave it out; the sizes that stay open are M",
+        "max_sizes: N is no dynamic size of rows",
+        "leave it out; the dynamic sizes are M",
     ),
     "no number": (
         SymbolError,
@@ -253,7 +253,7 @@ def test_more_than_a_workgroup_holds_is_to_be_taken_in_parts(target, held, tmp_p
           gemm.py:11
               write(read(x), y)
                     ^^^^^^^
-          take it in parts: add TilingConstraint(N, BLOCK_N), and do this inside an iterate over N
+          take it in tiles: add TilingConstraint(N, BLOCK_N), and do this inside an iterate over N
         """
     same(said(tmp_path, monkeypatch, HEAD + ROWS + line, DimensionError), expected)
 

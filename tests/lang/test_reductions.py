@@ -556,10 +556,10 @@ wave_compile(WaveCompileOptions(subs={M: 11}, target="numpy"), own_tiles)
 
 def test_where_the_kernel_places_its_own_tiles_the_end_of_a_dim_is_not_known(tmp_path, monkeypatch):
     expected = """
-        max: the kernel's own loop places its tiles of M, so which elements lie past its end is not known
+        max: the kernel's own loop places its tiles of M, so which elements are past its end is not known
           gemm.py:17
               total = tile.max(dim=M)
                       ^^^^^^^^^^^^^^^
-          walk M with iterate or take it whole, or leave the tiles to GridConstraint without that loop
+          tile M for iterate or take it whole, or leave the tiles to GridConstraint without that loop
         """
     same(said(tmp_path, monkeypatch, HEAD + PLACED, DimensionError), expected)

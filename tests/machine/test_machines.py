@@ -119,7 +119,7 @@ def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
 
 
 HOSTILE = {
-    "deep lists": ("xcds = " + "[" * 100_000, "its lists or tables stand too deep in each other"),
+    "deep lists": ("xcds = " + "[" * 100_000, "its lists or tables are nested too deep"),
     "a number of 5,000 digits": ("xcds = " + "9" * 5000, "is no TOML: "),
     "a number of 4,000 digits": (TOML.replace("xcds = 4", "xcds = " + "9" * 4000), "not a number of 13288 bits"),
     "a rate of 4,000 digits": (TOML.replace("clock_hz = 2e9", "clock_hz = " + "9" * 4000), "not a number of 13288"),

@@ -89,7 +89,7 @@ def test_a_kernel_from_the_cache_says_the_same(target):
 
 def test_a_loaded_kernel_has_no_such_record(tmp_path):
     compiled(gemm(), target="cpu", subs=SUBS).save(tmp_path / "gemm.tilewave")
-    with pytest.raises(SavedKernelError, match="which holds no steps"):
+    with pytest.raises(SavedKernelError, match="which has no steps"):
         load(tmp_path / "gemm.tilewave").why()
 
 

@@ -909,7 +909,7 @@ def test_torch_tensors_on_a_gpu_that_are_no_plain_memory(torch_on_gpu):
             "requires grad, which a kernel does not compute\n  pass array.detach()",
         ),
         (torch.Tensor(0, (8,), layout=torch.sparse_coo), "is laid out as torch.sparse_coo, not as rows and columns\n"),
-        (torch.Tensor(0, (8,), negated=True), "is stored with its signs turned\n  pass array.resolve_neg()"),
+        (torch.Tensor(0, (8,), negated=True), "is stored with its signs negated\n  pass array.resolve_neg()"),
         (torch.Tensor(0, (8,), torch.complex64), "is complex64, which no kernel takes"),
     ):
         assert refusal(lambda refused=refused: view(refused)).startswith(f"view: array {text}")
@@ -993,7 +993,7 @@ def test_an_array_that_runs_backwards_is_refused_on_a_gpu_alone(cupy_on_gpu):
     a = cupy.ndarray(0x1000, (8, 8), np.dtype(np.float16), 0, (16, -2))
     c = cupy.ndarray(0x2000, (8, 8))
     assert refusal(lambda: on_gpu(a, c)) == (
-        "gemm: a runs backwards in memory (strides (16, -2)), and a kernel on cuda only goes forward\n  pass a.copy()"
+        "gemm: a has negative strides (16, -2), which a kernel on cuda does not take\n  pass a.copy()"
     )
     back = cupy.ndarray(0x2100, (8, 8), np.dtype(np.float32), 0, (-32, 4))
     assert refusal(lambda: on_gpu(cupy.ndarray(0x1000, (8, 8), np.dtype(np.float16)), back)).endswith(

@@ -33,7 +33,7 @@ from tilewave.runtime.cache import (
 )
 
 HEADER_BYTES = 84
-ELSEWHERE = "Set TILEWAVE_CACHE_DIR to a directory of your own, or to off"
+ELSEWHERE = "Set TILEWAVE_CACHE_DIR to another directory, or to off"
 
 
 @pytest.fixture

@@ -504,15 +504,15 @@ def test_strides_are_written_again_when_they_change(driver, fake):
 @pytest.mark.parametrize(
     ("view", "problem"),
     [
-        (array(0x10008, (300, 512)), "begins at 0x10008, and the copy engine needs a multiple of 16 bytes"),
-        (array(0x10000, (300, 509)), "has rows 1018 bytes apart, and the copy engine needs a multiple of 16"),
+        (array(0x10008, (300, 512)), "begins at 0x10008, and TMA needs a multiple of 16 bytes"),
+        (array(0x10000, (300, 509)), "has rows 1018 bytes apart, and TMA needs a multiple of 16"),
         (
             array(0x10000, (300, 512), strides=(-1024, 2)),
-            "has a negative stride (-1024 bytes), and the copy engine only goes forward",
+            "has a negative stride (-1024 bytes), and TMA takes none",
         ),
         (
             array(0x10000, (300, 512), strides=(2, 1024)),
-            "steps 1024 bytes along its fastest axis, and the copy engine needs 2",
+            "steps 1024 bytes along its fastest axis, and TMA needs 2",
         ),
     ],
 )
@@ -703,13 +703,11 @@ def test_arrays_that_name_different_streams_are_refused(monkeypatch, here_is, fa
     fake.places = {range(0x1000, 0x9000): 0}
     add = CudaProgram(ADD_CODE)
     assert told(CallError, lambda: add([Numba(0x1000, 5), Numba(0x2000), Numba(0x3000, 6)], [64])) == (
-        "add: a is worked on by stream 0x5, but c by stream 0x6\n"
+        "add: a is used on stream 0x5, but c on stream 0x6\n"
         "make one of them the current stream of both, or synchronise the other and pass its array without it"
     )
     mixed = [torch.Tensor(0x1000, (64,)), Numba(0x2000, 5), torch.Tensor(0x3000, (64,))]
-    assert told(CallError, lambda: add(mixed, [64])).startswith(
-        "add: a is worked on by stream 0x9, but b by stream 0x5"
-    )
+    assert told(CallError, lambda: add(mixed, [64])).startswith("add: a is used on stream 0x9, but b on stream 0x5")
     torch.streams[0] = 5
     add(mixed, [64])
     assert [seen.stream for seen in fake.launches] == [5]
@@ -798,9 +796,7 @@ def test_torch_and_cupy_must_agree_on_the_stream(monkeypatch, here_is, fake):
     add = CudaProgram(ADD_CODE)
     add(mixed, [64])
     cupy.stream = 0x44
-    assert told(CallError, lambda: add(mixed, [64])).startswith(
-        "add: a is worked on by stream 0x44, but b by stream 0x0"
-    )
+    assert told(CallError, lambda: add(mixed, [64])).startswith("add: a is used on stream 0x44, but b on stream 0x0")
     torch.streams[0] = 0x44
     add(mixed, [64])
     assert [seen.stream for seen in fake.launches] == [0, 0x44]

@@ -121,7 +121,7 @@ EDITS = (
 def test_a_launch_of_another_layout_is_refused_when_it_is_loaded(what, tmp_path):
     file = saved(tmp_path, "cpu")
     head = head_of(file)
-    with pytest.raises(SavedKernelError, match=r"kernel\.json tells of another kernel than kernel\.ir"):
+    with pytest.raises(SavedKernelError, match=r"kernel\.json describes another kernel than kernel\.ir"):
         load(edited(file, {**head, "launch": {**head["launch"], **what}}))
 
 

@@ -255,8 +255,8 @@ def test_the_same_kernel_gives_the_same_bytes_also_when_it_was_loaded(here, cpu,
 
 def test_what_a_file_does_not_hold_is_said(file, amd, here):
     loaded = load(file)
-    gives = "what wave_compile(…) gives has every step of its making"
-    told = "gemm was loaded from gemm.tilewave, which holds no"
+    gives = "what wave_compile(…) returns has every step"
+    told = "gemm was loaded from gemm.tilewave, which has no"
     code = "code_object is the machine code; "
     assert said(lambda: loaded.steps) == f"{told} steps\n{gives}"
     assert said(lambda: loaded.llvm_ir) == f"{told} LLVM IR\n{gives}"
@@ -417,7 +417,7 @@ def test_a_loaded_hopper_kernel_answers_as_the_compiled_one(here):
     codes = json.loads(members_of("first")["kernel.json"])["codes"]
     for left in (codes[:1], codes[1:]):
         resealed("second", codes=left)
-        assert refused("second") == f"second: kernel.json tells of another kernel than lanes.ir\n{AGAIN}"
+        assert refused("second") == f"second: kernel.json describes another kernel than lanes.ir\n{AGAIN}"
 
 
 def test_a_wish_for_less_exact_products_is_kept(here):
@@ -614,7 +614,7 @@ def test_facts_and_text_must_be_of_one_kernel(file, amd_file, cpu, here):
     other = compiled(gemm(f32), target="cpu", subs=sizes(77, 93, 46))
     cpu.save(file)
     resealed(file, {"kernel.ir": str(other.kernel).encode()})
-    told = f"gemm.tilewave: kernel.json tells of another kernel than kernel.ir\n{AGAIN}"
+    told = f"gemm.tilewave: kernel.json describes another kernel than kernel.ir\n{AGAIN}"
     assert refused(file) == told
     for about in ({"name": "mmeg"}, {"workgroups": 5}, {"dynamic_symbols": ["WGM"]}, {"parameters": []}):
         cpu.save(file)
@@ -626,7 +626,7 @@ def test_machine_code_for_arrays_however_they_lie_must_be_there(amd_file):
     codes = json.loads(members_of(amd_file)["kernel.json"])["codes"]
     for left in (codes[:1], codes[1:], []):
         resealed(amd_file, codes=left)
-        assert refused(amd_file) == f"gemm.tilewave: kernel.json tells of another kernel than lanes.ir\n{AGAIN}"
+        assert refused(amd_file) == f"gemm.tilewave: kernel.json describes another kernel than lanes.ir\n{AGAIN}"
 
 
 WRONG = {
@@ -645,23 +645,23 @@ WRONG = {
 @pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=WRONG)
 def test_a_fact_of_the_wrong_kind_is_named(file, name, value):
     resealed(file, **{name: value})
-    assert refused(file) == f"gemm.tilewave: kernel.json does not say its {name}\n{AGAIN}"
+    assert refused(file) == f"gemm.tilewave: kernel.json has no valid {name}\n{AGAIN}"
 
 
 def test_an_axis_of_an_argument_is_a_number(amd_file):
     codes = json.loads(members_of(amd_file)["kernel.json"])["codes"]
     codes[0]["arguments"][0]["axis"] = True
     resealed(amd_file, codes=codes)
-    assert refused(amd_file) == f"gemm.tilewave: kernel.json does not say its axis\n{AGAIN}"
+    assert refused(amd_file) == f"gemm.tilewave: kernel.json has no valid axis\n{AGAIN}"
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, 1.5, True, None, "8", [8]])
 def test_a_number_of_a_launch_is_a_natural_one(file, value):
     launch = json.loads(members_of(file)["kernel.json"])["launch"]
     resealed(file, launch={**launch, "scratch_bytes": value})
-    assert refused(file) == f"gemm.tilewave: kernel.json does not say its scratch_bytes\n{AGAIN}"
+    assert refused(file) == f"gemm.tilewave: kernel.json has no valid scratch_bytes\n{AGAIN}"
     resealed(file, launch={**launch, "packed_bytes": [value]})
-    assert refused(file) == f"gemm.tilewave: kernel.json does not say its packed_bytes\n{AGAIN}"
+    assert refused(file) == f"gemm.tilewave: kernel.json has no valid packed_bytes\n{AGAIN}"
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "{", "[" * 100_000, "1" * 10_000, "\xff"], ids=range(6))

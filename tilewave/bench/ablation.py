@@ -17,7 +17,7 @@ from tilewave.ir.core import Kernel
 from tilewave.kernels import gemm
 from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import Pass, pass_name
-from tilewave.renamed import PASSES
+from tilewave.renamed import current_pass
 
 TARGET = targets_on("cuda")[0].name
 """The GPU target that is measured: the first one of the table."""
@@ -78,9 +78,7 @@ def ablation_without(name: str) -> Ablation:
 
 def checked_ablation(name: str) -> Ablation:
     """Return the ablation without a pass; raise an error if no pass has this name."""
-    name = PASSES.get(name, name)
-    _known(name, copying_passes(CHIP, Places()))
-    return ablation_without(name)
+    return ablation_without(_known(current_pass(name), copying_passes(CHIP, Places())))
 
 
 def ablation_named(name: str) -> Ablation:

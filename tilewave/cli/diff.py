@@ -27,7 +27,7 @@ from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
 from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
-from tilewave.renamed import PASSES
+from tilewave.renamed import current_pass
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.tune import Tune
 
@@ -46,7 +46,7 @@ def diff_command(
     context: int,
     as_json: bool,
 ) -> None:
-    only = PASSES.get(only, only)
+    only = current_pass(only)
     asked = [option for option, is_said in (("--target", target is not None), ("--open", left_open)) if is_said]
     names, wanted = parse_names(left_open), _target_with(only) if target is None else target
     compiled = compiled_in(file, parse_sizes(set_), wanted, asked=asked, left_open=names)

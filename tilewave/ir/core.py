@@ -157,7 +157,7 @@ class Op:
     def word(cls) -> str:
         """Return the op's name in the text."""
         if cls not in _WORDS:
-            _WORDS[cls] = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+            _WORDS[cls] = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         return _WORDS[cls]
 
     @property

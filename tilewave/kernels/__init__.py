@@ -54,4 +54,4 @@ def __getattr__(name: str) -> Any:
     """Return a kernel under the name that it had before."""
     if name not in KERNELS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[current_name(__name__, name, KERNELS)]
+    return globals()[current_name(__name__, name, KERNELS[name])]

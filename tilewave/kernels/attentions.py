@@ -106,9 +106,7 @@ class Heads:
     def of(kernel: str, views: dict[str, ArrayView]) -> Heads:
         for name in ("q", "k", "v"):
             if len(views[name].shape) != 4:
-                what = (
-                    f"{kernel}: {name} has {len(views[name].shape)} axes, but it takes batch, head, place and element"
-                )
+                what = f"{kernel}: {name} has {len(views[name].shape)} axes, but needs batch, head, position, element"
                 raise CallError(
                     what, loc=here(), remedy=f"pass {name}[None] for one batch, {name}.reshape(…) for others"
                 )

@@ -76,7 +76,7 @@ def attention_decode(
     heads, queries = Heads.of("attention_decode", views), views["q"].shape[2]
     if queries > MOST_QUERIES:
         what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
-        raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
+        raise CallError(what, loc=here(), remedy="call attention, which distributes queries over workgroups")
     if 0 in views["q"].shape[:3]:  # a tile needs at least one row
         attention(q, k, v, y, causal, window, scale, soft_cap, bias, lse)
         return
@@ -183,7 +183,7 @@ def scratch(like: Any, of: DType, shape: tuple[int, ...]) -> Any:
     if hasattr(like, "new_empty"):
         one = like.new_empty(1)
         return (one.double() if of == F64 else one.float()).new_empty(shape)
-    what = f"attention_decode: q is a {type(like).__name__}, and it cannot make another for what it finds on its way"
+    what = f"attention_decode: q is a {type(like).__name__}, which cannot be allocated for intermediate results"
     raise CallError(what, loc=here(), remedy="pass numpy arrays or torch tensors")
 
 

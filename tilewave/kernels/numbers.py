@@ -52,7 +52,7 @@ def checked_window(caller: str, window: Any) -> int | None:
     """Return how many positions away a query sees keys; None for all."""
     if window is None:
         return None
-    remedy = "pass window=1 for the query's own place alone, or None for all keys"
+    remedy = "pass window=1 for the query's own position alone, or None for all keys"
     found = _whole(caller, "window", window, remedy)
     if found < 1:
         raise CallError(f"{caller}: a window of {found} has no keys", loc=here(), remedy=remedy)

@@ -101,7 +101,7 @@ def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Ex
     for s in e.symbols():
         if not _is_given(s, values):
             raise ConstraintError(
-                f"Assumption: nobody tells {s} at a call",
+                f"Assumption: no call gives {s}",
                 loc=c.loc,
                 remedy=f"give {s} a number in subs, or write the assumption with sizes of arrays",
             )
@@ -133,7 +133,7 @@ def _record(e: Expression) -> Any:
             return [how, _record(a), _record(b)]
         case Rounded(how, x):
             return [how, _record(x)]
-    raise NotImplementedError(f"nobody writes {type(e).__name__} down")
+    raise NotImplementedError(f"{type(e).__name__} cannot be written to a record")
 
 
 def from_record(found: Any) -> Assumed:

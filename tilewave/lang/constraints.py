@@ -101,7 +101,7 @@ def _symbol_in_place_of(dim: object) -> str:
     symbol = next(dim.symbols(), None) if isinstance(dim, Expression) else None
     if symbol is None:
         return "write sym.M, with its size in subs"
-    return f"cut {symbol}, and {dim} goes with it; or give it a symbol of its own, sym.L, with subs={{sym.L: {dim}}}"
+    return f"cut {symbol}, and {dim} goes with it; or give it its own symbol, sym.L, with subs={{sym.L: {dim}}}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class TilingConstraint(Constraint):
         _as_expression(self, *(name for name in given if getattr(self, name) is not None))
         if self.tile is None and self.iters is not None:
             raise ConstraintError(
-                f"iters says how many tiles of {self.dim} are walked, but it has none",
+                f"iters is the number of tiles of {self.dim} to iterate over, but it has none",
                 loc=self.loc,
                 remedy=f"write TilingConstraint({self.dim}, BLOCK_{self.dim}, iters=…), or give iterate a condition",
             )

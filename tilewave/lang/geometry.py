@@ -204,7 +204,7 @@ class Geometry:
 def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Geometry:
     """Return the geometry of constraints with these sizes; an error at the constraint that cannot hold."""
     cuts = _all(constraints, WorkgroupConstraint)
-    _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
+    _refuse_twice(_all(constraints, TilingConstraint), "tiled for iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
     parts = _parts(constraints, subs)
     shares, counts = _shares([c for c in cuts if c.primary], subs)
@@ -223,7 +223,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     for c in _all(constraints, TilingConstraint):
         if c.dim in shares:
             raise ConstraintError(
-                f"{c.dim} is both cut over the grid and walked by iterate",
+                f"{c.dim} is both cut over the grid and tiled for iterate",
                 loc=c.loc,
                 remedy=f"keep one of them; it is cut over the grid at {shares[c.dim].loc}",
             )
@@ -258,7 +258,9 @@ def _followers(
             continue
         dim = next((dim for dim, share in shares.items() if share.axis == c.workgroup_dim), None)
         if dim is None or c.dim in shares:
-            what = "is cut over the grid itself" if c.dim in shares else f"nobody cuts dimension {c.workgroup_dim}"
+            what = (
+                "is cut over the grid itself" if c.dim in shares else f"no dim is cut over dimension {c.workgroup_dim}"
+            )
             raise ConstraintError(
                 f"{c.dim} is to go with another dim of the grid, but {what}",
                 loc=c.loc,
@@ -303,7 +305,7 @@ def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> 
         for s in c.symbols():
             if s in derived:
                 raise ConstraintError(
-                    f"the order of tiles depends on {s}, which subs gives as an expression of sizes that stay open",
+                    f"the order of tiles depends on {s}, which subs gives as an expression of dynamic sizes",
                     loc=c.loc,
                     remedy=f"write that expression in the place of {s}",
                 )
@@ -312,12 +314,12 @@ def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> 
 def _parts(constraints: Sequence[Constraint], subs: Subs) -> dict[Symbol, int]:
     """Return the split-K parts of each dim."""
     splits = _all(constraints, SplitConstraint)
-    _refuse_twice(splits, "cut into parts")
+    _refuse_twice(splits, "split into parts")
     walked = [c.dim for c in _all(constraints, TilingConstraint) if c.tile is not None]
     for c in splits:
         if c.dim not in walked:
             raise ConstraintError(
-                f"the steps along {c.dim} are to be cut into parts, but it is not walked step by step",
+                f"the steps along {c.dim} are to be split into parts, but no loop iterates over it",
                 loc=c.loc,
                 remedy=f"add TilingConstraint({c.dim}, BLOCK_{c.dim}), or leave SplitConstraint out",
             )
@@ -436,7 +438,7 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
             )
         if s not in known:
             left_open = ", ".join(map(str, missing))
-            otherwise = f"or leave {_it(missing)} open until the call: dynamic_symbols=[{left_open}]"
+            otherwise = f"or leave {_it(missing)} dynamic until the call: dynamic_symbols=[{left_open}]"
             raise no_value(*missing, otherwise=otherwise).at(order.loc)
 
 

@@ -79,7 +79,7 @@ class IndexMapping:
             if e in dim_of:
                 self._refuse(
                     f"the mapping's {name} name {dim_of[e]} and {dim} of the tile by one iterator, {e}",
-                    "give each dim of the tile an iterator of its own",
+                    "give each dim of the tile its own iterator",
                 )
             dim_of[e] = dim
         if lost := sorted(str(s) for e in other.values() for s in iterators_in(e) if s not in dim_of):
@@ -113,7 +113,7 @@ def _iterator_name(op: str, e: Any, bindings: Mapping[Symbol, Symbol]) -> Symbol
     if isinstance(e, Symbol) and e in bindings:
         return e
     raise TraceError(
-        f"{op}: {e} stands for no dim of the tile",
+        f"{op}: {e} names no dim of the tile",
         loc=here(),
         remedy="name the tile's dims by symbols of an IteratorBindings({m: M, …}) among the constraints",
     )

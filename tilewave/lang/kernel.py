@@ -232,8 +232,8 @@ def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequenc
     for dim, most in max_sizes.items():
         if dim not in left_open:
             known = ", ".join(map(str, left_open)) or "none"
-            what = f"max_sizes: {dim} is no size of {kernel.name} that stays open"
-            raise SymbolError(what, loc=here(), remedy=f"leave it out; the sizes that stay open are {known}")
+            what = f"max_sizes: {dim} is no dynamic size of {kernel.name}"
+            raise SymbolError(what, loc=here(), remedy=f"leave it out; the dynamic sizes are {known}")
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_OPEN:
             what = f"max_sizes: {dim} is {most!r}, no number from 1 to {MOST_OPEN:,}"
             raise SymbolError(what, loc=here(), remedy=f"write max_sizes={{{dim}: 4096}}")
@@ -247,7 +247,7 @@ def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Sy
             remedy = "leave it out of one of them"
             raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
-            what = f"{kernel.name}: {s} is an argument and a symbol that stays open"
+            what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
 
 
@@ -333,7 +333,7 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
         raise TraceError(
             f"{kernel.name}: {error}",
             loc=kernel.loc,
-            remedy="with `from __future__ import annotations`, what they name must stand at the top of the file",
+            remedy="with `from __future__ import annotations`, what they name must be defined at the top of the file",
         ) from None
     found = []
     for name in inspect.signature(kernel.function).parameters:

@@ -54,7 +54,7 @@ def _not_walked(trace: Trace, axis: Symbol) -> TilewaveError:
         return DimensionError(what, loc=here(), remedy=remedy)
     remedy = f"add TilingConstraint({axis}, BLOCK_{axis}), or TilingConstraint({axis}) for a while loop"
     if not isinstance(axis, Symbol):
-        remedy = f"give it a symbol of its own, L say, with subs={{L: {axis}}}, and add TilingConstraint(L, BLOCK_L)"
+        remedy = f"give it its own symbol, L say, with subs={{L: {axis}}}, and add TilingConstraint(L, BLOCK_L)"
     return DimensionError(f"iterate: no constraint tiles {axis}", loc=here(), remedy=remedy)
 
 
@@ -215,7 +215,7 @@ class _Walk(Carrying):
     def is_no_sum(self, parts: int) -> TilewaveError:
         acc = next(iter(signature(self.body).parameters), "acc")
         return TraceError(
-            f"{self.body.__name__} does more than add products up, and only sums can be cut into {parts} parts",
+            f"{self.body.__name__} does more than add products up, and only sums can be split into {parts} parts",
             loc=here(),
             remedy=f"return mma(…, {acc}), or leave out the SplitConstraint of {self.axis}",
         )

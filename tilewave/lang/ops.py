@@ -251,8 +251,8 @@ def _want_memory(op: str, x: object) -> None:
 
 
 BY_DATA = (
-    "where tiles lie is known before there is data: bring the elements into the order in which they are read, by a "
-    "kernel or on the host, or write the place as a formula of an IndexMapping"
+    "the positions of tiles are known before there is data: store the elements in the order in which they are read, by "
+    "a kernel or on the host, or write the position as a formula of an IndexMapping"
 )
 
 
@@ -267,7 +267,7 @@ def _mapping(
 ) -> IndexMapping | None:
     """Return the mapping of a read or write, from `mapping=` or from `source=` and `target=`."""
     if by_data:
-        what = f"{op}: mapping_dynamic_vals are places in {memory} that data tells"
+        what = f"{op}: mapping_dynamic_vals are positions in {memory} that depend on data"
         raise TraceError(what, loc=here(), remedy=BY_DATA)
     _want_mapping(op, mapping)
     if source is None and target is None:

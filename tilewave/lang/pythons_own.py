@@ -19,13 +19,13 @@ FROM_NUMPY = {
     "dot": "write mma(x, y, acc)",
     "matmul": "write mma(x, y, acc)",
     "clip": "write minimum(maximum(x, low), high)",
-    "transpose": "dims have names, and need no turning: leave it out",
+    "transpose": "dims have names, and need no transposing: leave it out",
     "amax": "write x.max(dim=…)",
     "amin": "write x.min(dim=…)",
     "mean": "write x.sum(dim=…) / n, where n is how many there are",
 }
 ATTRIBUTES = {
-    "T": "dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]",
+    "T": "dims have names, and need no transposing: declare the memory that it is written to as Memory[N, M, …]",
     "astype": "write cast(x, f16)",
     "to": "write cast(x, f16)",
     "mean": FROM_NUMPY["mean"],

@@ -217,9 +217,9 @@ def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
     """Return which elements of x are not past the end of a dim; None where all are certainly inside."""
     if trace.unplaced.intersection(dim.symbols()):
         raise DimensionError(
-            f"{what}: the kernel's own loop places its tiles of {dim}, so which elements lie past its end is not known",
+            f"{what}: the kernel's own loop places its tiles of {dim}, so which elements are past its end is not known",
             loc=here(),
-            remedy=f"walk {dim} with iterate or take it whole, or leave the tiles to GridConstraint without that loop",
+            remedy=f"tile {dim} for iterate or take it whole, or leave the tiles to GridConstraint without that loop",
         )
     axis = x.dims.index(dim)
     if ends_with_a_tile(trace, dim, x.type.shape[axis]):

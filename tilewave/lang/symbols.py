@@ -89,7 +89,7 @@ class Expression:
         raise SymbolError(
             f"{base} ** {_bracket(self)} is no index expression",
             loc=here(),
-            remedy="give the power a symbol of its own, with its value in subs",
+            remedy="give the power its own symbol, with its value in subs",
         )
 
     def __neg__(self) -> Expression:
@@ -117,7 +117,7 @@ class Expression:
         self._not_in_python("has no Python length")
 
     def __iter__(self) -> NoReturn:
-        self._not_in_python("cannot be walked in Python")
+        self._not_in_python("cannot be iterated over in Python")
 
     def _not_in_python(self, what: str) -> NoReturn:
         raise TraceError(
@@ -266,7 +266,7 @@ def want_no_hardware(what: str, *symbols: object) -> None:
         if isinstance(s, Symbol) and s in HARDWARE:
             kind = "workgroup" if s in COORDINATES else "lane"
             raise SymbolError(
-                f"{what}: {s} is the number of a {kind}, which nobody gives",
+                f"{what}: {s} is the number of a {kind}, which cannot be given",
                 loc=here(),
                 remedy=in_place_of_hardware(s),
             )
@@ -275,7 +275,7 @@ def want_no_hardware(what: str, *symbols: object) -> None:
 def in_place_of_hardware(s: Symbol) -> str:
     """Return what to write instead of a misplaced hardware symbol."""
     if s in LANES:
-        return "leave it out: a kernel handles whole tiles; self_index(M) tells where along M each element of a tile is"
+        return "leave it out: a kernel handles whole tiles; self_index(M) is the position of each element along M"
     return f"leave it out; in a kernel, scalar({s}) is the number that this workgroup has"
 
 

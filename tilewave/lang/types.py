@@ -91,8 +91,8 @@ class MemoryLayout:
 
 
 NO_LAYOUT = (
-    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and say by an "
-    "IndexMapping where in it a tile lies"
+    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and give the "
+    "position of a tile in it by an IndexMapping"
 )
 
 
@@ -104,7 +104,7 @@ class SymbolBind:
             f"SymbolBind[{dtype}] makes an argument of a symbol",
             loc=here(),
             remedy="leave the argument out: a symbol with no value in subs is given at the call by its name, "
-            "kernel(a, c, LENGTH=…), or stays open, dynamic_symbols=[LENGTH]",
+            "kernel(a, c, LENGTH=…), or stays dynamic, dynamic_symbols=[LENGTH]",
         )
 
 
@@ -145,7 +145,7 @@ class Register(metaclass=_OfRegisters):
 
 def _too_few(what: str, parts: Any) -> Any:
     example = "[M, K, GLOBAL_ADDRESS_SPACE, f16]" if what == "Memory" else "[M, N, f32]"
-    raise DTypeError(f"{what}[{parts}] says too little", loc=here(), remedy=f"write {what}{example}")
+    raise DTypeError(f"{what}[{parts}] is incomplete", loc=here(), remedy=f"write {what}{example}")
 
 
 def _wrong(what: str) -> None:

@@ -173,7 +173,7 @@ class Traced(Reducible):
 
     def __iter__(self) -> Any:
         remedy = in_place_of_a_walk(here(), self.dims)
-        self._refuse("cannot be walked in Python while the kernel is being traced", remedy)
+        self._refuse("cannot be iterated over in Python while the kernel is being traced", remedy)
 
     def __len__(self) -> int:
         self._refuse("has no Python length while the kernel is being traced", ATTRIBUTES["shape"])

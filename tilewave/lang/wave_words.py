@@ -133,17 +133,19 @@ def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
 
 # -- names that are not there -----------------------------------------------------------------------------------------
 
-_INDICES = "indices from memory are not there yet; positions are expressions of symbols and iterators"
-_ATOMICS = "atomics are not there; SplitConstraint(K, n) cuts a sum among workgroups, joined in a fixed order"
-_NUMBERS = "random numbers are not there; pass an array of them"
-_SCALED = "scaled products are not there; multiply by the scales before mma, or after it"
+_INDICES = "indices from memory are not supported yet; positions are expressions of symbols and iterators"
+_ATOMICS = (
+    "atomics are not supported; SplitConstraint(K, n) splits a sum among workgroups (split-K), added in a fixed order"
+)
+_NUMBERS = "random numbers are not supported; pass an array of them"
+_SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
 
 NOT_THERE = {
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "scatter_add"), _ATOMICS),
     **dict.fromkeys(("gather", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
     **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),
     **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
-    "bitcast": "bits of numbers cannot be taken as another dtype; cast(x, dtype) converts values",
+    "bitcast": "bits cannot be reinterpreted as another dtype; cast(x, dtype) converts values",
     "topk": "write argmax(x, dim=…) k times, with select taking out what was found",
     "sigmoid": "write 1 / (1 + exp(-x))",
     "get_default_scheduling_params": "leave it out, and its result out of subs: passes decide how loops are scheduled",

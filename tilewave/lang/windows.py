@@ -134,7 +134,7 @@ def _refuse_outside_loop(dim: Expression, walked: Symbol, what: str) -> NoReturn
     goes_with, otherwise = "", ""
     if dim != walked:
         goes_with = f"goes with {walked}, which "
-        otherwise = "; or take it whole, as a dim of its own: Memory[…, sym.L, …]"
+        otherwise = "; or take it whole, as a separate dim: Memory[…, sym.L, …]"
     raise DimensionError(
         f"{what} spans {dim}, which {goes_with}has a tile only inside iterate({walked})",
         loc=here(),
@@ -152,7 +152,7 @@ def _refuse_apart(dim: Expression, cut: list[Symbol], windows: Windows, what: st
     raise DimensionError(
         f"{what} spans {dim}, of which no whole number of elements belongs to a tile of {tiles}",
         loc=here(),
-        remedy=f"{remedy}; or take it whole, as a dim of its own: Memory[…, sym.L, …]",
+        remedy=f"{remedy}; or take it whole, as a separate dim: Memory[…, sym.L, …]",
     )
 
 
@@ -178,7 +178,7 @@ def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> Non
         f"{what} takes {whole} whole: a tile of {extents(kind.shape)} {kind.dtype} is {held:,} bytes, and the "
         f"registers of a workgroup on {room.target} hold {room.most_bytes:,}",
         loc=here(),
-        remedy=f"take it in parts: {_walked(whole)}",
+        remedy=f"take it in tiles: {_walked(whole)}",
     )
 
 
@@ -191,7 +191,7 @@ def _whole(trace: Trace, dim: Expression, what: str) -> int:
         trace.limits.setdefault(dim, (0, trace.max_sizes[dim]))
         return trace.max_sizes[dim]
     raise DimensionError(
-        f"{what} spans {dim}, which no constraint cuts, and how long it is is known only at the launch",
+        f"{what} spans {dim}, which no constraint cuts, and whose length is known only at the launch",
         loc=here(),
         remedy=_cut_or_known(dim),
     )
@@ -213,6 +213,6 @@ def _walked(dim: Expression) -> str:
     if isinstance(dim, Symbol):
         return f"add TilingConstraint({dim}, BLOCK_{dim}), and do this inside an iterate over {dim}"
     return (
-        "give it a symbol of its own, Memory[…, sym.L, …], add TilingConstraint(sym.L, BLOCK_L), and do this inside "
+        "give it its own symbol, Memory[…, sym.L, …], add TilingConstraint(sym.L, BLOCK_L), and do this inside "
         "an iterate over sym.L"
     )

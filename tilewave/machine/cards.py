@@ -163,7 +163,7 @@ STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
 
 def find(name: str) -> Machine:
     """Return a machine by its name, in any case."""
-    return find_among(name, MACHINES, "; a file of your own is read with --machine chip.toml")
+    return find_among(name, MACHINES, "; your own file is read with --machine chip.toml")
 
 
 def find_among(name: str, machines: Mapping[str, Machine], besides: str = "") -> Machine:

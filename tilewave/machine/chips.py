@@ -297,7 +297,7 @@ SM_90A = Chip(
         Source("processors", "of H100 and H200 in their SXM form: " + HOPPER_PAPER),
         Source("lanes", CUDA_GUIDE),
         Source("most_waves", CUDA_GUIDE),
-        Source("matrix_units", f"64 waves, 65,536 registers a processor: {CUDA_GUIDE}; four parts: {HOPPER_PAPER}"),
+        Source("matrix_units", f"64 warps, 65,536 registers an SM: {CUDA_GUIDE}; four sub-partitions: {HOPPER_PAPER}"),
         Source("widest_load_bytes", PTX_ISA),
         Source("line_bytes", CUDA_GUIDE),
         Source("shared", CUDA_GUIDE),

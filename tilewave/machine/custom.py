@@ -39,9 +39,7 @@ def load(path: str | Path) -> Machine:
     except OSError as error:
         raise MachineError(f"{file} cannot be read: {error.strerror or error}") from None
     except RecursionError:
-        raise MachineError(
-            f"{file} is no machine's description: its lists or tables stand too deep in each other"
-        ) from None
+        raise MachineError(f"{file} is no machine's description: its lists or tables are nested too deep") from None
     except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, and numbers that Python does not read
         raise MachineError(f"{file} is no TOML: {error}") from None
     try:

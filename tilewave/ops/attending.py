@@ -73,7 +73,7 @@ def _check_axes(q: Array, k: Array, v: Array) -> None:
     for name, array in (("k", k), ("v", v)):
         if len(array.shape) != len(q.shape) or len(q.shape) < 2:
             what = f"attention: q is {spelled(q.shape)}, and {name} is {spelled(array.shape)}"
-            raise CallError(what, loc=here(), remedy="all end with places and elements, and have as many axes")
+            raise CallError(what, loc=here(), remedy="all end with positions and elements, and have as many axes")
     same = tuple(q.shape[:-3]) == tuple(k.shape[:-3]) == tuple(v.shape[:-3])
     if not same or q.shape[-1] != k.shape[-1] or tuple(k.shape[:-1]) != tuple(v.shape[:-1]):
         what = f"attention: q is {spelled(q.shape)}, k is {spelled(k.shape)}, v is {spelled(v.shape)}"

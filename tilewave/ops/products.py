@@ -62,7 +62,7 @@ def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array
         batch = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
         what = f"{caller}: the batches of a, {spelled(a.shape)}, and of b, {spelled(b.shape)}, do not go together"
-        raise CallError(what, loc=here(), remedy="axes in front must be equal, or 1, or missing") from None
+        raise CallError(what, loc=here(), remedy="leading axes must be equal, or 1, or missing") from None
     return a, b, batch
 
 

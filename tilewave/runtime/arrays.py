@@ -516,7 +516,7 @@ def _check_alignment(p: Parameter, v: ArrayView, array: object, device: str) -> 
 def _check_direction(p: Parameter, v: ArrayView, array: object, device: str) -> None:
     backwards = any(stride < 0 < size - 1 for size, stride in zip(v.shape, v.strides, strict=True))
     if backwards and device != "cpu":
-        what = f"{p.name} runs backwards in memory (strides {v.strides}), and a kernel on {device} only goes forward"
+        what = f"{p.name} has negative strides {v.strides}, which a kernel on {device} does not take"
         raise Refused(what, f"pass {fresh(p, array, v.device) if p.written else copied(p, array)}")
 
 

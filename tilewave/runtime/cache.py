@@ -261,7 +261,7 @@ def held_bytes(directory: Path) -> int:
 
 # Where it is, and how large -----------------------------------------------------------------------------------------
 
-_ELSEWHERE = "Set TILEWAVE_CACHE_DIR to a directory of your own, or to off"
+_ELSEWHERE = "Set TILEWAVE_CACHE_DIR to another directory, or to off"
 
 
 def default_cache() -> Cache:

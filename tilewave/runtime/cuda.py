@@ -190,7 +190,7 @@ class CudaProgram:
         except (CallError, Refused) as error:  # looking up the author's line costs more than a launch
             raise self._told(error) from None
         launched = kind.launch(places_of(views), found.numbers)
-        assert launched, "it is the launching of these arrays"
+        assert launched, "the launch was made for these arrays"
         return kind
 
     def _told(self, error: CallError | Refused) -> CallError:

@@ -186,7 +186,7 @@ class Launcher:
         """Launch checked arrays, without waiting."""
         template = self.template(views, len(numbers), SameGrid(self.description.grid), stream)
         launched = template.launch(places_of(views), numbers)
-        assert launched, "this launch turns nothing down"
+        assert launched, "this launch refuses nothing"
 
     def template(self, views: Sequence[ArrayView], count: int, formula: LaunchFormula, stream: int) -> LaunchTemplate:
         """Return the launch record on a stream for arrays with the layout of these, which have been checked; a call

@@ -132,7 +132,7 @@ def _from_torch(tensor: Any) -> Guest | None:
     if tensor.layout is not torch.strided:
         raise Refused(f"is laid out as {tensor.layout}, not as rows and columns", "pass {name}.to_dense()")
     if tensor.is_neg():
-        raise Refused("is stored with its signs turned", "pass {name}.resolve_neg()")
+        raise Refused("is stored with its signs negated", "pass {name}.resolve_neg()")
     dtype = _torch_dtypes(torch).get(tensor.dtype)
     if dtype is None:
         raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
@@ -249,7 +249,7 @@ def stream_of(arrays: Sequence[object], names: Sequence[str], number: int) -> in
             continue
         if chosen is not None:
             raise Refused(
-                f"{names[first]} is worked on by stream {chosen:#x}, but {names[at]} by stream {stream:#x}",
+                f"{names[first]} is used on stream {chosen:#x}, but {names[at]} on stream {stream:#x}",
                 "make one of them the current stream of both, or synchronise the other and pass its array without it",
             )
         chosen, first = stream, at
@@ -288,7 +288,7 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
         found = getattr(array, "__cuda_array_interface__", None)
         return {**found} if isinstance(found, dict) else None
     except Exception as error:
-        raise Refused(f"does not tell where its memory is: {error}", "pass a dense copy of {name}") from error
+        raise Refused(f"does not give the address of its memory: {error}", "pass a dense copy of {name}") from error
 
 
 # copies -------------------------------------------------------------------------------------------------------------

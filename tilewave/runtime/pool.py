@@ -131,7 +131,8 @@ done:
   ret void
 }
 
-; Post the job to free helpers, and to new ones where the pool is smaller than this launch; a list of those who got it.
+; Post the job to free helpers, and to new ones where the pool is smaller than this launch; return the list of those
+; helpers.
 define internal ptr @hire(ptr %job, i64 %wanted) {
 entry:
   %first = load atomic ptr, ptr @helpers acquire, align 8
@@ -171,7 +172,7 @@ out:
   ret ptr %all
 }
 
-; Whether the helper was free; now it is wanted by this job.
+; Return whether the helper was free; it is then reserved for this job.
 define internal i1 @post(ptr %helper, ptr %job) {
 entry:
   %word = ptrtoint ptr %job to i64
@@ -196,7 +197,7 @@ no:
   ret i1 false
 }
 
-; Signal after a change of state. The mutex is taken once, so that whoever saw the old state under it already waits.
+; Signal after a change of state. The mutex is locked once, so that a thread that saw the old state already waits.
 define internal void @wake(ptr %helper) {
   %mutex = getelementptr %helper, ptr %helper, i32 0, i32 4
   %condition = getelementptr %helper, ptr %helper, i32 0, i32 5
@@ -207,7 +208,7 @@ define internal void @wake(ptr %helper) {
 }
 
 ; Add the missing helpers to the crew, born with the job posted, until the pool has as many as wanted; fewer where
-; threads are short, none where another launch is growing the pool. They leave signals to the threads that were there.
+; threads are short, none where another launch is growing the pool. They block OS signals, which other threads handle.
 define internal ptr @grow(ptr %job, ptr %crew, i64 %missing, i64 %wanted) {
 entry:
   %blocked = alloca [128 x i8], align 16
@@ -245,7 +246,7 @@ out:
   ret ptr %list
 }
 
-; A new helper in the list of all, with the job posted; null where memory or threads are short.
+; Return a new helper in the list of all, with the job posted; null where memory or threads are short.
 define internal ptr @make(ptr %job) {
 entry:
   %slot = alloca ptr
@@ -282,7 +283,7 @@ none:
   ret ptr null
 }
 
-; The life of a helper.
+; The main function of a helper's thread.
 define internal ptr @serve(ptr %helper) {
 entry:
   br label %next
@@ -299,7 +300,7 @@ tell:
   br label %next
 }
 
-; The next job, once there is one; now this helper is running.
+; Wait for the next job and return it; the helper is then running.
 define internal ptr @await(ptr %helper) {
 entry:
   br label %spin

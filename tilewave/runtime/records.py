@@ -57,7 +57,7 @@ class Record:
         return found if type(found) is kind else self.fail(name)
 
     def fail(self, name: str) -> Any:
-        raise SavedKernelError(f"{self.path}: {HEAD} does not say its {name}", loc=here(), remedy=AGAIN)
+        raise SavedKernelError(f"{self.path}: {HEAD} has no valid {name}", loc=here(), remedy=AGAIN)
 
 
 def _natural(x: object, record: Record, name: str) -> int:

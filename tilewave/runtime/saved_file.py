@@ -136,7 +136,7 @@ class Contents:
             raise self.unaligned(name) from None
 
     def unaligned(self, name: str) -> SavedKernelError:
-        what = f"{self.path}: {HEAD} tells of another kernel than {name}"
+        what = f"{self.path}: {HEAD} describes another kernel than {name}"
         return SavedKernelError(what, loc=here(), remedy=AGAIN)
 
 

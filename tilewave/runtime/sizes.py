@@ -245,7 +245,7 @@ class Sizes:
 
     def _too_long(self, name: str, length: int, most: int) -> NoReturn:
         if most == MOST_OPEN:
-            what = f"{name} is {length:,}, and a size that stays open is at most {MOST_OPEN:,}"
+            what = f"{name} is {length:,}, and a dynamic size is at most {MOST_OPEN:,}"
             self._fail(what, f"fix it when the kernel is compiled: subs={{{name}: {length}, …}}")
         what = f"{name} is {length:,}, and it was compiled to take {name} whole up to {most:,}"
         self._fail(what, f"compile it with max_sizes={{{name}: {length}}}, or call the kernel itself, which does so")
@@ -257,7 +257,7 @@ class Sizes:
                 if passed == name:
                     shape = _shape(array)
                     return _Source(shape[axis], p.name, axis, shape)
-        raise AssertionError(f"no array tells {name}")
+        raise AssertionError(f"no array gives {name}")
 
     def _fail(self, what: str, remedy: str) -> NoReturn:
         raise CallError(f"{self.kernel.name}: {what}", loc=here(), remedy=remedy)

@@ -56,18 +56,18 @@ class TensorMap(NamedTuple):
         """Return why TMA cannot access this array at this address, as said after its name; empty if it can."""
         sizes, strides, item, grain = self.sizes, self.strides, self.dtype.bytes, ENGINE.grain_bytes
         if not 1 <= len(sizes) <= ENGINE.most_axes:
-            return f"has {len(sizes)} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
+            return f"has {len(sizes)} axes, and TMA takes 1 to {ENGINE.most_axes}"
         if pointer % grain or not pointer:
-            return f"begins at {pointer:#x}, and the copy engine needs a multiple of {grain} bytes"
+            return f"begins at {pointer:#x}, and TMA needs a multiple of {grain} bytes"
         if min(sizes) < 1 or max(sizes) > 1 << 32:
-            return f"has sizes {sizes}, and the copy engine takes 1 to 2³² along each axis"
+            return f"has sizes {sizes}, and TMA takes 1 to 2³² along each axis"
         if sizes[-1] > 1 and strides[-1] != item:
-            return f"steps {strides[-1]} bytes along its fastest axis, and the copy engine needs {item}"
+            return f"steps {strides[-1]} bytes along its fastest axis, and TMA needs {item}"
         for size, stride in zip(sizes[:-1], strides, strict=False):
             if size > 1 and stride < 0:
-                return f"has a negative stride ({stride} bytes), and the copy engine only goes forward"
+                return f"has a negative stride ({stride} bytes), and TMA takes none"
             if size > 1 and (stride % grain or stride >= 1 << 40):
-                return f"has rows {stride} bytes apart, and the copy engine needs a multiple of {grain}"
+                return f"has rows {stride} bytes apart, and TMA needs a multiple of {grain}"
         return ""
 
     def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:

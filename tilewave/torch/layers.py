@@ -98,7 +98,7 @@ def has_target(device: str) -> bool:
     try:
         target_of("a patched layer", device)
     except TargetError as error:
-        what = f"{error.what}; torch's own layers are taken there"
+        what = f"{error.what}; torch's own layers run there"
         warnings.warn(what, SlowCodeWarning, stacklevel=levels_to_author())
         return False
     return True

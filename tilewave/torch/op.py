@@ -61,7 +61,7 @@ class TorchOperator:
         """Refuse tensors that require gradients: torch would silently lose those of tensors changed in place."""
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             what = (
-                f"{self.kernel.name} changes {self.signature.mutated[0]} in place, and an argument asks for gradients"
+                f"{self.kernel.name} changes {self.signature.mutated[0]} in place, and an argument requires gradients"
             )
             remedy = "pass tensors without, such as x.detach(), or call it within torch.no_grad()"
             raise CallError(what, loc=here(), remedy=remedy)

@@ -76,7 +76,7 @@ def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
     for name, linear, activation in _pairs(model):
         if name in found and found[name].is_ours:
             linear.activation = activation
-            found[name] = replace(found[name], why=f"with the {activation} behind it")
+            found[name] = replace(found[name], why=f"with the {activation} after it")
     if inputs or named:
         found |= _measured(model, inputs, named, found)
     return PatchReport(tuple(found.values()))
@@ -121,7 +121,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _considered(name: str, module: nn.Module) -> Layer:
     kind = next(theirs for theirs in OURS if isinstance(module, theirs)).__name__
     if type(module) not in OURS:
-        return Layer(name, kind, False, f"of a class of its own, {type(module).__name__}")
+        return Layer(name, kind, False, f"of another class, {type(module).__name__}")
     weight = getattr(module, "weight", None)
     if weight is None:
         return Layer(name, kind, True, "")
@@ -190,12 +190,12 @@ def _measured(
 def _judged(layer: Layer, module: nn.Module, args: tuple[Any, ...]) -> Layer:
     fused = getattr(module, "activation", None)
     ours, theirs = _in_turns(module, THEIRS_OF[type(module)], args)
-    times = f"{ours:.0f} µs beside torch's {theirs:.0f}"
+    times = f"{ours:.0f} µs compared with torch's {theirs:.0f}"
     why = f"{layer.why}, {times}" if layer.why else times
     if ours <= theirs or fused:  # without the fusion torch would need another pass for the activation
         return replace(layer, why=why)
     _turn_back(module)
-    return replace(layer, is_ours=False, why=f"faster so: ours takes {times}")
+    return replace(layer, is_ours=False, why=f"torch is faster: ours takes {times}")
 
 
 def _in_turns(module: nn.Module, theirs: Any, args: tuple[Any, ...]) -> tuple[float, float]:

@@ -30,8 +30,8 @@ def want_writable(of: ArrayArguments, arrays: Sequence[Tensor | None]) -> None:
         return
     tensors = {name: bare(t) for name, t in zip(of.names, arrays, strict=True) if t is not None}
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arrays):
-        what = f"{of.caller}: out= has no gradient, and an argument asks for one"
-        raise CallError(what, loc=here(), remedy="leave out away, or call it within torch.no_grad()")
+        what = f"{of.caller}: out= has no gradient, and an argument requires one"
+        raise CallError(what, loc=here(), remedy="call it without out=, or within torch.no_grad()")
     if have_memory(tensors.values()):
         want_apart(of.caller, LIBRARY, tensors.pop("out"), tensors)
 

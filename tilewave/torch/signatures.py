@@ -168,12 +168,12 @@ def signature_of(kernel: WaveKernel, results: Sequence[str] | None) -> OperatorS
             what = f"op: {kernel.name} writes no array {name}"
             raise TraceError(what, loc=here(), remedy=f"it writes {', '.join(n for n in parameters if n in written)}")
         if name in read:
-            what = f"op: {kernel.name} reads {name}, so that it cannot be allocated: nobody would have filled it"
+            what = f"op: {kernel.name} reads {name}, so that it cannot be allocated: its values must be given"
             raise TraceError(what, loc=here(), remedy=f"leave {name} out of results; the operator changes it in place")
     mutated = tuple(name for name in parameters if name in written and name not in wanted)
     found = OperatorSignature(kernel.name, parameters, tuple(wanted), mutated, dict(kernel.subs))
     if not any(isinstance(parameters[name], MemoryType) for name in found.given):
-        what = f"op: {kernel.name} is given no array, so that nothing tells where it runs"
+        what = f"op: {kernel.name} is given no array, so that its device is not known"
         raise TraceError(what, loc=here(), remedy="write results=() and pass the arrays that it writes")
     return found
 

@@ -86,7 +86,7 @@ def test_what_is_packed_is_another_program_in_the_cache():
 
 @pytest.mark.parametrize("target", ["sm_90a", "gfx942"])
 def test_a_chip_packs_nothing_and_says_so(target):
-    with pytest.raises(TilewaveError, match=f"in_place is said, but on {target} nothing is packed"):
+    with pytest.raises(TilewaveError, match=f"in_place is given, but on {target} nothing is packed"):
         wave_compile(WaveCompileOptions(subs=sizes(64, 64, 64), target=target, in_place=True), gemm())
 
 

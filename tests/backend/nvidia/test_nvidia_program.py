@@ -79,7 +79,7 @@ def test_why_tells_what_arrays_keep_the_code_from(gemm, torch):
     assert tuple(before) == gemm.why().rows
     assert {narrow.step, other.step} == {"call"}
     assert narrow.what == (
-        "a begins at 0x10002, and the copy engine needs a multiple of 16 bytes, so lanes load all tiles in this call"
+        "a begins at 0x10002, and TMA needs a multiple of 16 bytes, so lanes load all tiles in this call"
     )
     assert other.what.startswith("a, or its rows, begin at multiples of 2 bytes, and not of 16")
 

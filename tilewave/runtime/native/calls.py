@@ -42,7 +42,7 @@ def is_plain() -> str:
     gradient = f"call ptr {api('PyObject_GetAttr')}(ptr %array, ptr %requires_grad)"
     negated = f"call ptr {api('PyObject_Vectorcall')}(ptr %is_neg, ptr %self.in, i64 1, ptr null)"
     return f"""
-; Whether a tensor's numbers are what its memory holds, and, where gradients are asked for, it asks for none.
+; Whether a tensor is not lazily negated and, with %grad, requires no gradient.
 define i1 @is_plain(ptr %record, ptr %array, i1 %grad) {{
 entry:
   %self.in = alloca ptr
@@ -75,7 +75,7 @@ def _want_false(name: str, call: str) -> str:
 
 def read_tensor() -> str:
     return f"""
-; The address, lengths and steps of a tensor, and its device; below 0 where Python must look.
+; Reads the address, sizes, strides and device of a tensor; below 0 where Python must handle it.
 define i64 @read_tensor(ptr %record, ptr %array, i64 %rank, i64 %dtype, ptr %words) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
@@ -182,7 +182,7 @@ give.fine:
 
 def call() -> str:
     return f"""
-; call(arrays, numbers), both tuples: LAUNCHED, UNKNOWN, or what failed.
+; call(arrays, scalar arguments), both tuples: LAUNCHED, UNKNOWN, or what failed.
 define ptr @call(ptr %self, ptr %arguments, i64 %argument_count) {{
 entry:
   %device.in = alloca i64
@@ -234,7 +234,7 @@ def make_call() -> str:
   %{0}.to = getelementptr i64, ptr %{3}, i64 %{2}.i
   store i64 %{0}.word, ptr %{0}.to"""
     return f"""
-; A call whose arrays and numbers are in front of %r, which has room for its program: as @call says.
+; Makes a call: its arrays and scalar arguments are stored before %r, which has room for its program; returns as @call.
 define i64 @make_call(ptr %record, ptr %r, i64 %device, i64 %stream) {{
 entry:
   %status.in = alloca i32

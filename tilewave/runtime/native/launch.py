@@ -117,8 +117,8 @@ next_map:"""
 
 def make_launch() -> str:
     return f"""
-; Launches with the numbers of a call: 0, or as UNKNOWN and its neighbours say. The driver may wait for room in its
-; queue, so others may run Python meanwhile.
+; Launches with the scalar arguments of a call; returns 0, or a code such as UNKNOWN. Releases the GIL, because the
+; driver may wait for room in its queue.
 define i64 @make_launch(ptr %record, ptr %numbers_at, i64 %stream) {{
 entry:
 {fields("%record", LAUNCH)}
@@ -148,7 +148,7 @@ entered:
 not_pushed:
   %pushed.64 = zext i32 %pushed to i64
   ret i64 %pushed.64
-within:  ; maps too are encoded in a context, and a thread of autograd's has none of its own
+within:  ; tensor maps are encoded in a context too, and autograd's threads have none
 {loop("encode_one", "within", "%maps", _encoded())}
   %thread = call ptr {api("PyEval_SaveThread")}()
   %code = call i32 %launch(ptr %config, ptr %function, ptr %pointers, ptr null)

@@ -19,8 +19,8 @@ _ROOM = MOST_ARRAYS * (_HEAD + 2 * MOST_AXES)
 
 def layout() -> str:
     return f"""
-; lie(arrays, grad), a tuple of tensors and None, and whether gradients are asked for: bytes that are the same for all
-; that lie alike, or None where Python must look.
+; lie(arrays, grad), a tuple of tensors and None, and whether gradients are recorded: bytes that are equal for arrays of
+; the same layout, or None where Python must handle them.
 define ptr @lie(ptr %self, ptr %arguments, i64 %argument_count) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16

@@ -128,8 +128,8 @@ kept:
   store i64 %value, ptr %result
   %ends = or i1 %ends.before, %lost"""
     return f"""
-; Computes a program's numbers, behind those given; 1 where something wanted does not hold or does not fit, else 0.
-; It goes on all the same: nothing traps, and looking after each step takes longer.
+; Computes a program's numbers and stores them after those given; returns 1 if a check fails or a number does not fit,
+; else 0. Does not stop at a failed check: nothing traps, and a test after each step takes longer.
 define i64 @evaluate(ptr %program, ptr %r) {{
 entry:
 {fields("%program", PROGRAM)}
