@@ -9,7 +9,7 @@ from tilewave.errors import Loc
 from tilewave.ir.remarks import Remark
 from tilewave.pipeline.runner import Step
 
-NOTHING = "no pass declined anything"
+NOTHING = "no pass has a remark"
 
 
 @dataclass(frozen=True)
