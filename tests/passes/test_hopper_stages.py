@@ -42,7 +42,7 @@ def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
     told = caught.value.what, *caught.value.remedy.splitlines()
     assert told[0] == "a workgroup needs 278,528 bytes of shared memory, but sm_90a has 232,448"
     assert any(line.startswith("81,920 bytes: 5x128x64xf16, from ") for line in told)
-    assert told[-1] == "cut smaller tiles, walk in smaller steps, or keep fewer steps at once"
+    assert told[-1] == "use smaller tiles, smaller steps, or fewer stages"
     assert caught.value.loc.file == __file__
 
 

@@ -209,7 +209,7 @@ class Cover:
         if not inside.any(1).all():
             which = int(np.argmin(inside.any(1)))
             first = ", ".join(str(int(p[which, 0])) for p in at)
-            what = f"writes {visit.op.memory.name}[{first}] and the rest of its tile, all of it out of bounds"
+            what = f"writes {visit.op.memory.name}[{first}] and the rest of its tile, all of it outside"
             raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=OUTSIDE)
         places = tuple(at[a][inside] // size for a, size in zip(self.cut.axes, self.cut.tile, strict=True))
         workgroups = np.broadcast_to(visit.workgroups[:, None], inside.shape)[inside]
