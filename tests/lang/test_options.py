@@ -56,7 +56,7 @@ CASES = {
         num_stages is 2, but without PREFETCH a loop on gfx942 has one stage
           gemm.py:19
               wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', num_stages=2), gemm)
-              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           write schedule=SchedulingType.PREFETCH, or leave num_stages out
         """,
     ),
@@ -68,7 +68,7 @@ CASES = {
         num_stages is 0
           gemm.py:19
               wave_compile(WaveCompileOptions(subs=sizes, target='numpy', num_stages=0), gemm)
-              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           a loop needs one stage at least
         """,
     ),

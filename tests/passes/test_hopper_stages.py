@@ -48,7 +48,7 @@ def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
 
 @pytest.mark.parametrize("num_stages", [0, -1, True, 2.0, "2"])
 def test_a_number_of_buffers_is_a_whole_one(num_stages):
-    with pytest.raises(TilewaveError, match="buffers is"):
+    with pytest.raises(TilewaveError, match="num_stages is"):
         compiled((256, 512, 256), (128, 256, 64), num_stages=num_stages)
 
 
