@@ -100,7 +100,7 @@ def test_a_program_that_is_no_python_is_told(tmp_path, monkeypatch, says):
     assert refusal() == (
         f"gemm: LLVM could not compile it for {host_instruction_set().name}: "
         f"'{tmp_path}/python' ended without an answer",
-        "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a process of its own",
+        "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a separate process",
     )
 
 
@@ -113,7 +113,7 @@ def test_a_process_that_does_not_know_its_python_is_told_what_to_set(monkeypatch
     assert refusal() == (
         f"gemm: LLVM could not compile it for {host_instruction_set().name}: "
         f"sys.executable is {nothing!r}, so there is no Python to run it in",
-        "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a process of its own",
+        "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a separate process",
     )
 
 

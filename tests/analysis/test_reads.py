@@ -168,7 +168,7 @@ def test_workgroups_that_exchange_are_refused_with_both_lines(target, tmp_path, 
       gemm.py:13
           x = read(c, mapping=there)
               ^^^^^^^^^^^^^^^^^^^^^^
-      it is written at gemm.py:14. Workgroups run in no order: write to another memory, or read it in a kernel of its own
+      it is written at gemm.py:14. Workgroups run in no order: write to another memory, or read it in a separate kernel
     """
     same(said(tmp_path, monkeypatch, HEAD + EXCHANGE.replace("TARGET", target), AccessError), wanted)
 
@@ -292,7 +292,7 @@ def test_the_author_is_told_which_write_stores_two_in_one_place(tmp_path, monkey
       gemm.py:15
           write(x, c, mapping=two)
           ^^^^^^^^^^^^^^^^^^^^^^^^
-      a place in memory holds one element: let the mapping give every element of the tile a place of its own
+      a position in memory holds one element: let the mapping give every element of the tile its own position
     """
     same(said(tmp_path, monkeypatch, HEAD + source, CoverageError), wanted)
 

@@ -56,23 +56,21 @@ def test_without_the_option_hopper_s_sums_depend_on_the_tile():
     """The proof is of what passes leave: with those that share tiles and turn round in K there is none."""
     one = wave_compile(WaveCompileOptions(subs=MANY, target="sm_90a"), gemm())
     found, broken = sum_orders(judged(one.kernel, one.build.steps))
-    assert found == () and {why.what.split(" depends")[0] for why in broken} == {"how many steps this sum takes"}
+    assert found == () and {why.what.split(" depends")[0] for why in broken} == {"the number of steps of this sum"}
 
 
 def test_with_it_both_passes_decline_and_say_so():
     why = compiled(MANY, "sm_90a").why()
     said = {row.step: row.what for row in why}
-    assert said["stream_k"] == "sums are to be added in one order, so tiles of the last round are not shared"
-    assert said["alternate_k_direction"] == (
-        "sums are to be added in one order, so every tile walks its depth from the begin"
-    )
+    assert said["stream_k"] == "the kernel is batch-invariant, so stream-K is not used for the last wave"
+    assert said["alternate_k_direction"] == ("the kernel is batch-invariant, so no tile iterates over K backwards")
 
 
 @pytest.mark.parametrize(
     ("left_out", "told"),
     [
-        ("stream_k", "in which order this sum reads a depends on which tile it is"),
-        ("alternate_k_direction", "how many steps this sum takes depends on which tile it is"),
+        ("stream_k", "the order in which this sum reads a depends on the tile"),
+        ("alternate_k_direction", "the number of steps of this sum depends on the tile"),
     ],
 )
 def test_a_list_of_passes_that_breaks_it_is_refused(left_out, told):
@@ -81,7 +79,7 @@ def test_a_list_of_passes_that_breaks_it_is_refused(left_out, told):
         return build_with(replace(tiles, sums=""), SM_90A, passes)
 
     options = WaveCompileOptions(subs=MANY, target="sm_90a", batch_invariant=True)
-    with pytest.raises(ConstraintError, match=f"gemm is not batch invariant: {told}"):
+    with pytest.raises(ConstraintError, match=f"gemm is not batch-invariant: {told}"):
         compile_with(options, gemm(), build)
 
 
@@ -103,7 +101,7 @@ def test_a_kernel_whose_steps_depend_on_the_tile_is_refused_at_its_line():
     with pytest.raises(ConstraintError) as error:
         compiled({M: 64, N: 64, K: 64}, "cpu", triangle)
     assert error.value.what.startswith(
-        "triangle is not batch invariant: how many steps this sum takes depends on which"
+        "triangle is not batch-invariant: the number of steps of this sum depends on the tile"
     )
     assert error.value.loc.file == __file__ and "leave out iters" in error.value.remedy
 
@@ -117,7 +115,7 @@ def test_a_sum_that_starts_where_its_tile_says_is_refused():
 
         write(total, c)
 
-    with pytest.raises(ConstraintError, match="is not batch invariant"):
+    with pytest.raises(ConstraintError, match="is not batch-invariant"):
         compiled({M: 64, N: 64, K: 64}, "cpu", from_the_diagonal)
 
 
@@ -126,7 +124,7 @@ def test_a_kernel_that_adds_nothing_up_is_told_so():
     def double(x: Memory[M, G, f32], y: Memory[M, G, f32]):
         write(read(x) * 2.0, y)
 
-    assert proofs(compiled({M: 40}, "cpu", double)) == ["it adds nothing up over several steps"]
+    assert proofs(compiled({M: 40}, "cpu", double)) == ["it has no sum over several steps"]
 
 
 @pytest.mark.parametrize("subs", [sizes(256, 256, 8192, 128, 128, 64), {BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64}])
@@ -190,7 +188,7 @@ def test_where_more_is_done_in_a_step_one_depth_serves_every_batch():
 def test_zeros_that_sums_begin_with_are_kept():
     """With a sum of -0 alone, the zeros of a tile at the boundary of K would make it 0."""
     one = compiled(sizes(128, 128, 256, 64, 64, 64), "sm_90a")
-    assert any(row.step == "peel_accumulator_init" and "begins with zero" in row.what for row in one.why())
+    assert any(row.step == "peel_accumulator_init" and "start from zero" in row.what for row in one.why())
     assert not any(isinstance(op, Unset) for op in walk(one.build.steps[-1].after.body))
     free = wave_compile(WaveCompileOptions(subs=sizes(128, 128, 256, 64, 64, 64), target="sm_90a"), gemm())
     assert any(isinstance(op, Unset) for op in walk(free.build.steps[-1].after.body))

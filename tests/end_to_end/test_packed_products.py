@@ -232,7 +232,7 @@ def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, lay
     b = operand(rng, (n, k) if layout[1] == "t" else (k, n), F16)
     left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
     told = [row.what for row in compiled.why() if row.step == "pack_unaligned"]
-    assert told and all("read too rarely to be copied first" in what for what in told)
+    assert told and all("read too rarely for a packed copy" in what for what in told)
     large = "a" if m > n else "b"
     kept = {name: compiled.prepack(x) if name == large else x for name, x in (("a", a), ("b", b))}
     for given, is_plain, copied in (((a, b), True, set()), (tuple(kept.values()), False, {"a", "b"} - {large})):

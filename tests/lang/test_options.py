@@ -194,8 +194,8 @@ def test_a_compiled_kernel_says_which_waves_were_taken_and_why():
     resources = compiled(cut(32, 64), subs=sizes(512, 512, 256, 128, 256, 64), target="sm_90a").resources
     assert resources.waves == (12, 1)
     assert resources.not_as_asked == (
-        "waves: 4x4 were asked for, 12x1 were taken: f32_64xNx16_f16 is computed by groups of waves, one below the "
-        "other, and 4 more bring the tiles",
+        "waves: 4x4 were asked for, 12x1 were taken: f32_64xNx16_f16 is computed by warpgroups, stacked along the "
+        "rows, and 4 more load the tiles",
     )
 
 
@@ -302,7 +302,7 @@ def test_workgroups_that_do_not_fit_together_are_told():
 
 def test_the_compile_command_says_what_was_taken(call, tmp_path):
     _, out, _ = call("compile gemm.py --target sm_90a --out build")
-    assert "waves: 2x4 were asked for, 8x1 were taken: f32_64xNx16_f16 is computed by groups of waves" in out
+    assert "waves: 2x4 were asked for, 8x1 were taken: f32_64xNx16_f16 is computed by warpgroups" in out
     assert "function" not in out
     assert sorted(p.name for p in (tmp_path / "build").iterdir()) == ["gemm.ll", "gemm.ptx"]
     record = json.loads(call("compile gemm.py --target sm_90a --json")[1])["gemm"]

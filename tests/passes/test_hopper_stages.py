@@ -42,13 +42,13 @@ def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
     told = caught.value.what, *caught.value.remedy.splitlines()
     assert told[0] == "a workgroup needs 278,528 bytes of shared memory, but sm_90a has 232,448"
     assert any(line.startswith("81,920 bytes: 5x128x64xf16, from ") for line in told)
-    assert told[-1] == "cut smaller tiles, walk in smaller steps, or keep fewer steps at once"
+    assert told[-1] == "use smaller tiles, smaller steps, or fewer stages"
     assert caught.value.loc.file == __file__
 
 
 @pytest.mark.parametrize("num_stages", [0, -1, True, 2.0, "2"])
 def test_a_number_of_buffers_is_a_whole_one(num_stages):
-    with pytest.raises(TilewaveError, match="buffers is"):
+    with pytest.raises(TilewaveError, match="num_stages is"):
         compiled((256, 512, 256), (128, 256, 64), num_stages=num_stages)
 
 

@@ -480,7 +480,7 @@ ERRORS = {
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           49,152 bytes: 256x96xf16, from gemm.py:20
           49,152 bytes: 256x96xf16, from gemm.py:20
-          cut smaller tiles, walk in smaller steps, or keep fewer steps at once
+          use smaller tiles, smaller steps, or fewer stages
         """,
     ),
 }

@@ -27,7 +27,7 @@ def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f3
     write(total, c)
 """
 SIZES = "M=100,N=200,K=300"
-WHAT = "rows of a are 600 bytes apart, and the copy engine needs multiples of 16, so lanes load all tiles"
+WHAT = "the row stride of a is 600 bytes, and TMA needs a multiple of 16, so lanes load all tiles"
 REMEDY = "give it rows of a multiple of 8 elements"
 
 

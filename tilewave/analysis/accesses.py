@@ -19,7 +19,7 @@ def tile_shape(op: Access) -> tuple[int, ...]:
         case CopyAsync(to=to, to_at=to_at):
             shape = to.type.shape[len(to_at) :]
         case other:
-            raise NotImplementedError(f"{other.loc}: nobody says what {other.name} moves")
+            raise NotImplementedError(f"{other.loc}: no rule for what {other.name} moves")
     return shape
 
 

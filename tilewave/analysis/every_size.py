@@ -117,7 +117,7 @@ def _looked_at(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) 
     found.look()
     has_tiles = any(isinstance(op, TileOf) for op in walk(traced.body))
     doubts = tuple(dict.fromkeys([doubt] * bool(doubt and has_tiles) + found.doubts))
-    because = f"{order} is right on every grid, and windows lie side by side along the grid and along loops"
+    because = f"{order} is right on every grid, and windows are adjacent along the grid and along loops"
     return EverySize(because, doubts, () if doubts else found.windows(), tuple(positive))
 
 
@@ -255,7 +255,7 @@ class _Look:
         sides = [number(n) if isinstance(n, int) else n for n in (batches, rows, cols)]
         launched = number(workgroups) if isinstance(workgroups, int) else workgroups
         if scope.grid is not None or not self.is_dealt(self.of(op.number), sides, launched, scope):
-            self.doubt("it is not the language that deals its tiles to workgroups", op)
+            self.doubt("its tiles are not assigned to workgroups by the language", op)
         grid = tuple(_Counter(self.of(v), side) for v, side in zip(op.results, sides, strict=True))
         return _Scope(grid)
 

@@ -187,7 +187,7 @@ class IndexRun:
         raise EndlessLoop(
             f"the loop never ends for workgroup {workgroup}",
             loc=op.loc,
-            remedy="let every round bring the loop's symbol closer to its condition's end, with set_symbol",
+            remedy="let every iteration advance the loop's symbol toward the end of its condition, with set_symbol",
         )
 
     def round(

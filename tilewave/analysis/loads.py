@@ -44,7 +44,7 @@ def _loads(op: Read, kernel: Kernel) -> LaneLoads:
         case "columns":
             sharing = cols * lanes
         case other:
-            raise NotImplementedError(f"{op.loc}: nobody says how lanes share a tile {other!r}")
+            raise NotImplementedError(f"{op.loc}: no rule for how lanes share a tile {other!r}")
     return LaneLoads(op.memory.name, -(-elements // (sharing * op.per_lane)), op.per_lane)
 
 

@@ -15,14 +15,15 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar
 
 OPEN_SIZES = RemarkKind(
-    "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
+    "{symbol} is dynamic, so it is not known which neighbours need the same tiles, and loads are not multicast",
     "give {symbol} a value in subs",
 )
 OTHER_FORM = RemarkKind(
-    "tiles are not brought in one loop that is equally long for all workgroups, so neighbours do not share copies"
+    "tiles are not loaded in one loop with the same trip count in all workgroups, so loads are not multicast"
 )
 ELSEWHERE = RemarkKind(
-    "where {memory} is read depends on more than the workgroup's number and the step, so its copies are not shared"
+    "the position of tiles of {memory} depends on more than the workgroup index and the step, so its loads are not "
+    "multicast"
 )
 AnyProgram = TypeVar("AnyProgram", bound="CopyProgram")
 

@@ -141,7 +141,7 @@ class _Judge(WholeRun):
             f"workgroup {reader} reads {visit.op.memory.name}{at}, which workgroup {writer} writes",
             loc=visit.op.loc,
             remedy=f"it is written at {next(mine).loc}. Workgroups run in no order: write to another memory, or read "
-            "it in a kernel of its own",
+            "it in a separate kernel",
         )
 
 

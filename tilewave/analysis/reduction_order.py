@@ -25,16 +25,17 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar, Tile
 
 ROUNDS = RemarkKind(
-    "how many steps this sum takes depends on which tile it is, so its bits may change with the batch",
-    "let every tile walk its whole depth: leave out iters, start and stop, and passes that share tiles",
+    "the number of steps of this sum depends on the tile, so its bits may change with the batch",
+    "let every tile iterate over all of K: leave out iters, start and stop, and passes that split tiles among "
+    "workgroups",
 )
 WALK = RemarkKind(
-    "in which order this sum reads {memory} depends on which tile it is, so its bits may change with the batch",
-    "leave out passes that walk some tiles backwards or from elsewhere",
+    "the order in which this sum reads {memory} depends on the tile, so its bits may change with the batch",
+    "leave out passes that change the direction or the first step of K for some tiles",
 )
 CONDITION = RemarkKind(
-    "this loop goes on as long as a condition holds, so the order of its sums is not known",
-    "walk the depth with iterate over a TilingConstraint that has a tile",
+    "this is a while loop, so the order of its sums is not known",
+    "iterate over a dimension whose TilingConstraint has a tile",
 )
 
 Source = Callable[[Op], Iterable[Value]]

@@ -22,8 +22,8 @@ from tilewave.ir.ops import Loop, Scatter, Write
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 
-OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
-INJECTIVE = "a place in memory holds one element: let the mapping give every element of the tile a place of its own"
+OUTSIDE = "a boundary tile may extend past the end of its memory, but not be all out of bounds: correct the mapping"
+INJECTIVE = "a position in memory holds one element: let the mapping give every element of the tile its own position"
 
 SEEN_AT_ONCE = 1 << 20
 """Tiles that `Cover.check` marks at a time, to bound the copy that numpy makes of their numbers."""

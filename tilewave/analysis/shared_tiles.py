@@ -28,20 +28,20 @@ from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 
 SUM_BITS = 32
 """The accumulator width of loops that workgroups may share; other tiles are computed whole."""
-NOT_ONE_LOOP = RemarkKind("a tile is not computed by one loop over its depth alone, so workgroups do not share it")
-DOES_MORE = RemarkKind("this loop does more than add products up, so workgroups do not share it")
+NOT_ONE_LOOP = RemarkKind("the tile is not computed by a single K loop, so it is not split among workgroups")
+DOES_MORE = RemarkKind("this loop does more than accumulate products, so it is not split among workgroups")
 UNKNOWN_STEPS = RemarkKind(
-    "how many steps this loop takes is known at the call only, so workgroups do not share it",
-    "give the depth a value in subs",
+    "the trip count of this loop is dynamic, so it is not split among workgroups",
+    "give the loop's dimension a value in subs",
 )
 NOT_FROM_ZERO = RemarkKind(
-    "this loop does not begin with one tile of zeros, of {bits} bits each, so workgroups do not share it",
-    "add what it begins with behind the loop",
+    "this loop does not start from one tile of zeros of {bits} bits each, so it is not split among workgroups",
+    "start from zeros, and add the initial value after the loop",
 )
-WRITES_BEFORE = RemarkKind("this is written in front of the loop, so workgroups do not share it")
+WRITES_BEFORE = RemarkKind("this is written before the loop, so the loop is not split among workgroups")
 READS_WRITTEN = RemarkKind(
-    "{memory} is read in front of the loop and written behind it, so workgroups do not share it",
-    "read it behind the loop",
+    "{memory} is read before the loop and written after it, so the loop is not split among workgroups",
+    "read it after the loop",
 )
 
 

@@ -157,4 +157,4 @@ def _grain_bytes(memory: Memory) -> int:
     match memory.placement:
         case Padded(elements) | Swizzled(elements):
             return elements * memory.dtype.bytes
-    raise NotImplementedError(f"nobody says what {memory.placement} does to addresses")
+    raise NotImplementedError(f"no rule for the addresses of {memory.placement}")

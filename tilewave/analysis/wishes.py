@@ -22,8 +22,8 @@ def not_as_asked(
     used = ", ".join(instructions)
     if asked.waves and prod(asked.waves) > 1 and asked.waves != taken.waves:
         more = prod(taken.waves) - prod(chosen.waves)
-        why = f"{used} is computed by groups of waves, one below the other" if instructions else f"{chip} has no other"
-        also = f", and {more} more bring the tiles" if more > 0 else ""
+        why = f"{used} is computed by warpgroups, stacked along the rows" if instructions else f"{chip} has no other"
+        also = f", and {more} more load the tiles" if more > 0 else ""
         said.append(f"waves: {dims(asked.waves)} were asked for, {dims(taken.waves)} were taken: {why}{also}")
     products = [op for op in walk(asked.body) if isinstance(op, Mma)]
     wishes = dict.fromkeys(op.wish or asked.matrix for op in products)

@@ -19,7 +19,7 @@ from tilewave.errors import TargetError, here
 _START = "import sys; sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
 _NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
 OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
-NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a process of its own"
+NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a separate process"
 
 
 class AssemblyFailed(Exception):

@@ -15,7 +15,7 @@ from tilewave.pipeline.runner import Step, last_on_tiles
 PROVED = RemarkKind(
     "proved: every element of every tile is summed in {order}, one after the other, whatever the other sizes"
 )
-NO_SUM = RemarkKind("it adds nothing up over several steps")
+NO_SUM = RemarkKind("it has no sum over several steps")
 STAGING = ("stage_shared", "prepack_operands")
 """From these passes on, tiles are moved to where they are multiplied, and the order of steps does not change."""
 
@@ -24,7 +24,7 @@ def want_batch_invariant(name: str, start: Kernel, steps: Sequence[Step]) -> tup
     """Return what is proved of each sum, for `why()`; raise where the result of one may change with the batch."""
     found, broken = sum_orders(judged(start, steps))
     for why in broken:
-        raise ConstraintError(f"{name} is not batch invariant: {why.what}", loc=why.loc, remedy=why.remedy)
+        raise ConstraintError(f"{name} is not batch-invariant: {why.what}", loc=why.loc, remedy=why.remedy)
     return tuple(PROVED.at(one.loc, order=one) for one in found) or (NO_SUM.at(NOWHERE),)
 
 

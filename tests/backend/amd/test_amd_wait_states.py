@@ -61,7 +61,7 @@ def edge(before, states, after):
 def test_one_wait_state_less_is_found(chip, before, after, on_gfx942, on_gfx950):
     states = on_gfx942 if chip == "gfx942" else on_gfx950
     assert too_early(edge(before, states, after), chip) is None
-    said = f"{after} comes {states - 1} wait states behind {before}, and must come {states} behind it"
+    said = f"{after} comes {states - 1} wait states after {before}, and must come {states} after it"
     assert too_early(edge(before, states - 1, after), chip) == said
 
 
@@ -104,7 +104,7 @@ LOOPS = f"""k:
 def test_the_shortest_way_counts():
     for states in (1, 4, 30):
         said = too_early(LOOPS.format(use=WRITTEN, states=nop(states)), "gfx942")
-        assert said is not None and said.startswith(f"{WRITTEN} comes 3 wait states behind")
+        assert said is not None and said.startswith(f"{WRITTEN} comes 3 wait states after")
     assert too_early(LOOPS.format(use=nop(4).strip() + "\n\t" + WRITTEN, states=""), "gfx942") is None
 
 
@@ -121,7 +121,7 @@ CHOICE = f"""k:
 
 
 def test_both_ways_of_a_choice_count():
-    assert "comes 1 wait states behind" in (too_early(CHOICE.format(then=nop(9)), "gfx942") or "")
+    assert "comes 1 wait states after" in (too_early(CHOICE.format(then=nop(9)), "gfx942") or "")
 
 
 def test_what_others_wrote_in_between_is_theirs():

@@ -206,6 +206,6 @@ def scattered(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
 def test_a_tile_that_is_scattered_tells_that_its_size_should_be_known():
     (row,) = compiled(scattered, target="cpu").why()
     assert row.step == "split_tiles"
-    assert row.remedy == "let the tile divide the size, and give that in subs"
+    assert row.remedy == "let the tile divide the size, and give the size in subs"
     assert not list(compiled(scattered, subs={M: 48, N: 80}, target="cpu").why())
     assert not list(PRODUCTS["f32"].compiled().why())

@@ -72,7 +72,7 @@ def test_the_code_is_named_by_what_lies_anywhere(attention):
     assert code.maps == program.code_for(ON_LINES).maps
     told = [d.what for d in program.remarks(views(63, 127))]
     assert told == [
-        "bias, or its rows, begin at multiples of 4 bytes, and not of 16, so lanes move its elements one by one"
+        "the base or row stride of bias is aligned to 4 bytes, not 16, so lanes load and store single elements"
     ]
 
 

@@ -77,7 +77,7 @@ def test_why_tells_what_arrays_keep_it_from(gemm, torch):
     assert gemm.why(*well) == gemm.why()
     told = [row.what for row in gemm.why(*tensors(torch, (128, 250, 64))) if row.step == "call"]
     assert told[0] == (
-        "c has rows of 500 bytes, and the copy engine stores multiples of 16, so lanes load all tiles in this call"
+        "c has rows of 500 bytes, and TMA stores need a multiple of 16, so lanes load all tiles in this call"
     )
 
 

@@ -81,7 +81,7 @@ def test_why_tells_what_arrays_keep_the_code_from(gemm, torch):
     assert narrow.what == (
         "a begins at 0x10002, and TMA needs a multiple of 16 bytes, so lanes load all tiles in this call"
     )
-    assert other.what.startswith("a, or its rows, begin at multiples of 2 bytes, and not of 16")
+    assert other.what.startswith("the base or row stride of a is aligned to 2 bytes, not 16")
 
 
 def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, torch):

@@ -173,11 +173,11 @@ def test_known_sizes_that_are_small_keep_their_lanes(fake, torch):
 def test_why_tells_what_is_copied(gemm, fake, torch):
     told = gemm.why(*tensors(torch, (2047, 2049, 2051)))
     apart = "has rows 4102 bytes apart, and TMA needs a multiple of 16"
-    stored = "has rows of 4098 bytes, and the copy engine stores multiples of 16"
+    stored = "has rows of 4098 bytes, and TMA stores need a multiple of 16"
     assert [row.what for row in told if row.step == "call"] == [
-        f"a {apart}, so it is copied into rows of 4224 bytes in front of each launch",
-        f"b {apart}, so it is copied into rows of 4224 bytes in front of each launch",
-        f"c {stored}, so it comes back from rows of 4224 bytes behind each launch",
+        f"a {apart}, so it is copied into rows of 4224 bytes before each launch",
+        f"b {apart}, so it is copied into rows of 4224 bytes before each launch",
+        f"c {stored}, so it is copied back from rows of 4224 bytes after each launch",
     ]
 
 

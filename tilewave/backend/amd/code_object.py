@@ -163,7 +163,7 @@ class _Layout:
             return self.placed[self.number[symbol.section] - 1].address + symbol.value
         if symbol.section == elf.ABSOLUTE:
             return symbol.value
-        raise _refused(f"{symbol.name} lies in a section that is not loaded")
+        raise _refused(f"{symbol.name} is in a section that is not loaded")
 
     def _relocations(self) -> list[Relocation]:
         """Return the relocations of sections that are loaded, without those of debug information."""

@@ -30,8 +30,8 @@ Make = Callable[[frozenset[str]], AmdCode]
 """Returns code for arrays of which the named ones may have any strides."""
 
 NOT_IN_ROWS = RemarkKind(
-    "{array} does not lie in rows without gaps, from an address that loads can begin at, so lanes move single elements",
-    "copy it into rows without gaps",
+    "{array} is not contiguous, or its base is unaligned, so lanes load and store single elements",
+    "make it contiguous",
 )
 
 

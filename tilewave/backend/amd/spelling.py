@@ -28,8 +28,8 @@ MOST_LOADS = 63
 """The most loads that s_waitcnt can leave in flight."""
 NOTES = (
     '!5 = distinct !{!5, !"shared memory"}',
-    '!6 = distinct !{!6, !5, !"what is brought"}',
-    '!7 = distinct !{!7, !5, !"what is read"}',
+    '!6 = distinct !{!6, !5, !"async loads"}',
+    '!7 = distinct !{!7, !5, !"reads"}',
     "!8 = !{!6}",
     "!9 = !{!7}",
 )
@@ -266,7 +266,7 @@ class Amdgcn:
         return self if self.chip.transposing_reads else None
 
     def load_transposed(self, f: LlvmFunction, element_bytes: int, pointer: str, note: str) -> str:
-        assert element_bytes == 2, f"nobody reads elements of {element_bytes} bytes transposed"
+        assert element_bytes == 2, f"no transposing read has elements of {element_bytes} bytes"
         found = f.call("<4 x i16>", "llvm.amdgcn.ds.read.tr16.b64.v4i16", [(self.shared_pointer, pointer)], note)
         return f.value(f"bitcast <4 x i16> {found} to <2 x i32>")
 

@@ -182,7 +182,7 @@ class _Sums:
             for by in blocks[label].instructions:
                 wanted = sums.wanted(by)
                 if following < wanted:
-                    return f"{by} comes {following} wait states behind {self.by}, and must come {wanted} behind it"
+                    return f"{by} comes {following} wait states after {self.by}, and must come {wanted} after it"
                 sums, following = sums.after(by), following + by.wait_states
                 if following >= FARTHEST:
                     break

@@ -41,8 +41,8 @@ Passed = tuple[Kernel, tuple[Step, ...]]
 """The lane-level kernel, and the steps of the passes."""
 
 TWO_FIT = RemarkKind(
-    "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
-    "with larger tiles a workgroup has a processor to itself, and goes from tile to tile",
+    "two workgroups of {bytes:,} bytes of shared memory fit on an SM and overlap, so the kernel is not made persistent",
+    "with larger tiles one workgroup fills an SM, and the kernel is made persistent",
 )
 
 

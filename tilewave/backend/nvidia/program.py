@@ -60,22 +60,22 @@ COPIES = (TmaLoad, TmaLoadMulticast, TmaStore)
 NOT_COPIED = RemarkKind("{array} {problem}, so lanes load all tiles in this call")
 REPACKED = RemarkKind(
     "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
-    "let it begin, and its rows lie, at multiples of {grain} bytes",
+    "align its base and its row stride to {grain} bytes",
 )
 ONE_BY_ONE = RemarkKind(
-    "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
-    "copy it into rows without gaps",
+    "the stride of the last axis of {array} is {bytes} bytes, so lanes load and store single elements",
+    "make it contiguous",
 )
 ELEMENTS = RemarkKind(
-    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move its elements one by "
-    "one",
-    "let it begin, and its rows lie, at multiples of {widest} bytes",
+    "the base or row stride of {array} is aligned to {bytes} bytes, not {widest}, so lanes load and store single "
+    "elements",
+    "align its base and its row stride to {widest} bytes",
 )
-NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
+NARROW_ROWS = "has a base or row stride aligned to {bytes} bytes, not {widest}"
 NARROW = RemarkKind(
-    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes take two loads for one, "
-    "and store {bytes} bytes at a time",
-    "let it begin, and its rows lie, at multiples of {widest} bytes",
+    "the base or row stride of {array} is aligned to {bytes} bytes, not {widest}, so each load becomes two, and "
+    "stores have {bytes} bytes",
+    "align its base and its row stride to {widest} bytes",
 )
 
 
@@ -434,7 +434,7 @@ class NvidiaProgram:
     def _problem(self, axes: tuple[int, ...], view: ArrayView, is_written: bool) -> str:
         grain, row = TENSOR_MAPS.grain_bytes, view.shape[-1] * view.dtype.bytes
         if is_written and row % grain:
-            return f"has rows of {row} bytes, and the copy engine stores multiples of {grain}"
+            return f"has rows of {row} bytes, and TMA stores need a multiple of {grain}"
         return tensor_map(TiledArray(0, axes, ()), view).problem(view.pointer)
 
     @cached_property
@@ -476,12 +476,12 @@ class NvidiaProgram:
         return self._codes[variant]
 
 
-MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "comes back from"}
+MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "is copied back from"}
 
 
 def _packing_of(r: PackedArray, kind: str) -> Remark:
     """Return the remark on a packed array."""
-    when = "behind" if r.is_written else "in front of"
+    when = "after" if r.is_written else "before"
     facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
 

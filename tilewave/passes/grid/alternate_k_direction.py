@@ -21,12 +21,10 @@ from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR
 
-DOES_MORE = RemarkKind(
-    "this loop does more than add products up, so every tile walks it from the begin, and not each second one backwards"
-)
+DOES_MORE = RemarkKind("this loop does more than accumulate products, so no tile iterates over K backwards")
 
 
-ONE_WAY = RemarkKind("sums are to be added in one order, so every tile walks its depth from the begin")
+ONE_WAY = RemarkKind("the kernel is batch-invariant, so no tile iterates over K backwards")
 
 
 def alternate_k_direction(kernel: Kernel) -> Kernel:

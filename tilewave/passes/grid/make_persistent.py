@@ -34,13 +34,13 @@ from tilewave.mapping import even_rounds, folded
 from tilewave.mapping.grid import Deal, OpenDeal, OpenGrid
 
 OWN_LOOP = RemarkKind(
-    "a loop stands around the one over the depth, so each of {tiles} workgroups computes what it is given and ends, "
-    "where {at_once} run at once"
+    "another loop encloses the K loop, so the kernel is not made persistent: {tiles} workgroups are launched, and "
+    "{at_once} run at once"
 )
 UNEVEN = RemarkKind(
-    "tiles take differently many steps here, and no number of workgroups near {at_once} would have equally much to do, "
-    "so each workgroup computes one, and the machine deals the next to whoever is free",
-    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later",
+    "tiles take different numbers of steps, and no number of workgroups near {at_once} balances them, so the kernel "
+    "is not made persistent: each workgroup computes one tile",
+    "start with the longest tiles: WorkgroupMapping(last_first()) under a causal mask",
 )
 
 

@@ -26,9 +26,9 @@ from tilewave.ir.split_steps import steps_of_a_split
 from tilewave.ir.types import INDEX_SCALAR
 
 BY_ITSELF = RemarkKind(
-    "this sum is cut into {parts} parts, and workgroups cannot hand them to each other here, so each adds up all parts "
-    "of its tile, one after the other",
-    "more and smaller tiles keep more workgroups busy",
+    "split-K has {parts} splits, and workgroups cannot exchange partial sums here, so each workgroup computes all "
+    "splits of its tile in sequence",
+    "use smaller tiles, which keep more workgroups busy",
 )
 
 

@@ -41,18 +41,18 @@ from tilewave.ir.stream_k import HAND_OVER_BYTES, LARGEST, splits_that_pay
 from tilewave.ir.types import INDEX_SCALAR
 
 AS_QUICK = RemarkKind(
-    "the last round has {left} of {at_once} tiles, and to hand parts of {steps} steps over would take as long as whole "
-    "tiles do"
+    "the last wave has {left} of {at_once} tiles, and stream-K with splits of {steps} steps would take as long as "
+    "whole tiles"
 )
 BEYOND = RemarkKind(
-    "equal parts of {steps} steps run beyond the end of a tile, where this loop adds more than zeros, so tiles of the "
-    "last round are not shared",
-    "let the depth have an even number of steps",
+    "equal splits of {steps} steps extend past the end of a tile, where this loop adds more than zeros, so stream-K "
+    "is not used for the last wave",
+    "let the loop have an even number of steps",
 )
-ONE_SUM = RemarkKind("sums are to be added in one order, so tiles of the last round are not shared")
+ONE_SUM = RemarkKind("the kernel is batch-invariant, so stream-K is not used for the last wave")
 UNALIGNED_LINES = RemarkKind(
-    "neighbours share copies of rows that are open, so each small tile is one workgroup's",
-    "give the depth a value in subs",
+    "loads of rows with dynamic sizes are multicast, so tiles of small grids are not split among workgroups",
+    "give the loop's dimension a value in subs",
 )
 AnySplit = TypeVar("AnySplit", Split, EqualSplits)
 

@@ -317,7 +317,7 @@ class _Lanes:
         """Return the read of an operand that is staged in shared memory."""
         read = self.spreads.maker(operand)
         if not isinstance(read, Read) or not is_in(read.memory, "shared"):
-            raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
+            raise lacking("stage_shared", "an operand of this product is not in shared memory", op.loc)
         *batch, _, _ = read.axes
         rows = read.memory.type.rank - 2  # after the batch axes and the stage axis of software_pipeline
         assert batch == list(range(rows - len(batch), rows)), f"{op.loc}: batches of {operand} do not come first"

@@ -24,7 +24,7 @@ Made = dict[tuple[Value, int, int, int], Value]
 """Slices by value, axis, begin and length."""
 
 WANTED_WHOLE = RemarkKind(
-    "this is written in parts and also needed as a whole, so a lane holds all of it at once",
+    "this value is stored in slices and also needed whole, so a lane holds all of it in registers",
     "compute it a second time for one of the two",
 )
 

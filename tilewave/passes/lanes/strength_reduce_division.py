@@ -50,12 +50,12 @@ from tilewave.ir.rewrite import names, rewrite_block, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = RemarkKind(
-    "the order of tiles divides by a number that is not one of a few known ones, and waves stand still meanwhile",
-    "give it a value in subs, or name a mapping in place of the formula: WorkgroupMapping(grouped(8))",
+    "the order of tiles divides by a number that is not one of a few known ones, and the division stalls all waves",
+    "give it a value in subs, or use a named mapping instead of the formula: WorkgroupMapping(grouped(8))",
 )
 LARGE_NUMBERS = RemarkKind(
-    "the order of tiles divides numbers up to {high:,}, too large to multiply in their place, and waves stand still "
-    "meanwhile"
+    "the order of tiles divides numbers up to {high:,}, too large for a multiplication instead, and the division "
+    "stalls all waves"
 )
 MOST_VALUES = 64
 """The largest set of possible values that is tracked."""

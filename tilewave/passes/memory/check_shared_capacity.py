@@ -13,7 +13,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip
 
-REMEDY = "cut smaller tiles, walk in smaller steps, or keep fewer steps at once"
+REMEDY = "use smaller tiles, smaller steps, or fewer stages"
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,15 @@ from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import rewrite, walk
 
 USED_BESIDE = RemarkKind(
-    "what is read of {memory} here is also used beside shared memory, so each wave loads its own part",
+    "this tile of {memory} is also used outside shared memory, so each wave loads its own part",
     "read it a second time for that",
 )
 OTHER_ORDER = RemarkKind(
-    "{memory} is read in another order than what it is combined with, so each wave loads its own part of it",
-    "declare both memories with their dimensions in one order",
+    "{memory} is read with another order of dimensions than what it is combined with, so each wave loads its own part",
+    "declare both memories with the same order of dimensions",
 )
 NARROW = RemarkKind(
-    "lanes load {bytes} bytes of {memory} at a time, and could load {widest}: the tile's rows are no multiple of that",
+    "loads of {memory} are vectorized to {bytes} bytes, not {widest}: the tile's rows are not a multiple of {widest}",
     "let the tile have a multiple of {elements} elements along the last dimension of {memory}",
 )
 

@@ -27,35 +27,35 @@ from tilewave.ir.types import Memory, Padded, Swizzled, SwizzledByBits, dims
 from tilewave.machine.chips import Chip
 
 COMPUTED = RemarkKind(
-    "this operand is computed from what is read, so tiles pass through registers on their way to shared memory",
-    "cast or scale behind the product, or in a kernel of its own",
+    "this operand is computed after it is loaded, so tiles go through registers to shared memory",
+    "cast or scale after the product, or in a separate kernel",
 )
 USED_TWICE = RemarkKind(
-    "what is read of {memory} here is used by more than one product's memory, so it passes registers"
+    "this tile of {memory}, or its copy in shared memory, has other uses, so it goes through registers"
 )
-WRITTEN = RemarkKind("the kernel writes {memory}, so its tiles pass through registers on their way to shared memory")
+WRITTEN = RemarkKind("the kernel writes {memory}, so its tiles go through registers to shared memory")
 ACROSS_ROWS = RemarkKind(
-    "{memory} is read across its rows, and only what lies along them can go past the registers",
-    "declare it with the depth last",
+    "{memory} is read transposed, and direct-to-shared loads copy along its rows, so its tiles go through registers",
+    "declare it with the product's K dimension last",
 )
 GRAINS = RemarkKind(
-    "rows and steps of {memory} are no whole numbers of {bytes} bytes, which lanes load at once past the registers",
+    "rows or steps of {memory} are unaligned: direct-to-shared loads need multiples of {bytes} bytes",
     "let both be multiples of {elements} elements",
 )
 STRETCHES = RemarkKind(
-    "a tile of {memory} has {tile_bytes:,} bytes in rows of {row_bytes}, and past the registers {waves} waves load "
-    "{round_bytes:,} each at a time",
-    "take larger tiles, or fewer waves",
+    "a tile of {memory} has {tile_bytes:,} bytes in rows of {row_bytes}, and direct-to-shared loads of {waves} waves "
+    "take {round_bytes:,} bytes each",
+    "use larger tiles, or fewer waves",
 )
 PADDED = RemarkKind(
-    "a tile of {memory} is {tile} and grows to {padded} for its product, so it passes through registers",
+    "a tile of {memory} is {tile} and is padded to {padded} for its product, so it goes through registers",
     "cut tiles of {padded}",
 )
-APART = RemarkKind("rows of this tile lie apart or in narrow chunks in shared memory, so it passes through registers")
+APART = RemarkKind("rows of this tile are padded or in narrow chunks in shared memory, so it goes through registers")
 NO_ROOM = RemarkKind(
-    "{slots} steps of these tiles need {bytes:,} bytes of shared memory, and {machine} has {room:,}: they pass through "
-    "registers, which needs one step at a time",
-    "take smaller tiles or shorter steps",
+    "{slots} stages of these tiles need {bytes:,} bytes of shared memory, and {machine} has {room:,}: they go through "
+    "registers, which needs one stage",
+    "use smaller tiles or shorter steps",
 )
 
 

@@ -67,20 +67,21 @@ SAMPLE, SAMPLE_BATCHES = 4104, 2
 """Assumed dynamic sizes, for which the operand that neighbours share is determined: some waves of tiles."""
 
 NO_HALVES = RemarkKind(
-    "a tile of {memory}, {box}, has no halves of whole {bytes:,} bytes, so its copies are not shared",
-    "take larger tiles",
+    "a tile of {memory}, {box}, cannot be halved into multiples of {bytes:,} bytes, so its loads are not multicast",
+    "use larger tiles",
 )
 ODD = RemarkKind(
-    "{workgroups} workgroups go from tile to tile, and one of them has no neighbour, so copies are not shared",
-    "let them be an even number",
+    "{workgroups} persistent workgroups do not form whole clusters, so loads are not multicast",
+    "let their number be even",
 )
 FEW = RemarkKind(
-    "neighbouring workgroups want the same tile of {memory} {agree} times in {both}, so its copies are not shared",
-    "let neighbours have tiles of one row or column: WorkgroupMapping(grouped(…))",
+    "neighbouring workgroups need the same tile of {memory} {agree} times in {both}, so its loads are not multicast",
+    "give neighbours tiles of the same row or column: WorkgroupMapping(grouped(…))",
 )
 UNEVEN = RemarkKind(
-    "one neighbour has a tile more than the other, and nobody can compute it twice, so copies are not shared",
-    "let two divide the number of tiles",
+    "one workgroup of a cluster has a tile more than the other, and it cannot be computed twice, so loads are not "
+    "multicast",
+    "let the number of tiles be even",
 )
 
 

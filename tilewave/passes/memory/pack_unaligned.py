@@ -27,18 +27,19 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH
 
 REPACKED = RemarkKind(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so each launch copies "
-    "it into rows of {pitch} bytes first",
-    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+    "the row stride of {memory} is {bytes} bytes, and TMA needs a multiple of {grain}, so each launch first makes a "
+    "packed copy with rows of {pitch} bytes",
+    "give it rows of a multiple of {elements} elements, or keep the result of prepack",
 )
 LEFT_IN_PLACE = RemarkKind(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}; it is read too rarely "
-    "to be copied first, so lanes load all tiles",
-    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+    "the row stride of {memory} is {bytes} bytes, and TMA needs a multiple of {grain}; it is read too rarely for a "
+    "packed copy, so lanes load all tiles",
+    "give it rows of a multiple of {elements} elements, or keep the result of prepack",
 )
 TRANSPOSED = RemarkKind(
-    "{memory} is read across its rows, and products of {dtype} take it along them, so each launch transposes it first",
-    "declare it with the depth last",
+    "{memory} is read transposed, and products of {dtype} need it along its rows, so each launch first makes a "
+    "transposed copy",
+    "declare it with the product's K dimension last",
 )
 
 

@@ -181,7 +181,7 @@ class _Reader:
                     place = AccessOnTheWay(op) if is_in(memory, "global") else self.slot(op)
                     found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
                 case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
-                    raise NotImplementedError(f"{op.loc}: nobody knows when {op.name} runs what is in it")
+                    raise NotImplementedError(f"{op.loc}: no rule for when {op.name} runs its blocks")
                 case _:
                     pass  # accesses no tracked memory
         return tuple(found)

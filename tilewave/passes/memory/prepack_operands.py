@@ -33,31 +33,33 @@ from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses,
 from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Extent, Memory, Scalar, Tile, known_at_most
 
 NO_LOOP = RemarkKind(
-    "this product stands in no loop over its depth, so its operands are not packed",
-    "walk the depth with iterate",
+    "this product is not in a K loop, so its operands are not packed",
+    "iterate over the product's K dimension",
 )
 UNKNOWN_STEPS = RemarkKind(
-    "how many steps this loop takes is known at the call only, so operands of its products are not packed",
-    "give the depth a value in subs",
+    "the trip count of this loop is dynamic, so operands of its products are not packed",
+    "give the loop's dimension a value in subs",
 )
 NO_FORMAT = RemarkKind("products of {a} and {b} have no packed form here, so their operands are not packed")
 COMPUTED = RemarkKind(
-    "an operand of this product is not read as it is, so neither operand is packed",
-    "compute it in a kernel of its own, and read what that writes",
+    "an operand of this product is not read directly, so neither operand is packed",
+    "compute it in a separate kernel, and read its result",
 )
-USED_TWICE = RemarkKind("what is read of {memory} here is used by more than this product, so it is not packed")
+USED_TWICE = RemarkKind("this tile of {memory} is used by more than this product, so it is not packed")
 WRITTEN = RemarkKind("the kernel writes {memory}, so it cannot be packed before the launch", "write to another memory")
-ROUNDED = RemarkKind("{memory} is rounded from {stored} to {taken} on its way to the product, so it is not packed")
+ROUNDED = RemarkKind("{memory} is rounded from {stored} to {taken} before the product, so it is not packed")
 PANELS_BEGIN = RemarkKind(
     "tiles of {memory} are not known to begin at a multiple of {rows} rows, as packed ones do, so it is not packed"
 )
-OUTSIDE = RemarkKind("a tile of {memory} may begin outside it, where nothing is packed, so it is not packed")
+OUTSIDE = RemarkKind("a tile of {memory} may begin out of bounds, so it is not packed")
 OTHER_DEPTH = RemarkKind(
-    "how many steps the loop takes does not follow from how deep {memory} is, and one of the two is known at the call "
-    "only, so it is not packed",
-    "give the depth a value in subs",
+    "the trip count of the loop does not follow from the extent of {memory} along K, and one of them is dynamic, so "
+    "it is not packed",
+    "give the loop's dimension a value in subs",
 )
-NOT_BY_STEPS = RemarkKind("the loop does not walk {memory} by whole steps from its begin, so it is not packed")
+NOT_BY_STEPS = RemarkKind(
+    "the loop does not iterate over {memory} in whole steps from its beginning, so it is not packed"
+)
 
 
 @dataclass(frozen=True)

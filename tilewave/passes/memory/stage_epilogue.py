@@ -40,40 +40,38 @@ from tilewave.machine.chips import Chip, Tma
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, MANY_SUMS
 
 READ_AGAIN = RemarkKind(
-    "{memory} is read, or written at other times too, and copies arrive in any order, so lanes store it themselves",
-    "write what is read back to a memory of its own",
+    "{memory} is also read or written elsewhere, and TMA stores are not ordered with that, so lanes store it",
+    "write to a separate memory",
 )
 ACROSS_ROWS = RemarkKind(
-    "{memory} is written across its rows, and the copy engine goes along them, so lanes store it themselves",
+    "{memory} is written transposed, and TMA stores along its rows, so lanes store it",
     "declare it with the columns of the product last",
 )
 ROWS_APART = RemarkKind(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs a multiple of {grain}, so lanes store it, "
-    "{stored} bytes at a time",
+    "the row stride of {memory} is {bytes} bytes, and TMA needs a multiple of {grain}, so lanes store it, {stored} "
+    "bytes at a time",
     "give it rows of a multiple of {elements} elements",
 )
 UNALIGNED_BASE = RemarkKind(
-    "tiles of {memory} are not known to begin at a multiple of {grain} bytes in its rows, so lanes store it themselves",
+    "tiles of {memory} are not known to begin at a multiple of {grain} bytes in its rows, so lanes store it",
     "let them begin at multiples of {elements} elements",
 )
 MANY_AXES = RemarkKind(
-    "{memory} has {axes} axes, of which the copy engine takes {most} at most, or its tile several batches, so lanes "
-    "store it themselves"
+    "{memory} has {axes} axes, of which TMA takes at most {most}, or its tile has several batches, so lanes store it"
 )
 NARROW_TILE = RemarkKind(
-    "the tile has {bytes} bytes in a row, and copies take multiples of {shortest}, so lanes store {memory} themselves",
+    "the tile has {bytes} bytes in a row, and TMA stores need a multiple of {shortest}, so lanes store {memory}",
     "make its columns a multiple of {columns}",
 )
 PADDED = RemarkKind(
-    "the tile is {tile} and grew to {padded} for its product, and copies take all of it, so lanes store {memory} "
-    "themselves",
+    "the tile is {tile} and is padded to {padded} for its product, and TMA stores whole boxes, so lanes store {memory}",
     "cut tiles of {padded}",
 )
 BLOCK = 8
 """Rows and columns of a block of neighbouring lanes."""
 LEAST_TRANSPOSED = 40
 """The fewest rows of a tile that is computed transposed: smaller tiles are stored as lanes hold them."""
-NOT_SUMS = RemarkKind("lanes do not hold this tile as a product leaves its sums, so they store {memory} themselves")
+NOT_SUMS = RemarkKind("this tile does not have the layout of an accumulator, so lanes store {memory}")
 
 
 @dataclass(frozen=True)

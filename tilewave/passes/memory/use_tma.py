@@ -23,16 +23,16 @@ from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip, Tma
 
 ACROSS_ROWS = RemarkKind(
-    "{memory} is read across its rows, and the copy engine goes along them, so lanes load all tiles",
-    "declare it with the depth last",
+    "{memory} is read transposed, and TMA loads along its rows, so lanes load all tiles",
+    "declare it with the product's K dimension last",
 )
 ROWS_APART = RemarkKind(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so lanes load all tiles",
+    "the row stride of {memory} is {bytes} bytes, and TMA needs a multiple of {grain}, so lanes load all tiles",
     "give it rows of a multiple of {elements} elements",
 )
 UNALIGNED_STRIDE = RemarkKind(
-    "a step of {memory} has {bytes} bytes of a row, and the copy engine takes multiples of {grain} up to {widest}, so "
-    "lanes load all tiles",
+    "a step of {memory} has {bytes} bytes of a row, and TMA needs a multiple of {grain} up to {widest}, so lanes load "
+    "all tiles",
     "make the step a multiple of {elements}",
 )
 UNALIGNED_BASE = RemarkKind(
@@ -40,30 +40,30 @@ UNALIGNED_BASE = RemarkKind(
     "let them begin at multiples of {elements} elements",
 )
 LONG_SIDE = RemarkKind(
-    "a tile of {memory} has {rows} rows, and the copy engine takes {most} at most, so lanes load all tiles",
+    "a tile of {memory} has {rows} rows, and a TMA box has at most {most}, so lanes load all tiles",
     "cut smaller tiles",
 )
-MANY_AXES = RemarkKind("{memory} has {axes} axes, and the copy engine takes {most} at most, so lanes load all tiles")
+MANY_AXES = RemarkKind("{memory} has {axes} axes, and TMA takes at most {most}, so lanes load all tiles")
 PADDED = RemarkKind(
-    "a tile of {memory} is {tile} and grows to {padded} for its product, and the copy engine brings whole boxes, so "
-    "lanes load all tiles",
+    "a tile of {memory} is {tile} and is padded to {padded} for its product, and TMA loads whole boxes, so lanes load "
+    "all tiles",
     "cut tiles of {padded}",
 )
 COMPUTED = RemarkKind(
-    "this operand is computed from what is read, or gathered, so lanes must have it first, and load all tiles",
-    "compute it in a kernel of its own, and read what that writes",
+    "this operand is gathered, or computed after it is loaded, so lanes load all tiles",
+    "compute it in a separate kernel, and read its result",
 )
 WRITTEN = RemarkKind(
-    "the kernel writes {memory}, and what the copy engine brings might be older, so lanes load all tiles",
+    "the kernel writes {memory}, and TMA might load older values, so lanes load all tiles",
     "write to another memory",
 )
 USED_TWICE = RemarkKind(
-    "what is read of {memory} here is used by more than the products of its loop, so lanes load all tiles",
+    "this tile of {memory} is used by more than the products of its loop, so lanes load all tiles",
     "read it a second time for that",
 )
 SEVERAL_LOOPS = RemarkKind(
-    "tiles are staged here and at {first}, and the copy engine serves one place, so lanes load all tiles",
-    "give each loop a kernel of its own",
+    "tiles are staged here and at {first}, and TMA is used for one loop only, so lanes load all tiles",
+    "give each loop a separate kernel",
 )
 
 

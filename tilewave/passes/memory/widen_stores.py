@@ -34,26 +34,26 @@ ROW_BYTES = (128, 64)
 """Possible lengths of a chunk's rows; shorter ones are no better than what lanes hold."""
 
 ACROSS_ROWS = RemarkKind(
-    "{memory} is written across its rows, so lanes store {bytes} bytes at a time or less",
+    "{memory} is written transposed, so lanes store at most {bytes} bytes at a time",
     "declare it with the columns of the product last",
 )
 RAGGED_ROWS = RemarkKind(
-    "rows of {memory} have {row_bytes} bytes, no multiple of {widest}, so lanes store what they hold, {bytes} bytes at "
+    "rows of {memory} have {row_bytes} bytes, not a multiple of {widest}, so stores are not widened: {bytes} bytes at "
     "a time",
     "give it rows of a multiple of {elements} elements",
 )
 PADDED = RemarkKind(
-    "the tile is {tile} and grew to {padded} for its product, so lanes store what they hold, {bytes} bytes at a time",
+    "the tile is {tile} and is padded to {padded} for its product, so stores are not widened: {bytes} bytes at a time",
     "cut tiles of {padded}",
 )
-NOT_SUMS = RemarkKind("lanes do not hold this tile as a product leaves its sums, so they store what they hold")
+NOT_SUMS = RemarkKind("this tile does not have the layout of an accumulator, so stores are not widened")
 NO_BYTES = RemarkKind(
-    "every staged operand is still needed when this is written, so there is no shared memory to bring it into rows",
-    "write it behind the loop",
+    "every staged operand is still needed when this is written, so no shared memory is free to widen its stores",
+    "write it after the loop",
 )
 SHORT_ROWS = RemarkKind(
-    "a wave's part of this tile has no whole rows of {shortest} bytes, or shared memory no room for them, so lanes "
-    "store {bytes} bytes at a time",
+    "a wave's part of this tile has no whole rows of {shortest} bytes, or they do not fit in shared memory, so stores "
+    "are not widened: {bytes} bytes at a time",
     "give each wave more columns",
 )
 

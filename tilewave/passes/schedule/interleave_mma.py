@@ -58,23 +58,23 @@ from tilewave.ir.types import INDEX_SCALAR, Vector
 from tilewave.machine.chips import MatrixUnits
 
 OTHER_WAVES = RemarkKind(
-    "loads are laid out between products for workgroups of {alone} or {together} waves, and this one has {waves}",
-    "cut the tile among {alone} or {together} waves",
+    "loads are interleaved with products in workgroups of {alone} or {together} waves, and this one has {waves}",
+    "split the tile among {alone} or {together} waves",
 )
-SEVERAL = RemarkKind("this loop has {count} products, and loads are laid out between those of one")
+SEVERAL = RemarkKind("this loop has {count} products, and loads are interleaved only in loops with one")
 SEVERAL_STAGES = RemarkKind(
-    "shared memory holds several steps of this loop at once, and loads are laid out between products for one",
-    "leave buffers out",
+    "this loop has several pipeline stages, and loads are interleaved with products only in loops with one",
+    "leave num_stages out",
 )
 NOT_AHEAD = RemarkKind(
-    "this loop does not load a step ahead, so its loads do not stand between its products",
-    "SchedulingType.PREFETCH loads ahead, where software_pipeline says nothing else",
+    "this loop is not software-pipelined, so its loads are not interleaved with products",
+    "use SchedulingType.PREFETCH, unless software_pipeline has a remark",
 )
 DOES_MORE = RemarkKind(
-    "this loop does more than load, multiply and store, so its loads do not stand between its products"
+    "this loop does more than load, multiply and store, so its loads are not interleaved with products"
 )
 NO_HALVES = RemarkKind(
-    "neither the depth of this product nor a wave's rows have halves, so loads do not stand between products",
+    "neither K of this product nor a wave's rows can be halved, so loads are not interleaved with products",
     "make the step, or each wave's part of the rows, twice as large",
 )
 

@@ -25,13 +25,13 @@ from tilewave.ir.rewrite import names, rewrite, uses, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Vector
 
 MAYBE_NEVER = RemarkKind(
-    "this loop may take no step at all, and its zeros are wanted then, so lanes write them",
-    "give the depth a value in subs",
+    "the trip count of this loop may be 0, and its initial zeros are then the result, so lanes write them",
+    "give the loop's dimension a value in subs",
 )
-SUMS_USED = RemarkKind("this loop looks at its sums before it adds to them, so lanes write the zeros they begin with")
+SUMS_USED = RemarkKind("this loop uses its accumulator before adding to it, so lanes write its initial zeros")
 
 KEPT = RemarkKind(
-    "sums are to be added in one order, which begins with zero: without it they could be -0, as zeros are not"
+    "the kernel is batch-invariant, so sums start from zero: without that zero a sum could be -0 instead of 0"
 )
 
 

@@ -55,9 +55,9 @@ MOST_LOADED_BYTES = 256
 """Bytes that a lane may hold besides its sums while it multiplies: half as much as of sums of 64 x 256."""
 
 MAYBE_NEVER = RemarkKind(
-    "a tile may take no step at all, in whose last a group of waves lets the other go on, so both compute what follows "
-    "at the same time",
-    "give the depth a value in subs",
+    "the trip count may be 0, and ping-pong needs a last step, so both consumer warpgroups run their epilogues at the "
+    "same time",
+    "give the loop's dimension a value in subs",
 )
 
 

@@ -62,24 +62,24 @@ from tilewave.ir.types import INDEX_SCALAR, Memory
 Span = tuple[int, int]
 
 NOTHING_STAGED = RemarkKind(
-    "no tile of this loop goes through shared memory, so nothing is loaded a step ahead",
-    "declare what it reads in SHARED_ADDRESS_SPACE, or cut its tile among several waves",
+    "no tile of this loop is staged in shared memory, so the loop is not software-pipelined",
+    "declare what it reads in SHARED_ADDRESS_SPACE, or split its tile among several waves",
 )
 WAVES_MEET = RemarkKind(
-    "waves wait for each other in this loop already, so nothing is loaded a step ahead",
-    "let the list pipeline the loop before it places barriers",
+    "this loop already has barriers, so it is not software-pipelined",
+    "run software_pipeline before place_barriers",
 )
-ONE_BY_ONE = RemarkKind("elements of this staged tile are taken one by one, so it is not loaded a step ahead")
-USED_ELSEWHERE = RemarkKind("this staged tile is used outside its loop too, so it is not loaded a step ahead")
-EARLIER_STEP = RemarkKind("a step uses what an earlier one staged here, so this tile is not loaded a step ahead")
-COMPUTED = RemarkKind("what is staged here is computed in the loop, not loaded, so it cannot be there a step ahead")
+ONE_BY_ONE = RemarkKind("this staged tile is gathered by element, so it is not software-pipelined")
+USED_ELSEWHERE = RemarkKind("this staged tile is also used outside its loop, so it is not software-pipelined")
+EARLIER_STEP = RemarkKind("a step uses what an earlier step staged here, so this tile is not software-pipelined")
+COMPUTED = RemarkKind("this staged tile is computed in the loop, not loaded, so it is not software-pipelined")
 CARRIED = RemarkKind(
-    "what is loaded here depends on what the step before computes, so it is not loaded a step ahead",
-    "compute it from the number of the step",
+    "this load depends on a result of the previous step, so it is not software-pipelined",
+    "compute its position from the step index",
 )
 WRITTEN = RemarkKind(
-    "the loop writes {memory}, which it loads here, so it is not loaded a step ahead",
-    "write to a memory of its own",
+    "the loop writes {memory}, which it loads here, so this load is not software-pipelined",
+    "write to a separate memory",
 )
 
 

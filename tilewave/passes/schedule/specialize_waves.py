@@ -72,13 +72,14 @@ cuBLAS, six at 0.96×, eight at 0.93× (`benchmarks/few_tiles_h200.py --only 128
 """
 
 WAVES_MEET = RemarkKind(
-    "waves hand global memory over to each other here, and a wave that runs ahead to bring tiles could not meet them: "
-    "lanes load all tiles",
-    "write what is read back in a kernel of its own",
+    "waves exchange data through global memory here, and a producer warp, which runs ahead, cannot take part in the "
+    "barrier, so lanes load all tiles",
+    "write what is read back in a separate kernel",
 )
 FEWER_STAGES = RemarkKind(
-    "shared memory holds {stages} of {wished} steps, {bytes:,} bytes each, so tiles are brought less far ahead",
-    "take smaller tiles or shorter steps",
+    "shared memory has room for {stages} stages of {bytes:,} bytes each, not {wished}, so the software pipeline is "
+    "shorter",
+    "use smaller tiles or shorter steps",
 )
 
 

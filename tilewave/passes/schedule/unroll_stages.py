@@ -25,15 +25,13 @@ from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, subs
 from tilewave.ir.types import INDEX_SCALAR
 
 MANY_SLOTS = RemarkKind(
-    "{slots} steps lie in shared memory at once, and no more than {most} are written out slot by slot",
-    "ask for fewer buffers",
+    "the loop has {slots} stages, and is unrolled by at most {most}",
+    "reduce num_stages",
 )
-SLOTS_DIFFER = RemarkKind(
-    "tiles of this loop take turns in {counts} slots, so its steps are not written out slot by slot"
-)
+SLOTS_DIFFER = RemarkKind("tiles of this loop have {counts} stages, so it is not unrolled by its stages")
 MANY_SUMS = RemarkKind(
-    "a lane carries {words} registers of sums from step to step, and with more than {most} steps are not written out",
-    "cut the tile among more waves",
+    "the loop carries {words} registers of sums per lane, and is unrolled only up to {most}",
+    "split the tile among more waves",
 )
 
 

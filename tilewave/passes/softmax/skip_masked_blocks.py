@@ -27,8 +27,8 @@ from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 
 NOT_IDLE = RemarkKind(
-    "blocks in which this select hides everything are computed all the same, for they change what the loop carries",
-    "hide by 0 what is added, and by -inf what a largest is taken of, which then begins with a number",
+    "blocks that this select masks entirely are not skipped, because they change values that the loop carries",
+    "mask addends with 0, and operands of a maximum with -inf, and let the maximum start from a finite number",
 )
 
 

@@ -51,30 +51,30 @@ CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
 """Ops that this pass splits itself; the others say which of their axes correspond, or cannot be split."""
 
 
-CANNOT_BE_CUT = RemarkKind("{op} cannot be computed block by block, so tiles stay whole")
-LOOP_DECIDES = RemarkKind("what a tile's own loop computes decides which tile is next, so tiles stay whole")
-ALONG_ITSELF = RemarkKind("two axes of what is written here count the same thing, so the tile stays whole")
-ADDED_UP = RemarkKind("what is written here is added up along an axis of its own elsewhere, so the tile stays whole")
+CANNOT_BE_CUT = RemarkKind("{op} cannot be computed in blocks, so tiles are not split")
+LOOP_DECIDES = RemarkKind("a result of a tile's loop decides which tile is next, so tiles are not split")
+ALONG_ITSELF = RemarkKind("two axes of the tile written here are the same dimension, so the tile is not split")
+ADDED_UP = RemarkKind("an axis of the tile written here is reduced elsewhere, so the tile is not split")
 OTHER_AXES = RemarkKind(
-    "this tile has other axes than the one written at {first}, so neither is cut into blocks",
-    "write them in kernels of their own",
+    "this tile has other axes than the one written at {first}, so neither is split",
+    "write them in separate kernels",
 )
 PRODUCT_OF_PRODUCTS = RemarkKind(
-    "this product is an operand of another, and would be computed again for every block of that, so tiles stay whole",
-    "write it to a memory, and read that in a kernel of its own",
+    "this product is an operand of another, and would be recomputed for each of its blocks, so tiles are not split",
+    "write it to a memory, and read that in a separate kernel",
 )
-SCATTERED_AGAIN = RemarkKind("{memory} is written element by element and touched again, so tiles stay whole")
-TWO_PLACES = RemarkKind("{memory} is touched at two places, one of them written, so tiles stay whole")
-MOVING = RemarkKind("a loop over a tile moves where {memory} is written, so tiles stay whole")
+SCATTERED_AGAIN = RemarkKind("{memory} is written by element and accessed again, so tiles are not split")
+TWO_PLACES = RemarkKind("{memory} is accessed at two positions, and one of them is written, so tiles are not split")
+MOVING = RemarkKind("{memory} is written at a position that depends on a loop over the tile, so tiles are not split")
 RAGGED_SCATTER = RemarkKind(
-    "a tile that may hang over the edge is written element by element, so it stays whole",
-    "let the tile divide the size, and give that in subs",
+    "a tile that may be a boundary tile is written by element, so it is not split",
+    "let the tile divide the size, and give the size in subs",
 )
 OUTSIDE = RemarkKind(
-    "a block of {memory} might lie outside it where the tile does not, so tiles stay whole",
-    "let the tile divide the size, and give that in subs",
+    "a block of {memory} might be out of bounds where the tile is not, so tiles are not split",
+    "let the tile divide the size, and give the size in subs",
 )
-TWO_LENGTHS = RemarkKind("memories of two lengths are written along one axis, so tiles stay whole")
+TWO_LENGTHS = RemarkKind("memories of two lengths are written along one axis, so tiles are not split")
 
 
 @dataclass(frozen=True)

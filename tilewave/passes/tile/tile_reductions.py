@@ -59,10 +59,10 @@ from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, Tile, Type
 WALKED: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read, Write, Reduce, Shift)
 """Ops that this pass computes part by part."""
 
-NO_PARTS = RemarkKind("{op} cannot be computed part by part, so tiles with reductions stay whole")
-FROM_OUTSIDE = RemarkKind("a loop takes or gives the tile here whole, so it is not walked part by part")
-ALONG_ITSELF = RemarkKind("two axes of {tile} run together, so tiles with reductions stay whole")
-TOUCHED_AGAIN = RemarkKind("{memory} is written and touched again, so tiles with reductions stay whole")
+NO_PARTS = RemarkKind("{op} cannot be computed in parts, so reductions are not tiled")
+FROM_OUTSIDE = RemarkKind("a loop uses or returns a whole tile here, so the reduction is not tiled")
+ALONG_ITSELF = RemarkKind("two axes of {tile} are the same dimension, so reductions are not tiled")
+TOUCHED_AGAIN = RemarkKind("{memory} is written and accessed again, so reductions are not tiled")
 
 
 @dataclass(frozen=True)

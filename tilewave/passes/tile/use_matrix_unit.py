@@ -31,12 +31,13 @@ from tilewave.ir.rewrite import names, rewrite, substitute_block, uses, walk
 from tilewave.ir.types import Accumulator, Tile
 
 SUMS_USED = RemarkKind(
-    "the loop uses these sums in every step, so they go in and out of the matrix unit each time",
-    "use them behind the loop",
+    "the loop uses this accumulator in every step, so it is moved out of the matrix unit and back each time",
+    "use it after the loop",
 )
 SEVERAL = RemarkKind(
-    "the loop adds up {count} products, and the matrix unit holds one set of sums: they go in and out in every step",
-    "give each product a loop of its own",
+    "the loop has {count} products, and the matrix unit holds one accumulator: accumulators are moved in and out in "
+    "every step",
+    "give each product a separate loop",
 )
 
 
