@@ -90,10 +90,10 @@ def test_other_files_stand_beside_it(command, call):
     assert code == 0
     assert [row[0] for row in rows_of(out)] == ["Kernel", "double", "other.py:double"]
     assert re.fullmatch(r"\d+\.\d{3} ± \d+\.\d{3}", rows_of(out)[2][3])
-    assert "In this run, beside double: other.py:double is " in out
+    assert "In this run, compared with double: other.py:double is " in out
     assert "something else" not in out
     wrong = OTHER.replace("read(a) + read(a)", "read(a)")
-    assert "Note: other.py:double computes something else than double." in call(
+    assert "Note: other.py:double computes a different result than double." in call(
         command, "k.py", *SIZES, "--against", "other.py", k=SCALE, other=wrong
     )[1].replace("\n", " ").replace("  ", " ")
 
@@ -178,7 +178,7 @@ NO_GPU = """error: tilewave bench measures on an NVIDIA GPU, but no card
 """
 MISTAKES = {
     ("nothing.py",): "error: there is no file nothing.py\n  name a Python file that defines kernels\n",
-    ("gem",): "error: no kernel is called 'gem'\n  there is gemm; or name a Python file of your own\n",
+    ("gem",): "error: unknown kernel 'gem'\n  there is gemm; or name a Python file\n",
     ("k.py", *SIZES, "--kernel", "treble"): "error: k.py defines no kernel 'treble'\n  it defines double\n",
     ("empty.py",): "error: empty.py defines no kernel\n  decorate a function with @wave([…])\n",
     ("k.py", *SIZES, "--dtype", "f16"): f"error: --dtype {ITS_OWN}",
@@ -186,7 +186,7 @@ MISTAKES = {
     ("k.py", *SIZES, "--map", "linear()"): f"error: --map {ITS_OWN}",
     ("k.py", *SIZES, "--against", "numpy"): (
         "error: --against: there is no file numpy\n"
-        "  beside a kernel of your own stand kernels of other files: --against b.py\n"
+        "  the kernels of a file are compared with those of other files: --against b.py\n"
     ),
     ("k.py", "--sizes", "M=4,Q=3"): "error: --set: no kernel of k.py has a symbol Q\n  its symbols are M, N, SPACE\n",
     ("k.py", "--sizes", "M=__import__('os')"): (

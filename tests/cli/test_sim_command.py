@@ -91,7 +91,7 @@ def test_a_kernel_of_a_file(tmp_path):
     (read,) = json.loads(said("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "H200", "--json"))
     assert read["hbm_read_bytes"] == read["hbm_write_bytes"] == 1024 * 1024 * 4
     text = said("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "H200")
-    assert "two workgroups on a unit" in text and "limited by" in text.lower()
+    assert "two workgroups per CU or SM" in text and "bottleneck" in text.lower()
 
 
 def test_a_kernel_of_a_file_is_simulated_in_other_orders(tmp_path):
@@ -157,8 +157,8 @@ def test_a_search_has_a_page(tmp_path, monkeypatch):
         (("--best", "--compare", "linear()"), "--compare cannot stand beside --best"),
         (("--set", "M=512"), "--set cannot stand beside a GEMM"),
         (("--shape", "12x12"), "a shape"),
-        (("--dtype", "f99"), "no dtype is called 'f99'"),
-        (("--engine", "quick"), "no engine is called 'quick'"),
+        (("--dtype", "f99"), "unknown dtype 'f99'"),
+        (("--engine", "quick"), "unknown engine 'quick'"),
         (("--map", "grouped(0)"), "grouped: size is 0"),
     ],
     ids=str,

@@ -80,9 +80,9 @@ def test_values_and_orders_to_try_are_said_on_the_command_line(call):
     ("words", "told"),
     [
         (["--sizes", "M=40"], "error: product: sizes K, N are missing\n  pass --sizes K=…,N=…\n"),
-        (["--sizes", SIZES, "--strength", "quick"], "error: no strength is called 'quick'\n"),
+        (["--sizes", SIZES, "--strength", "quick"], "error: unknown strength 'quick'\n"),
         (["--sizes", SIZES, "--try", "BLOCK_M"], "error: --try: 'BLOCK_M' is no list of values\n"),
-        (["--sizes", SIZES, "--try", "X=3"], "error: Tune: X is nothing that is decided here\n"),
+        (["--sizes", SIZES, "--try", "X=3"], "error: Tune: X cannot be tuned here\n"),
         (["--sizes", SIZES, "--kernel", "other"], "error: k.py defines no kernel 'other'"),
     ],
 )
@@ -220,7 +220,7 @@ def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(ca
     code, out, err = call("records", "show")
     count = len((SHIPPED / "tiles.jsonl").read_text().splitlines())
     assert (code, err) == (0, "") and "product" in out and "matmul" not in out
-    assert out.splitlines()[-1] == f"{count:,} records come with tilewave; --shipped shows them"
+    assert out.splitlines()[-1] == f"{count:,} tuning records come with tilewave; --shipped shows them"
     code, out, _ = call("records", "show", "--json")
     assert str(SHIPPED / "tiles.jsonl") not in json.loads(out) and sum(map(len, json.loads(out).values())) == 1
     code, out, _ = call("records", "show", "--shipped", "--json")  # as it says
@@ -231,7 +231,7 @@ def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(ca
 
 def test_an_action_or_a_file_that_is_not_there_is_told(call):
     assert call("records", "burn")[2].startswith(
-        "error: records: no action is called 'burn'\n  there are show, merge, check"
+        "error: records: unknown action 'burn'\n  there are show, merge, check"
     )
     assert call("records", "show", "nothing.jsonl")[2] == "error: records: there is no file nothing.jsonl\n"
 

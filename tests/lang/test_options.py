@@ -243,7 +243,7 @@ def call(tmp_path, monkeypatch, capsys):
 
 
 ITS_OWN = "the kernel's constraints and --set say it; leave it out"
-SEARCHED = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
+SEARCHED = "the search tries every order with one workgroup per CU or SM, and the closed form; leave it out"
 REFUSED = {
     **{f"sim gemm.py {option}": (f"{option.split()[0]} has no effect on a kernel from a file", ITS_OWN) for option in
        ("--shape 64x64x64", "--tile 64x64x64", "--dtype f16", "--out f32", "--workgroups 4")},
@@ -280,7 +280,7 @@ def test_a_range_that_goes_down_is_refused(call, tile, marks):
 
 TOO_LARGE = (
     "a workgroup with a tile of 512×512×512 f16 would need 1,048,576 bytes of shared memory for one step, "
-    "but a unit of MI300X has 65,536"
+    "but a CU or SM of MI300X has 65,536"
 )
 
 

@@ -128,7 +128,7 @@ def timer_for(
         raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=f"pass subs={{{pairs}}}")
     if not tunable(free, subs, ()):
         what = f"nothing to tune: {kernel.name} gives all of its tiles"
-        raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
+        raise TilewaveError(what, remedy="use a symbol as a tile size: WorkgroupConstraint(M, BLOCK_M, 0)")
     open_tiles = TunableKernel.of(free, subs, (), {}, target, within or kernel.tune)
     return ConfigTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
 

@@ -63,7 +63,7 @@ def _refuse_uncounted(found: dict[str, Compiled]) -> None:
             able = " or ".join(f"--target {target.name}" for target in TARGETS.values() if target.counts_loops)
             instead = f"or leave --stats out: --out DIRECTORY writes what was made for {c.target}"
             raise TilewaveError(
-                f"--stats: {name} was compiled for {c.target}, whose K loop is not counted",
+                f"--stats: {name} was compiled for {c.target}, for which the K loop is not counted",
                 remedy=f"write {able},\n{instead}",
             )
 
@@ -71,7 +71,7 @@ def _refuse_uncounted(found: dict[str, Compiled]) -> None:
 def _schedule(text: str) -> SchedulingType:
     known = {s.value: s for s in SchedulingType}
     if text not in known:
-        raise TilewaveError(f"--schedule: no schedule is called {text!r}", remedy=f"there are {', '.join(known)}")
+        raise TilewaveError(f"--schedule: unknown schedule {text!r}", remedy=f"there are {', '.join(known)}")
     return known[text]
 
 
@@ -91,7 +91,7 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
 
 
 NOT_ROWS = ("loop", "machine", "remarks")
-UNKNOWN = "not known: ptxas, of the CUDA toolkit, is not on the PATH"
+UNKNOWN = "unknown: ptxas (CUDA toolkit) is not on the PATH"
 
 
 def _print(name: str, record: dict[str, Any]) -> None:

@@ -81,8 +81,8 @@ def _serve(explorer: Explorer, port: int, browser: bool) -> None:
         server = ExplorerServer(explorer, port)
     except OSError as error:
         remedy = "another explorer may run there; write --port 0 for one that is free"
-        raise TilewaveError(f"port {port} cannot be had: {error.strerror}", remedy=remedy) from None
-    print(f"exploring on {server.address} (this machine alone; Ctrl-C ends it)", flush=True)
+        raise TilewaveError(f"port {port} is not available: {error.strerror}", remedy=remedy) from None
+    print(f"exploring on {server.address} (local only; Ctrl-C stops it)", flush=True)
     if browser:
         webbrowser.open(server.address)
     try:

@@ -55,7 +55,7 @@ def is_file(what: str) -> bool:
     if what.endswith(".py"):
         raise TilewaveError(f"there is no file {what}", remedy="name a Python file that defines kernels")
     names = ", ".join(KERNELS)
-    raise TilewaveError(f"no kernel is called {what!r}", remedy=f"there is {names}; or name a Python file of your own")
+    raise TilewaveError(f"unknown kernel {what!r}", remedy=f"there is {names}; or name a Python file")
 
 
 def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
@@ -113,7 +113,9 @@ def _others(asked: FileRequest) -> dict[str, Compiled]:
         path = Path(text)
         if not path.is_file():
             what = f"--against: there is no file {text}"
-            raise TilewaveError(what, remedy="beside a kernel of your own stand kernels of other files: --against b.py")
+            raise TilewaveError(
+                what, remedy="the kernels of a file are compared with those of other files: --against b.py"
+            )
         compiled = fixed_in(path, parse_sizes([*asked.sizes]), "--sizes", asked.target, asked.said)
         found.update({f"{path.name}:{name}": c for name, c in named_kernels(compiled, asked.kernel).items()})
     return found

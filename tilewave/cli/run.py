@@ -99,7 +99,7 @@ def _libraries(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in BASELINES:
             start, known = text.index(name), ", ".join(BASELINES)
-            what = f"--against: no library is called `{name}`"
+            what = f"--against: unknown library `{name}`"
             raise TilewaveError(text_error(what, text, start, start + len(name), f"there are {known}"))
     return tuple(dict.fromkeys(names))
 
@@ -107,7 +107,7 @@ def _libraries(text: str) -> tuple[str, ...]:
 def _instruction_set(name: str | None) -> str | None:
     here = ", ".join(s.name for s in INSTRUCTION_SETS.values() if runs_here(s))
     if name is not None and name not in INSTRUCTION_SETS:
-        what = f"no instruction set is called `{name}`"
+        what = f"unknown instruction set `{name}`"
         raise TilewaveError(text_error(what, name, 0, len(name), f"this machine has {here}"))
     if name is not None and not runs_here(INSTRUCTION_SETS[name]):
         raise TilewaveError(f"this machine does not have {name}", remedy=f"it has {here}")

@@ -89,9 +89,9 @@ def _step_cycles(length: int, beside: int) -> float:
 class Loading(Enum):
     """How the operands of a launch are loaded."""
 
-    AS_THEY_LIE = "as they lie"
+    AS_THEY_LIE = "direct"
     """By TMA, or by lanes on chips without it."""
-    REPACKED = "repacked"
+    REPACKED = "packed"
     """By TMA, after a launch that packs unaligned rows."""
     BY_LANES = "by lanes"
     """Element by element: the engine cannot take such rows, and to copy them does not pay."""

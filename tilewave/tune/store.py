@@ -262,14 +262,14 @@ def _want_trusted(path: Path, state: os.stat_result) -> None:
     if why := distrust(state):
         raise Distrusted(why, path)
     if why := distrust(directory) or ("" if is_ours(link) else f"is linked by another user (uid {link.st_uid})"):
-        raise Distrusted(f"lies in a directory that {why}", path)
+        raise Distrusted(f"is in a directory that {why}", path)
 
 
 def takeover(path: Path) -> str:
     """How the records of a file that is not believed become the user's own, or the file believed."""
     return (
-        f"to take its records over: tilewave records merge {path} --into DIRECTORY, one of your own; "
-        f"or make file and directory yours, and: chmod go-w {path.parent} {path}"
+        f"to take its records over: tilewave records merge {path} --into DIRECTORY, which you own; "
+        f"or own file and directory, and: chmod go-w {path.parent} {path}"
     )
 
 
@@ -388,9 +388,7 @@ def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = (
-            "name a directory of your own: tilewave tune --records DIRECTORY, tilewave records merge --into DIRECTORY"
-        )
+        remedy = "name a writable directory: tilewave tune --records DIRECTORY, tilewave records merge --into DIRECTORY"
         what = f"records: nothing can be written to {directory}: {error.strerror or error}"
         raise RecordsError(what, remedy=remedy) from None
 

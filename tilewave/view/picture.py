@@ -79,8 +79,8 @@ def _own_order(kernel: HasSchedule) -> tuple[Callable[..., Any], Grid, int]:
     tile_of = np.argsort(turns, kind="stable")
     if not np.array_equal(turns[tile_of], np.arange(rows * cols)):
         raise MappingError(
-            f"{kernel.name}: in some round a workgroup has no tile and a later one has, which is drawn by no mapping",
-            remedy="compiled.schedule.table() and .rounds() tell who computes what",
+            f"{kernel.name}: in some wave a workgroup has no tile and a later one has one; no mapping draws that",
+            remedy="compiled.schedule.table() and .rounds() list which workgroup computes what",
         )
 
     def own(w: Any, grid: Grid) -> tuple[Any, Any]:
