@@ -130,7 +130,7 @@ def test_a_kernel_that_was_loaded_shows_what_its_file_holds(target, call):
     assert (code, err) == (0, "")
     record = json.loads(out)["gemm"]
     assert record["files"] == [f"build/gemm.{suffix}" for suffix in HELD.get(target, SUFFIXES[target])]
-    assert {name: record[name] for name in kernel.build.figures} == json.loads(json.dumps(dict(kernel.build.figures)))
+    assert {name: record[name] for name in kernel.build.metrics} == json.loads(json.dumps(dict(kernel.build.metrics)))
     assert call("diff", "k.py") == (
         2,
         "",

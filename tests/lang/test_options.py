@@ -249,7 +249,7 @@ REFUSED = {
        ("--shape 64x64x64", "--tile 64x64x64", "--dtype f16", "--out f32", "--workgroups 4")},
     **{f"sim --best {option}": (f"{option.split()[0]} has no effect on --best", SEARCHED) for option in
        ("--map linear()", "--engine closed", "--occupancy 1", "--skew 0")},
-    "sim --best --set M=4": ("--set cannot stand beside a GEMM", "leave one of the two out"),
+    "sim --best --set M=4": ("--set cannot be used with a GEMM", "leave one of the two out"),
     "sim --top 3": ("--top has no effect without --best", "add --best, or leave it out"),
     "map 8x8 --xcd 3": ("--xcd has no effect without --svg", "add --svg FILE, or leave it out"),
     "compile itself.py --target cpu": ("itself.py compiles its kernels itself", "leave --target out: it would change nothing"),

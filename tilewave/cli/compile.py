@@ -94,13 +94,35 @@ NOT_ROWS = ("loop", "machine", "remarks")
 UNKNOWN = "unknown: ptxas (CUDA toolkit) is not on the PATH"
 
 
+LABELS = {
+    "gfx": {
+        "registers": "VGPRs (with AGPRs)",
+        "accumulation_registers": "AGPRs",
+        "shared_bytes": "LDS bytes",
+        "waves_per_unit": "waves per SIMD",
+    },
+    "sm_": {
+        "waves": "warps",
+        "num_stages": "stages",
+        "wgmma": "wgmma tile of a warpgroup",
+        "workgroups_per_sm": "workgroups per SM",
+    },
+}
+"""The vendor's words for rows of the table, by how the name of a target begins."""
+
+
+def _label(key: str, target: str) -> str:
+    return LABELS.get(target[:3], {}).get(key) or key.replace("_", " ").replace("tma", "TMA")
+
+
 def _print(name: str, record: dict[str, Any]) -> None:
-    """A row for each fact that there is."""
+    """Print a row for each known fact."""
     table = Table(box=SQUARE, title=name, show_header=False)
-    unknown = [key.replace("_", " ") for key, value in record.items() if value is None]
+    unknown = [_label(key, record["target"]) for key, value in record.items() if value is None]
     for key, value in record.items():
         if key not in NOT_ROWS and value not in (None, "", [], (), {}):
-            table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
+            text = "\n".join(value) if key == "not_as_asked" else _text(value)
+            table.add_row(_label(key, record["target"]), text)
     if unknown:
         table.add_row(", ".join(unknown), UNKNOWN)
     Console().print(table)

@@ -409,7 +409,7 @@
     const counts = new Map();
     for (const [, line] of answer.lines) if (line) counts.set(line, (counts.get(line) ?? 0) + 1);
     const facts = Object.entries({ ...answer.figures, ...answer.loop }).filter(([key, value]) =>
-      !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || key === "waves");
+      !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || ["waves", "tma_loads", "tma_stores", "wgmma"].includes(key));
     const details = make("details"), summary = make("summary", `Resources on ${answer.target}`);
     details.append(summary, table(["", ""], facts.map(([key, value]) => [key.replaceAll("_", " "), String(value)])));
     byId("figures-of-code").replaceChildren(details);
