@@ -75,7 +75,7 @@ def test_it_prints_what_the_document_of_the_experiment_shows(call):
         at = lines.index(f"Testing {mapping}")
         assert re.fullmatch(r"  Max absolute difference: [\de.-]+", lines[at + 1])
         assert lines[at + 2 : at + 4] == ["  Errors: 0 / 2000 (0.00%)", f"  {mapping}: ✓ PASS"]
-    assert "Test 2: performance, medians of 5 repeats in turns" in lines
+    assert "Test 2: performance, medians of 5 repeats, interleaved" in lines
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert rows[0] == ["Mapping", "Time (ms)", "± (ms)", "GFLOP/s", "Speed-up"]
     assert [row[0] for row in rows[1:]] == ["linear()", SWIZZLED, "numpy"]
@@ -124,7 +124,7 @@ def test_one_wrong_element_fails(call, monkeypatch):
     assert "  Errors: 1 / 2000 (0.05%)" in out
     assert "  linear(): ✗ FAIL" in out
     assert "Test 2" not in out
-    assert out.endswith("\nNot timed: a wrong result has no speed.\n")
+    assert out.endswith("\nNot timed, because the result is wrong.\n")
 
 
 def test_an_element_that_nobody_wrote_fails_and_is_no_number_in_json(call, monkeypatch):

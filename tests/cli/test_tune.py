@@ -149,7 +149,7 @@ def test_kernels_on_rows_are_tuned_by_the_same_command(call, target, how):
     assert set(softmax["record"]["choice"]) == {"ROWS"} and set(norm["record"]["choice"]) == {"ROWS", "OF_A_WAVE"}
     assert norm["record"]["choice"]["ROWS"] % norm["record"]["choice"]["OF_A_WAVE"] == 0
     if target == "gfx942":
-        assert "waves share a unit" in softmax["record"]["notes"]
+        assert "waves share a SIMD" in softmax["record"]["notes"]
 
 
 @pytest.mark.parametrize(("target", "how"), [("cpu", "measured"), ("sm_90a", "model"), ("gfx942", "model")])

@@ -242,7 +242,7 @@ def call(tmp_path, monkeypatch, capsys):
     return run
 
 
-ITS_OWN = "the kernel's constraints and --set say it; leave it out"
+ITS_OWN = "the kernel's constraints and --set decide it; leave it out"
 SEARCHED = "the search tries every order with one workgroup per CU or SM, and the closed form; leave it out"
 REFUSED = {
     **{f"sim gemm.py {option}": (f"{option.split()[0]} has no effect on a kernel from a file", ITS_OWN) for option in

@@ -73,7 +73,7 @@ def test_a_duration_changes_its_unit_at_a_thousand(seconds, said):
 def test_an_explanation_word_for_word():
     assert explain(PLAIN) == [
         "Bottleneck: HBM, 75 % of 2 ms.",
-        "HBM delivers a 1.5 times and b 2.0 times; workgroups ask for their inputs 3 times over.",
+        "HBM delivers a 1.5 times and b 2.0 times; workgroups request their inputs 3 times.",
         "2 waves of up to 8 tiles, the last 38 % full.",
         "Time is good to ± 13 %; fitted on a card.",
     ]
@@ -115,11 +115,11 @@ def test_beats_and_their_tail(changes, said):
     ],
 )
 def test_arrays_without_bytes_are_left_out(arrays, said):
-    assert explain(replace(PLAIN, arrays=arrays))[1] == f"{said}; workgroups ask for their inputs 3 times over."
+    assert explain(replace(PLAIN, arrays=arrays))[1] == f"{said}; workgroups request their inputs 3 times."
 
 
 def test_nothing_asked_for_is_asked_for_once():
-    assert explain(replace(PLAIN, distinct_bytes=0))[1].endswith("ask for their inputs 1 times over.")
+    assert explain(replace(PLAIN, distinct_bytes=0))[1].endswith("request their inputs 1 times.")
 
 
 @pytest.mark.parametrize(

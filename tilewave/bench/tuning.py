@@ -88,7 +88,7 @@ def _counted(compiled: Compiled) -> str:
         each = compiled.loop_statistics.instructions_per_matrix
     except UnsupportedCode:  # it multiplies nothing
         found = compiled.build.metrics
-        return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a unit"
+        return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a SIMD"
     return f"; its K loop has {each:.2f} instructions for each matrix instruction"
 
 

@@ -22,7 +22,7 @@ from tilewave.machine import MACHINES, find_or_load
 from tilewave.view.save import save
 
 OF_A_GEMM = ("shape", "tile", "dtype", "workgroups")
-ITS_OWN = "the kernel's own file and --set say it; leave it out"
+ITS_OWN = "the kernel's file and --set decide it; leave it out"
 
 
 def explore_command(

@@ -125,7 +125,7 @@ def _run(setup: Setup) -> bool:
         report = TrialReport(trial, trial.checks(advance))
     _print_checks(console, report)
     if not report.passed:
-        console.print("\nNot timed: a wrong result has no speed.")
+        console.print("\nNot timed, because the result is wrong.")
         return False
     with progress("measuring", setup.repeats * (len(setup.mappings) + len(setup.against))) as advance:
         report = report.timed(advance)
@@ -169,7 +169,7 @@ def _print_comparison(console: Console, report: TrialReport) -> None:
         table.add_row(name, *times, f"{comparison.gflops(name):.2f}", f"{comparison.speedup(name):.2f}x{baseline}")
         if at == len(setup.mappings) - 1:
             table.add_section()
-    console.print(f"\nTest 2: performance, medians of {counted(setup.repeats, 'repeat')} in turns")
+    console.print(f"\nTest 2: performance, medians of {counted(setup.repeats, 'repeat')}, interleaved")
     console.print(table)
     for note in report.trial.notes(report.found):
         console.print(f"Note: {note}.")

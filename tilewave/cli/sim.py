@@ -31,7 +31,7 @@ from tilewave.view.traffic_terminal import print_comparison, print_ranking, prin
 MOST_TILES_TRIED = 64
 
 ALL_ORDERS = "the search tries every order with one workgroup per CU or SM, and the closed form; leave it out"
-ITS_OWN = "the kernel's constraints and --set say it; leave it out"
+ITS_OWN = "the kernel's constraints and --set decide it; leave it out"
 LINEAR = "linear()"
 
 

@@ -83,7 +83,7 @@ def _reuse(report: Report) -> str:
     ]
     asked = report.asked_bytes / report.distinct_bytes if report.distinct_bytes else 1.0
     read = f"HBM delivers {' and '.join(times)}" if times else "Nothing is read"
-    return f"{read}; workgroups ask for their inputs {asked:.0f} times over."
+    return f"{read}; workgroups request their inputs {asked:.0f} times."
 
 
 def _launch_waves(report: Report) -> str:

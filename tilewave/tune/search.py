@@ -345,6 +345,6 @@ def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
     repeats = cut.asked_bytes / max(1.0, cut.distinct_bytes)
     limit = open_tiles.machine.predict(cut).limit
     return (
-        f"{cut.tasks} tiles, {units} concurrent: {rounds} full waves{last}; {cut.asked_bytes / 1e6:.3g} MB asked for, "
+        f"{cut.tasks} tiles, {units} concurrent: {rounds} full waves{last}; {cut.asked_bytes / 1e6:.3g} MB requested, "
         f"each byte {repeats:.1f} times; predicted bottleneck: {limit}"
     )

@@ -161,7 +161,7 @@ class RecordFile:
             self._pass_over(f"{error.strerror or error}")
 
     def _pass_over(self, why: str) -> None:
-        self.fault = f"{self.path} was passed over: {why}"
+        self.fault = f"{self.path} was skipped: {why}"
         self.remarks = (self.fault,)
 
     def _read(self) -> None:
@@ -213,7 +213,7 @@ class RecordFile:
                     records.append(record)
             except BadRecord as why:
                 number = self._number(place) if len(bad) < MOST_REMARKS else 0
-                bad.append(f"{self.path}:{number} was passed over: {why}")
+                bad.append(f"{self.path}:{number} was skipped: {why}")
         more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
         if len(records) > 1:
             records.sort(key=lambda record: record.rank, reverse=True)

@@ -29,7 +29,7 @@ class Picture:
 
     def __repr__(self) -> str:
         """For a terminal, which shows no picture."""
-        orders = " beside ".join(str(placement.mapping) for placement in self.placements)
+        orders = " compared with ".join(str(placement.mapping) for placement in self.placements)
         return f'<picture of {orders} on {self.placements[0].launch}; .save("map.html") writes its page>'
 
     def svg(self, xcd: int = 0) -> str:

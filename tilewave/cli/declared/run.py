@@ -65,7 +65,7 @@ def run_command(
     same program in float64, on random inputs.
 
     Then all orders of tiles and all libraries, or all kernels that take the
-    same arguments, are timed in turns, each repeat in a new random order.
+    same arguments, are timed interleaved, each repeat in a new random order.
 
     Examples:
 

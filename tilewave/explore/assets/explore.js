@@ -140,7 +140,7 @@
   let launch = null, grids = [], count = 0, shown = 0, timer = null;
   const slider = byId("turn"), now = byId("now"), play = byId("play");
   const BYTES = ["hbm", "missed", "asked"];
-  const WORDS = { hbm: "bytes from HBM", missed: "bytes missed in L2", asked: "bytes asked for" };
+  const WORDS = { hbm: "bytes from HBM", missed: "bytes missed in L2", asked: "bytes requested" };
 
   const showLaunch = (answer) => {
     launch = answer;
@@ -303,7 +303,7 @@
     }
     const turn = cells.turn[cell], launched = grid.run.launched;
     return `tile (${row}, ${col})\nworkgroup ${turn % launched} · XCD ${cells.xcd[cell]} · wave ${cells.round[cell] + 1}`
-      + (cells.asked ? `\nasks for ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM` : "");
+      + (cells.asked ? `\nrequests ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM` : "");
   };
   const look = (grid, cell, x, y) => {
     if (grid) { grid.looked = cell >= 0 ? cell : undefined; grid.showTrail(grid.reached < grid.order.length ? grid.reached : 0); }
