@@ -114,7 +114,7 @@ def per_xcd(report: Report) -> Figure:
         )
     bottom = len(report.xcds) * (BAR + 6)
     key = _legend(report, bottom + 8, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} The longest bar is {size(most)}; the share is the part of the requested bytes that L2 delivers."
+    caption = f"{_head(report)} The longest bar is {size(most)}; %: requested bytes that L2 delivers."
     body = "".join([patterns(12), *bars, key.markup])
     return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
 
