@@ -46,7 +46,7 @@ def test_the_model_s_choice_is_printed_and_recorded(call, tmp_path):
     code, out, _ = call("tune", "k.py", "--sizes", SIZES, "--target", "gfx942", "--strength", "model", k=PRODUCT)
     assert code == 0
     assert out.startswith(f"product {SIZES}, MI300X: BLOCK_M=") and "predicted; model" in out
-    assert "points, " in out and "0 timed" in out and "tiles, 304 at once" in out
+    assert "configs, " in out and "0 timed" in out and "tiles, 304 concurrent" in out
     (line,) = (tmp_path / RECORDS).read_text().splitlines()
     assert json.loads(line)["how"] == "model"
 
@@ -192,7 +192,7 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
         0,
         [
             "theirs.jsonl:2: kept as it is: this is no JSON: Expecting value: line 1 column 1 (char 0)",
-            "2 decisions in both/tiles.jsonl",
+            "2 tuning records in both/tiles.jsonl",
         ],
     )
     assert (tmp_path / "both" / "tiles.jsonl").read_text().splitlines() == [*lines, "damaged"]
@@ -226,7 +226,7 @@ def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(ca
     code, out, _ = call("records", "show", "--shipped", "--json")  # as it says
     assert code == 0 and json.loads(out)[str(SHIPPED / "tiles.jsonl")]
     assert str(SHIPPED / "tiles.jsonl") in call("records", "check")[1]
-    assert call("records", "merge", "--into", "all")[1] == "1 decisions in all/tiles.jsonl\n"
+    assert call("records", "merge", "--into", "all")[1] == "1 tuning records in all/tiles.jsonl\n"
 
 
 def test_an_action_or_a_file_that_is_not_there_is_told(call):

@@ -40,7 +40,7 @@ def test_two_orders_stand_side_by_side_with_their_difference(explorer, said):
     change = 100 * (second["seconds"] / first["seconds"] - 1)
     assert rows["time"]["difference"] == f"{change:+.1f} %"
     assert rows["L2 hits"]["difference"] == f"{100 * (second['l2_hit'] - first['l2_hit']):+.1f} points"
-    assert found["said"].endswith("of HBM") or "against" in found["said"]
+    assert found["said"].endswith("of HBM") or "compared with" in found["said"]
 
 
 def test_every_tile_has_its_turn_and_its_bytes(explorer, said):

@@ -341,7 +341,7 @@ def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
     """Return the tiles, waves, size of the last wave, bytes requested, and bottleneck of a config, as text."""
     units = open_tiles.machine.units
     rounds, left = divmod(cut.tasks, units)
-    last = f" and one of {left}" if left else ""
+    last = f" and one of {left} tiles" if left else ""
     repeats = cut.asked_bytes / max(1.0, cut.distinct_bytes)
     limit = open_tiles.machine.predict(cut).limit
     return (
