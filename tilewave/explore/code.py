@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, short_path
-from tilewave.ir.ops.asynchronous import TmaCopy, TmaStore
+from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.ops.lane import Wgmma
 from tilewave.ir.rewrite import walk
 from tilewave.pipeline.runner import Step
@@ -44,7 +44,7 @@ def hopper_json(c: Compiled) -> dict[str, Any]:
     A kernel that was loaded from a file has no IR, and the result is empty.
     """
     ops = [] if c.file or not c.steps else [*walk(c.steps[-1].after.body)]
-    loads = [op for op in ops if isinstance(op, TmaCopy)]
+    loads = [op for op in ops if isinstance(op, TmaLoad | TmaLoadMulticast)]
     found = {
         "num_stages": max((op.mbarriers.type.shape[0] for op in loads), default=0),
         "tma_loads": [*dict.fromkeys(op.memory.name for op in loads)],
