@@ -58,7 +58,7 @@ class ToyBuild(Build):
         return {"toy": self.kept}
 
     @property
-    def figures(self):
+    def metrics(self):
         return {"bricks": self.resources.bricks}
 
     @property

@@ -205,7 +205,7 @@ def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
         if serves:
             assert tiles.of_record(found, {}, "") is not None
         else:
-            with pytest.raises(IllegalRecord, match="sums in one order need BLOCK_K"):
+            with pytest.raises(IllegalRecord, match="batch-invariant sums need BLOCK_K"):
                 tiles.of_record(found, {}, "")
 
 

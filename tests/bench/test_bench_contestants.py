@@ -151,15 +151,15 @@ def test_the_slope_of_gelu_is_what_enlarges_an_error():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--epilogue", "relu"], "--epilogue: none is called `relu`\n      relu\n      ^^^^\n  there is bias+gelu\n"),
+        (["--epilogue", "relu"], "--epilogue: unknown epilogue `relu`\n      relu\n      ^^^^\n  there is bias+gelu\n"),
         (
             ["--epilogue", "bias+gelu", "--dtype", "i8"],
             "--epilogue bias+gelu is measured where A, B, bias and C are all f16 or all bf16, not i8 → i32\n"
-            "  leave --out away, and write --dtype f16\n",
+            "  leave out --out, and write --dtype f16\n",
         ),
         (
             ["--epilogue", "bias+gelu", "--ablation"],
-            "optimisations are left out of the gemm without an epilogue\n  leave --epilogue away\n",
+            "optimizations are left out of the gemm without an epilogue\n  leave out --epilogue\n",
         ),
     ],
 )

@@ -243,7 +243,7 @@ def test_bits_that_change_are_found(monkeypatch):
     )
     report = measured(kernel)
     assert report.kernels[0].accuracy.errors == 0 and not report.passed and report.rounds == ()
-    assert report.notes[-1] == "k gives other bits from launch to launch, and is not timed"
+    assert report.notes[-1] == "k is not deterministic from launch to launch, and is not timed"
 
 
 def test_workgroups_are_drawn_where_all_would_take_too_long():
@@ -275,7 +275,7 @@ def test_kernels_take_turns_with_the_first_around_each_of_the_others():
     for one in rounds.rounds:
         assert [sample.contestant for sample in one][::2] == ["first"] * 3
     assert rounds.ratio("second") is not None and rounds.ratio("first") is None
-    assert report.conclusion.startswith("In this run, beside first: second is ")
+    assert report.conclusion.startswith("In this run, compared with first: second is ")
     assert [kernel.agrees for kernel in report.kernels] == [True] * 3
 
 
@@ -295,12 +295,12 @@ def test_a_record_says_machine_arguments_rounds_median_spread_and_commit():
 def test_kernels_that_compute_different_things_are_told_apart():
     kernels = {"double": compiled(elementwise(lambda x: x * 2.0)), "triple": compiled(elementwise(lambda x: x * 3.0))}
     report = measure_kernels(kernels, FEW)
-    assert report.passed and "triple computes something else than double" in report.notes
+    assert report.passed and "triple computes a different result than double" in report.notes
 
 
 def test_few_rounds_conclude_nothing():
     kernels = {"x": product(), "y": product(mapping="grouped(2)")}
-    assert measure_kernels(kernels, FEW).conclusion == "Fewer than 5 rounds cannot tell a difference from chance."
+    assert measure_kernels(kernels, FEW).conclusion == "Fewer than 5 rounds cannot separate a difference from noise."
     assert measured(product()).conclusion == "k ran alone: there is nothing to compare it with."
 
 
@@ -403,7 +403,7 @@ def test_a_gpu_is_measured_by_its_own_clock_in_bursts(gpu, dtype, out):
     for rounds in report.rounds:
         assert rounds.time("linear()").median == pytest.approx(0.8e-3)
         assert rounds.ratio("grouped(2)").median == pytest.approx(1)
-    assert report.conclusion.count("grouped(2) is 1.00 times as fast, and the difference is within the spread") == 2
+    assert report.conclusion.count("grouped(2) is 1.00 times as fast, within noise") == 2
     assert report.rounds[0].launches == 3
 
 

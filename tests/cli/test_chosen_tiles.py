@@ -106,7 +106,7 @@ def test_a_chip_without_a_target_needs_tiles_that_are_given(call, tmp_path):
     code, out, err = call(*words, SIZES, k=PRODUCT)
     assert (code, out) == (2, "")
     assert err == (
-        "error: product leaves tiles open, and no target is for gfx1100, the chip of Mine\n"
+        "error: product leaves tile sizes open, and no target is for gfx1100, the chip of Mine\n"
         "  pass --set BLOCK_M=…,BLOCK_N=…,BLOCK_K=…\n"
     )
     given = told(call, *words, f"{SIZES},BLOCK_M=128,BLOCK_N=128,BLOCK_K=64")

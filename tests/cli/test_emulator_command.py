@@ -136,7 +136,7 @@ NAMES = "numpy's names: float32, float16, bfloat16, int8"
         ("--arg", "i32:x", "--arg: `x` is no i32", "    ^", "write i32:1"),
         ("--arg", "in:D.npy", "--arg: there is no file D.npy", "   ^^^^^", "numpy.save writes such files"),
         ("--arg", "out:C.npy", RESULT, "    ^^^^^", "write out:C.npy:float32:256x256"),
-        ("--arg", "out:C.npy:float99:2", "--arg: no dtype is called float99", "          ^^^^^^^", NAMES),
+        ("--arg", "out:C.npy:float99:2", "--arg: unknown dtype float99", "          ^^^^^^^", NAMES),
         ("--grid", "2x2", "--grid: one to three numbers", "^^^", "write 4,8 or 4,8,1"),
         ("--order", "fast", "--order: `fast` is none", "^^^^", "there are barrier, random"),
     ],

@@ -126,7 +126,7 @@ def test_doctor_has_every_word_at_80_columns_with_and_without_the_tools(
     monkeypatch.setattr("tilewave.cli.doctor.find_objdump", lambda: path)
     monkeypatch.setattr("tilewave.cli.doctor.shutil.which", lambda name: path or None)
     narrow, wide = (said("doctor", COLUMNS=str(width)) for width in WIDTHS)
-    assert ("llvm-objdump" in narrow.out, narrow.out.count(path or "not here") >= 3) == (True, True)
+    assert ("llvm-objdump" in narrow.out, narrow.out.count(path or "not found") >= 3) == (True, True)
     assert wide.words - narrow.words <= FIRST_TITLES
 
 

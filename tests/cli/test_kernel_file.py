@@ -76,7 +76,7 @@ def test_a_kernel_of_ones_own_is_checked_and_timed(command, call):
         "    Max absolute difference: 0",
         "    Errors: 0 / 800 (0.00%)",
     ]
-    assert "Test 2: performance, medians of 15 rounds in turns;" in out
+    assert "Test 2: performance, medians of 15 rounds, interleaved;" in out
     header, row = rows_of(out)
     assert header == ["Kernel", "Time (ms)", "± (ms)", "Times as fast"]
     assert (row[0], row[3]) == ("double", "1 (baseline)")
@@ -90,10 +90,10 @@ def test_other_files_stand_beside_it(command, call):
     assert code == 0
     assert [row[0] for row in rows_of(out)] == ["Kernel", "double", "other.py:double"]
     assert re.fullmatch(r"\d+\.\d{3} ± \d+\.\d{3}", rows_of(out)[2][3])
-    assert "In this run, beside double: other.py:double is " in out
+    assert "In this run, compared with double: other.py:double is " in out
     assert "something else" not in out
     wrong = OTHER.replace("read(a) + read(a)", "read(a)")
-    assert "Note: other.py:double computes something else than double." in call(
+    assert "Note: other.py:double computes a different result than double." in call(
         command, "k.py", *SIZES, "--against", "other.py", k=SCALE, other=wrong
     )[1].replace("\n", " ").replace("  ", " ")
 
@@ -149,14 +149,14 @@ def test_a_wrong_result_is_said_not_timed_and_exits_with_1(command, call, monkey
     code, out, err = call(command, "k.py", *SIZES, k=SCALE)
     assert (code, err) == (1, "")
     assert "  double: ✗ FAIL\n    Max absolute difference: nan\n    Errors: 1 / 800 (0.12%)" in out
-    assert "Not timed: a wrong result has no speed." in out and "Test 2" not in out
+    assert "Not timed, because the result is wrong." in out and "Test 2" not in out
     code, out, _ = call(command, "k.py", *SIZES, "--json", k=SCALE)
     assert code == 1 and json.loads(out)["reports"][0]["correctness"][0]["max_difference"] is None
 
 
 def test_some_of_the_workgroups_are_said_to_be_so_many(call, monkeypatch):
     monkeypatch.setattr(reference, "CHECK_SECONDS", 0.0)
-    assert "    looked at: 1 of 6 workgroups, drawn at random" in call("run", "k.py", *SIZES, k=SCALE)[1]
+    assert "    checked: 1 of 6 workgroups, drawn at random" in call("run", "k.py", *SIZES, k=SCALE)[1]
 
 
 def test_a_busy_machine_is_noted(call, monkeypatch):
@@ -172,13 +172,13 @@ def test_the_bar_is_drawn_on_a_terminal_and_leaves_nothing_behind(call, monkeypa
     assert "measuring" not in out
 
 
-ITS_OWN = "has no effect on a kernel from a file\n  the kernel's own file says it; leave it out\n"
+ITS_OWN = "has no effect on a kernel from a file\n  the kernel's file decides it; leave it out\n"
 NO_GPU = """error: tilewave bench measures on an NVIDIA GPU, but no card
   run it where nvidia-smi shows an H100 or H200; `tilewave sim --machine H200` needs no GPU
 """
 MISTAKES = {
     ("nothing.py",): "error: there is no file nothing.py\n  name a Python file that defines kernels\n",
-    ("gem",): "error: no kernel is called 'gem'\n  there is gemm; or name a Python file of your own\n",
+    ("gem",): "error: unknown kernel 'gem'\n  there is gemm; or name a Python file\n",
     ("k.py", *SIZES, "--kernel", "treble"): "error: k.py defines no kernel 'treble'\n  it defines double\n",
     ("empty.py",): "error: empty.py defines no kernel\n  decorate a function with @wave([…])\n",
     ("k.py", *SIZES, "--dtype", "f16"): f"error: --dtype {ITS_OWN}",
@@ -186,7 +186,7 @@ MISTAKES = {
     ("k.py", *SIZES, "--map", "linear()"): f"error: --map {ITS_OWN}",
     ("k.py", *SIZES, "--against", "numpy"): (
         "error: --against: there is no file numpy\n"
-        "  beside a kernel of your own stand kernels of other files: --against b.py\n"
+        "  the kernels of a file are compared with those of other files: --against b.py\n"
     ),
     ("k.py", "--sizes", "M=4,Q=3"): "error: --set: no kernel of k.py has a symbol Q\n  its symbols are M, N, SPACE\n",
     ("k.py", "--sizes", "M=__import__('os')"): (

@@ -164,7 +164,7 @@ BAD = {
         "2000x2000",
         "--concurrent",
         "1",
-    ): """error: 4000000 rounds on 8 XCDs are more than the 262144 shares a picture counts
+    ): """error: 4000000 waves on 8 XCDs are more than the 262144 shares a picture counts
   let more workgroups run at a time
 """,
 }
@@ -179,7 +179,7 @@ def test_a_large_grid_is_drawn_in_squares_of_tiles(run, tmp_path):
     outcome = run("200x300", "--svg", str(tmp_path / "map.svg"))
     assert (outcome.code, outcome.err) == (0, "")
     drawn = (tmp_path / "map.svg").read_text(encoding="utf-8")
-    assert "Each cell stands for 2×2 tiles" in drawn
+    assert "Each cell is 2×2 tiles" in drawn
     assert drawn.count('class="tile"') == 2 * 100 * 150  # order and XCDs; the reads' have a second class
 
 
@@ -223,7 +223,7 @@ def test_causal_grid_shows_what_each_tile_costs_and_when_the_units_are_done(run,
 def test_costs_of_a_causal_grid_for_machines_and_in_pictures(run, tmp_path):
     svg, html = tmp_path / "map.svg", tmp_path / "map.html"
     assert run(*CAUSAL, "--svg", str(svg), "--html", str(html)).code == 0
-    assert "16 units done after" in svg.read_text() and "blocks of keys that it walks" in svg.read_text()
+    assert "16 units done after" in svg.read_text() and "blocks of keys that it iterates over" in svg.read_text()
     assert "Work, in blocks of keys" in html.read_text() and "Reads, in blocks" not in html.read_text()
     found = json.loads(run(*CAUSAL, "--keys", "2000", "--json").out)["mappings"][0]["balance"]
     assert [row[0] for row in found["costs"]] == [2 * row + 2 for row in range(16)]
@@ -238,10 +238,10 @@ def test_costs_of_a_causal_grid_for_machines_and_in_pictures(run, tmp_path):
     ("options", "message"),
     [
         (("--keys", "100"), "--keys has no effect without --causal"),
-        (("--causal", "128x64", "--k-blocks", "4"), "--k-blocks has no effect beside --causal"),
+        (("--causal", "128x64", "--k-blocks", "4"), "--k-blocks has no effect with --causal"),
         (("--causal", "128"), "a block is two numbers, queries x keys"),
         (("--causal", "128x0"), "causal: keys is 0, but must be at least 1"),
-        (("--causal", "128x64", "--concurrent", "4"), "4 units cannot sit on 8 XCDs"),
+        (("--causal", "128x64", "--concurrent", "4"), "4 units are too few for 8 XCDs"),
     ],
 )
 def test_what_a_causal_grid_cannot_be_asked_is_said(run, options, message):

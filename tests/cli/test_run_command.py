@@ -75,13 +75,13 @@ def test_it_prints_what_the_document_of_the_experiment_shows(call):
         at = lines.index(f"Testing {mapping}")
         assert re.fullmatch(r"  Max absolute difference: [\de.-]+", lines[at + 1])
         assert lines[at + 2 : at + 4] == ["  Errors: 0 / 2000 (0.00%)", f"  {mapping}: ✓ PASS"]
-    assert "Test 2: performance, medians of 5 repeats in turns" in lines
+    assert "Test 2: performance, medians of 5 repeats, interleaved" in lines
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert rows[0] == ["Mapping", "Time (ms)", "± (ms)", "GFLOP/s", "Speed-up"]
     assert [row[0] for row in rows[1:]] == ["linear()", SWIZZLED, "numpy"]
     assert rows[1][-1] == "1.00x (baseline)"
     assert all(re.fullmatch(r"\d+\.\d\dx", row[-1]) for row in rows[2:])
-    assert lines[-1].startswith(f"In this run, beside linear(): {SWIZZLED} took ")
+    assert lines[-1].startswith(f"In this run, compared with linear(): {SWIZZLED} took ")
 
 
 def test_linear_is_always_there_and_every_mapping_once(call):
@@ -124,7 +124,7 @@ def test_one_wrong_element_fails(call, monkeypatch):
     assert "  Errors: 1 / 2000 (0.05%)" in out
     assert "  linear(): ✗ FAIL" in out
     assert "Test 2" not in out
-    assert out.endswith("\nNot timed: a wrong result has no speed.\n")
+    assert out.endswith("\nNot timed, because the result is wrong.\n")
 
 
 def test_an_element_that_nobody_wrote_fails_and_is_no_number_in_json(call, monkeypatch):
@@ -370,9 +370,9 @@ def test_the_spread_is_half_the_distance_between_the_quartiles():
 
 BASE = (10.0, 10.2, 10.1, 9.9, 9.8)
 SENTENCES = {
-    "within": ([10.1, 10.3, 10.2, 10.0, 9.9], "x took 1.0 % more time, and the difference is within the spread."),
-    "beyond": ([9.0, 9.1, 9.2, 8.9, 8.8], "x took 10.0 % less time, more than the spread."),
-    "far": ([40.0, 40.0, 40.0, 40.0, 40.0], "x took 4.0 times as long, more than the spread."),
+    "within": ([10.1, 10.3, 10.2, 10.0, 9.9], "x took 1.0 % more time, within noise."),
+    "beyond": ([9.0, 9.1, 9.2, 8.9, 8.8], "x took 10.0 % less time, more than noise."),
+    "far": ([40.0, 40.0, 40.0, 40.0, 40.0], "x took 4.0 times as long, more than noise."),
 }
 
 
@@ -380,12 +380,12 @@ SENTENCES = {
 def test_a_difference_is_called_one_only_beyond_the_spread(case):
     seconds, sentence = SENTENCES[case]
     comparison = TimedInTurn({"linear()": timing(*BASE), "x": timing(*seconds)}, 10)
-    assert comparison.conclusion == f"In this run, beside linear(): {sentence}"
+    assert comparison.conclusion == f"In this run, compared with linear(): {sentence}"
 
 
 def test_few_repeats_conclude_nothing():
     comparison = TimedInTurn({"linear()": timing(1.0, 1.1), "x": timing(5.0, 5.0)}, 10)
-    assert comparison.conclusion == "Fewer than 5 repeats cannot tell a difference from chance."
+    assert comparison.conclusion == "Fewer than 5 repeats cannot separate a difference from noise."
 
 
 def test_all_are_measured_once_a_repeat_in_an_order_of_their_own(monkeypatch):
@@ -413,7 +413,7 @@ def test_short_calls_are_repeated_within_a_sample(monkeypatch):
 
 DTYPES = "f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, i8"
 MISTAKES = {
-    ("gem",): "error: no kernel is called 'gem'\n  there is gemm; or name a Python file of your own\n",
+    ("gem",): "error: unknown kernel 'gem'\n  there is gemm; or name a Python file\n",
     ("gemm", "--shape", "8x8"): """error: a shape is three numbers, M x N x K
       8x8
          ^
@@ -457,7 +457,7 @@ MISTAKES = {
       ^^^
   it is one of i32, f32, f64
 """,
-    ("gemm", "--against", "numpy, jax"): """error: --against: no library is called `jax`
+    ("gemm", "--against", "numpy, jax"): """error: --against: unknown library `jax`
       numpy, jax
              ^^^
   there are numpy, torch
@@ -477,7 +477,7 @@ def test_a_mistake_is_answered_in_words(words, call):
 def test_instruction_sets_are_those_of_this_machine(call):
     code, out, err = call("gemm", "--instruction-set", "sse9")
     assert (code, out) == (2, "")
-    assert err.startswith("error: no instruction set is called `sse9`\n      sse9\n      ^^^^\n  this machine has ")
+    assert err.startswith("error: unknown instruction set `sse9`\n      sse9\n      ^^^^\n  this machine has ")
     known = err.rpartition("has ")[2].strip().split(", ")
     elsewhere = "neon" if "neon" not in known else "x86-64"
     assert call("gemm", "--instruction-set", elsewhere)[2] == (

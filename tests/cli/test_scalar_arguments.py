@@ -42,7 +42,7 @@ def test_the_value_reaches_the_kernel(call):
     """(alpha + 1) times a product is not alpha times it."""
     _, out, _ = call("run", "k.py", "--sizes", SIZES, "--repeats", "2", "--against", "o.py", "--scalar", "alpha=0.5",
                         k=first_kernel(), o=WRONG)  # fmt: skip
-    assert "computes something else than gemm" in out
+    assert "computes a different result than gemm" in out
 
 
 @pytest.mark.parametrize("command", QUICK)

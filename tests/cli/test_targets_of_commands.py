@@ -70,7 +70,7 @@ def test_compile_counts_the_loop_where_the_target_can(target, call):
         assert TARGETS[target].is_emulated == ({*LoopStatistics.__dataclass_fields__} < counted.keys())
         assert "instructions per matrix instruction" in answered(call, *words)
         return
-    told = f"error: --stats: gemm was compiled for {target}, whose K loop is not counted\n"
+    told = f"error: --stats: gemm was compiled for {target}, for which the K loop is not counted\n"
     told += "  write --target gfx942 or --target gfx950 or --target sm_90a or --target toy_1,\n"
     told += f"  or leave --stats out: --out DIRECTORY writes what was made for {target}\n"
     assert call(*words) == (2, "", told)
@@ -130,7 +130,7 @@ def test_a_kernel_that_was_loaded_shows_what_its_file_holds(target, call):
     assert (code, err) == (0, "")
     record = json.loads(out)["gemm"]
     assert record["files"] == [f"build/gemm.{suffix}" for suffix in HELD.get(target, SUFFIXES[target])]
-    assert {name: record[name] for name in kernel.build.figures} == json.loads(json.dumps(dict(kernel.build.figures)))
+    assert {name: record[name] for name in kernel.build.metrics} == json.loads(json.dumps(dict(kernel.build.metrics)))
     assert call("diff", "k.py") == (
         2,
         "",

@@ -46,7 +46,7 @@ def test_the_model_s_choice_is_printed_and_recorded(call, tmp_path):
     code, out, _ = call("tune", "k.py", "--sizes", SIZES, "--target", "gfx942", "--strength", "model", k=PRODUCT)
     assert code == 0
     assert out.startswith(f"product {SIZES}, MI300X: BLOCK_M=") and "predicted; model" in out
-    assert "points, " in out and "0 timed" in out and "tiles, 304 at once" in out
+    assert "configs, " in out and "0 timed" in out and "tiles, 304 concurrent" in out
     (line,) = (tmp_path / RECORDS).read_text().splitlines()
     assert json.loads(line)["how"] == "model"
 
@@ -80,9 +80,9 @@ def test_values_and_orders_to_try_are_said_on_the_command_line(call):
     ("words", "told"),
     [
         (["--sizes", "M=40"], "error: product: sizes K, N are missing\n  pass --sizes K=…,N=…\n"),
-        (["--sizes", SIZES, "--strength", "quick"], "error: no strength is called 'quick'\n"),
+        (["--sizes", SIZES, "--strength", "quick"], "error: unknown strength 'quick'\n"),
         (["--sizes", SIZES, "--try", "BLOCK_M"], "error: --try: 'BLOCK_M' is no list of values\n"),
-        (["--sizes", SIZES, "--try", "X=3"], "error: Tune: X is nothing that is decided here\n"),
+        (["--sizes", SIZES, "--try", "X=3"], "error: Tune: X cannot be tuned here\n"),
         (["--sizes", SIZES, "--kernel", "other"], "error: k.py defines no kernel 'other'"),
     ],
 )
@@ -149,7 +149,7 @@ def test_kernels_on_rows_are_tuned_by_the_same_command(call, target, how):
     assert set(softmax["record"]["choice"]) == {"ROWS"} and set(norm["record"]["choice"]) == {"ROWS", "OF_A_WAVE"}
     assert norm["record"]["choice"]["ROWS"] % norm["record"]["choice"]["OF_A_WAVE"] == 0
     if target == "gfx942":
-        assert "waves share a unit" in softmax["record"]["notes"]
+        assert "waves share a SIMD" in softmax["record"]["notes"]
 
 
 @pytest.mark.parametrize(("target", "how"), [("cpu", "measured"), ("sm_90a", "model"), ("gfx942", "model")])
@@ -192,7 +192,7 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
         0,
         [
             "theirs.jsonl:2: kept as it is: this is no JSON: Expecting value: line 1 column 1 (char 0)",
-            "2 decisions in both/tiles.jsonl",
+            "2 tuning records in both/tiles.jsonl",
         ],
     )
     assert (tmp_path / "both" / "tiles.jsonl").read_text().splitlines() == [*lines, "damaged"]
@@ -220,18 +220,18 @@ def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(ca
     code, out, err = call("records", "show")
     count = len((SHIPPED / "tiles.jsonl").read_text().splitlines())
     assert (code, err) == (0, "") and "product" in out and "matmul" not in out
-    assert out.splitlines()[-1] == f"{count:,} records come with tilewave; --shipped shows them"
+    assert out.splitlines()[-1] == f"{count:,} tuning records come with tilewave; --shipped shows them"
     code, out, _ = call("records", "show", "--json")
     assert str(SHIPPED / "tiles.jsonl") not in json.loads(out) and sum(map(len, json.loads(out).values())) == 1
     code, out, _ = call("records", "show", "--shipped", "--json")  # as it says
     assert code == 0 and json.loads(out)[str(SHIPPED / "tiles.jsonl")]
     assert str(SHIPPED / "tiles.jsonl") in call("records", "check")[1]
-    assert call("records", "merge", "--into", "all")[1] == "1 decisions in all/tiles.jsonl\n"
+    assert call("records", "merge", "--into", "all")[1] == "1 tuning records in all/tiles.jsonl\n"
 
 
 def test_an_action_or_a_file_that_is_not_there_is_told(call):
     assert call("records", "burn")[2].startswith(
-        "error: records: no action is called 'burn'\n  there are show, merge, check"
+        "error: records: unknown action 'burn'\n  there are show, merge, check"
     )
     assert call("records", "show", "nothing.jsonl")[2] == "error: records: there is no file nothing.jsonl\n"
 

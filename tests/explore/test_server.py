@@ -108,7 +108,7 @@ def test_addresses_that_cannot_be_read_are_refused(get, query):
 def test_a_taken_port_is_said(call_explore, server):
     code, _, err = call_explore("--port", str(server.server_port))
     assert code == 2
-    assert err.startswith(f"error: port {server.server_port} cannot be had")
+    assert err.startswith(f"error: port {server.server_port} is not available")
     assert "--port 0" in err
 
 

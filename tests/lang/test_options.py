@@ -242,14 +242,14 @@ def call(tmp_path, monkeypatch, capsys):
     return run
 
 
-ITS_OWN = "the kernel's constraints and --set say it; leave it out"
-SEARCHED = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
+ITS_OWN = "the kernel's constraints and --set decide it; leave it out"
+SEARCHED = "the search tries every order with one workgroup per CU or SM, and the closed form; leave it out"
 REFUSED = {
     **{f"sim gemm.py {option}": (f"{option.split()[0]} has no effect on a kernel from a file", ITS_OWN) for option in
        ("--shape 64x64x64", "--tile 64x64x64", "--dtype f16", "--out f32", "--workgroups 4")},
     **{f"sim --best {option}": (f"{option.split()[0]} has no effect on --best", SEARCHED) for option in
        ("--map linear()", "--engine closed", "--occupancy 1", "--skew 0")},
-    "sim --best --set M=4": ("--set cannot stand beside a GEMM", "leave one of the two out"),
+    "sim --best --set M=4": ("--set cannot be used with a GEMM", "leave one of the two out"),
     "sim --top 3": ("--top has no effect without --best", "add --best, or leave it out"),
     "map 8x8 --xcd 3": ("--xcd has no effect without --svg", "add --svg FILE, or leave it out"),
     "compile itself.py --target cpu": ("itself.py compiles its kernels itself", "leave --target out: it would change nothing"),
@@ -280,7 +280,7 @@ def test_a_range_that_goes_down_is_refused(call, tile, marks):
 
 TOO_LARGE = (
     "a workgroup with a tile of 512×512×512 f16 would need 1,048,576 bytes of shared memory for one step, "
-    "but a unit of MI300X has 65,536"
+    "but a CU or SM of MI300X has 65,536"
 )
 
 

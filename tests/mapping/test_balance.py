@@ -160,7 +160,7 @@ def test_the_longest_first_end_sooner_than_the_longest_last():
 
 
 def test_units_that_cannot_reach_every_xcd_are_refused():
-    with pytest.raises(MappingError, match="3 units cannot sit on 8 XCDs"):
+    with pytest.raises(MappingError, match="3 units are too few for 8 XCDs"):
         balance(linear(), Grid(64, 1), ONE_A_ROW.costs(Grid(64, 1)), xcds=8, units=3)
     with pytest.raises(MappingError, match="causal: keys is 0, but must be at least 1"):
         Causal(128, 0)

@@ -83,7 +83,7 @@ def test_a_formula_in_plain_python_is_verified_number_by_number():
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        (lambda w, grid: (w / 2, w), "a formula answers with whole numbers, not with float64"),
+        (lambda w, grid: (w / 2, w), "a formula returns integers, not float64"),
         (lambda w, grid: w, "answers with \\(row, col\\), not with"),
         (lambda w, grid: (w // (grid.rows - 1), w), "divides by zero for workgroup 0 of a grid of 1×4"),
         (lambda w, grid: (w[:2], w), "given 4 workgroups answered with shape \\(2,\\)"),

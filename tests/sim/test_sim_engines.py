@@ -275,7 +275,7 @@ except SimError as error:
     bytes_read, said, remedy = run.stdout.splitlines()
     assert float(bytes_read) == simulate(Gemm(512, 512, 512), "MI300X", engine="trace").hbm_read_bytes
     assert "takes minutes without numba" in said
-    assert remedy == '  pip install tilewave[sim], or take engine="closed"'
+    assert remedy == '  pip install tilewave[sim], or use engine="closed"'
 
 
 def test_the_trace_does_not_pretend_to_know_skew():

@@ -25,9 +25,9 @@ from tilewave.sim import Gemm, Residency, SimError, simulate
         ({"tile": (128, 256)}, "a tile has three sizes, not (128, 256)"),
         ({"tile": (0, 256, 64)}, "a tile's m is a whole number"),
         ({"tile": [128, 256, 64]}, "a tile has three sizes"),
-        ({"dtype": "f17"}, "no dtype is called 'f17'"),
-        ({"out": "half"}, "no dtype is called 'half'"),
-        ({"walk": "back"}, "no walk through K is called 'back'"),
+        ({"dtype": "f17"}, "unknown dtype 'f17'"),
+        ({"out": "half"}, "unknown dtype 'half'"),
+        ({"walk": "back"}, "unknown direction of K: 'back'"),
         ({"workgroups": 0}, "a launch's number of workgroups is a whole number"),
         ({"m": 1 << 20, "n": 1 << 20}, "has 33,554,432 tiles of 128×256; at most 4,194,304 are simulated"),
     ],
@@ -41,7 +41,7 @@ def test_gemms_that_cannot_be_are_refused(change, said):
 
 def test_other_mistakes_are_named():
     gemm = Gemm(512, 512, 512)
-    with pytest.raises(SimError, match="no engine is called 'exact'"):
+    with pytest.raises(SimError, match="unknown engine 'exact'"):
         simulate(gemm, "H200", engine="exact")
     with pytest.raises(SimError, match="a machine is one of"):
         simulate(gemm, 7)

@@ -22,7 +22,7 @@ from tilewave.sim.kernel import kernel_accesses
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
 GLOBAL = GLOBAL_ADDRESS_SPACE
-FIGURES = ("l2_hit", "llc_hit", "hbm_read_bytes", "hbm_write_bytes", "l2_request_bytes", "asked_bytes", "beats")
+FIGURES = ("l2_hit", "llc_hit", "hbm_read_bytes", "hbm_write_bytes", "l2_request_bytes", "asked_bytes", "launch_waves")
 
 
 def compiled(kernel, sizes, **options):

@@ -100,7 +100,7 @@ def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
         machine = chip(xcds=4, units_per_xcd=4, dispatch_order=order, l2=L2(1 << 15))
         reports.append(simulate(launch.gemm, machine, launch.mapping, engine=engine))
     one, other = reports
-    for name in ("l2_hit", "hbm_read_bytes", "l2_request_bytes", "seconds", "beats"):
+    for name in ("l2_hit", "hbm_read_bytes", "l2_request_bytes", "seconds", "launch_waves"):
         assert getattr(one, name) == pytest.approx(getattr(other, name)), name
     moved = {x.xcd: x.l2_missed_bytes for x in other.xcds}
     assert [moved[names[x.xcd]] for x in one.xcds] == pytest.approx([x.l2_missed_bytes for x in one.xcds])

@@ -62,7 +62,7 @@ def test_a_reason_names_what_differs():
 def test_an_explanation_says_what_limits_and_what_stands_on_a_cliff():
     small = simulate(Gemm(256, 256, 4096), "MI300X")
     assert small.limit == "tail"
-    assert explain(small)[0].startswith("Limited by units without work in the last beat")
+    assert explain(small)[0].startswith("Bottleneck: idle CUs or SMs in the last wave (wave quantization)")
     cliff = simulate(Gemm(4096, 4096, 4096, (128, 128, 64), workgroups=132), "H200", "grouped(4)")
     assert cliff.on_cliff and any("On a capacity cliff" in s for s in explain(cliff))
     assert not any("cliff" in s for s in explain(small))
@@ -70,8 +70,8 @@ def test_an_explanation_says_what_limits_and_what_stands_on_a_cliff():
 
 def test_the_sensitivity_shows_what_assumptions_are_worth():
     cases = {case.assumption: case for case in sensitivity(Gemm(9216, 9216, 9216, (192, 256, 64), "bf16"), "MI355X")}
-    assert cases["residents 16 steps apart"].l2_hit < cases["as assumed"].l2_hit
-    assert cases["two workgroups on a unit"].l2_hit != cases["as assumed"].l2_hit
+    assert cases["resident workgroups 16 steps apart"].l2_hit < cases["as assumed"].l2_hit
+    assert cases["two workgroups per CU or SM"].l2_hit != cases["as assumed"].l2_hit
 
 
 def test_sizes_and_times_are_readable():

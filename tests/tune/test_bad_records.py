@@ -99,7 +99,7 @@ def test_an_illegal_record_is_passed_over_and_why_says_so(directory, target, sub
     one = compiled(target, subs)
     assert one.choice.text == before.choice.text and not one.choice.record
     remark = one.why().rows[0].what
-    assert f"a record in {directory / FILE} was passed over" in remark and said in remark
+    assert f"a record in {directory / FILE} was skipped" in remark and said in remark
 
 
 def test_the_next_record_is_taken_in_place_of_an_illegal_one(tmp_path, monkeypatch):
@@ -147,12 +147,10 @@ def test_a_damaged_line_of_this_kernel_is_named_by_its_number(directory):
     good = record(key_of_gemm(), choice={"BLOCK_M": 16, "BLOCK_N": 48, "BLOCK_K": 32})
     written(directory, record().line, good.line.replace('"model"', '"guess"'))
     said = compiled().why().rows[0].what
-    assert f"{directory / FILE}:2 was passed over: how is 'guess'; there are model, measured, exhaustive" in said
+    assert f"{directory / FILE}:2 was skipped: how is 'guess'; there are model, measured, exhaustive" in said
     written(directory, good.line.replace('"model"', '"guess"'), good.line)
     one = compiled()
-    assert (
-        one.choice.record == str(directory / FILE) and f"{directory / FILE}:1 was passed over" in one.why().rows[0].what
-    )
+    assert one.choice.record == str(directory / FILE) and f"{directory / FILE}:1 was skipped" in one.why().rows[0].what
 
 
 def test_lines_that_say_nothing_are_counted(directory, monkeypatch):
@@ -194,7 +192,7 @@ def test_a_file_of_another_user_is_passed_over(tmp_path, monkeypatch, given_away
     one = compiled()
     assert one.choice.text == before.choice.text
     said = one.why().rows[0].what
-    assert f"{file} was passed over: it " in said and "belongs to another user (uid " in said
+    assert f"{file} was skipped: it " in said and "belongs to another user (uid " in said
 
 
 def test_a_link_of_another_user_is_passed_over(tmp_path, monkeypatch, given_away):
@@ -239,7 +237,7 @@ def test_foreign_records_are_taken_over_as_the_remark_says(tmp_path, monkeypatch
     file = planted(tmp_path, monkeypatch)
     given_away(file, file.parent)
     assert command(monkeypatch, "records", "check") == 0
-    assert f"{file} was passed over" in capsys.readouterr().out
+    assert f"{file} was skipped" in capsys.readouterr().out
     said = compiled().why().rows[0].what
     assert f"tilewave records merge {file} --into DIRECTORY" in said
     assert command(monkeypatch, "records", "merge", file, "--into", store.user_directory()) == 0
@@ -328,7 +326,7 @@ def test_a_long_line_is_read_whole_and_a_longer_one_is_none(tmp_path):
     assert len(Records([tmp_path]).look_up(KEY).found.record.notes) == 50_000
     written(tmp_path, record(notes="x" * 70_000).line)
     assert Records([tmp_path]).look_up(KEY).remarks == (
-        f"{tmp_path / FILE}:1 was passed over: a line of 65,537 characters",
+        f"{tmp_path / FILE}:1 was skipped: a line of 65,537 characters",
     )
 
 
@@ -381,7 +379,7 @@ def test_a_sparse_file_is_not_read(tmp_path):
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert remark == f"{file} was passed over: it has 3,221,225,472 bytes, and 134,217,728 are the most"
+    assert remark == f"{file} was skipped: it has 3,221,225,472 bytes, and 134,217,728 are the most"
     assert most < 1 << 20
 
 
@@ -396,7 +394,7 @@ def test_a_file_that_grows_beyond_the_limit_while_it_is_read_is_passed_over(tmp_
         return read(descriptor, count)
 
     monkeypatch.setattr(os, "read", grown)
-    assert "was passed over: it has" in Records([tmp_path]).look_up(KEY).remarks[0]
+    assert "was skipped: it has" in Records([tmp_path]).look_up(KEY).remarks[0]
 
 
 def no_file(path, kind):
@@ -414,7 +412,7 @@ def no_file(path, kind):
 @pytest.mark.parametrize("kind", ["directory", "pipe", "device", "loop"])
 def test_what_is_no_file_is_passed_over_and_refused_where_it_is_named(directory, kind):
     no_file(directory / FILE, kind)
-    assert f"{directory / FILE} was passed over: " in compiled().why().rows[0].what
+    assert f"{directory / FILE} was skipped: " in compiled().why().rows[0].what
     with pytest.raises(RecordsError, match="cannot be read"):
         read_lines(directory / FILE)
     with pytest.raises(RecordsError, match="nothing can be written to"):
@@ -428,7 +426,7 @@ def test_a_file_that_may_not_be_read_is_passed_over(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(store, "open_plain", denied)  # root may read anything
-    assert Records([tmp_path]).look_up(KEY).remarks == (f"{tmp_path / FILE} was passed over: Permission denied",)
+    assert Records([tmp_path]).look_up(KEY).remarks == (f"{tmp_path / FILE} was skipped: Permission denied",)
 
 
 def test_a_directory_that_cannot_be_made_is_said(tmp_path):

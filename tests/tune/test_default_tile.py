@@ -127,7 +127,7 @@ def test_why_says_what_was_chosen_from_what():
     row = next(row for row in one.why() if row.step == "tiles")
     assert row.what.startswith("no tile was given; the model chose BLOCK_M=")
     assert "for M=1024, K=1024, N=1024: " in row.what and " µs ± " in row.what
-    assert f"of {one.choice.considered} points " in row.what and "illegal (" in row.what
+    assert f"of {one.choice.considered} configs " in row.what and "illegal (" in row.what
     assert row.remedy.startswith("write subs={BLOCK_M: ") and "fitted on h200_judged.csv" in row.remedy
 
 

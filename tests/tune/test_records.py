@@ -294,7 +294,7 @@ def test_a_record_of_an_older_text_is_said_and_not_used(recorded):
 
     one = wave_compile(WaveCompileOptions(subs=subs(64, 64, 64), target="cpu"), gemm(epilogue=changed))
     said = one.why().rows[0].what
-    assert "the model chose" in said and "of another text of this kernel, and were not used" in said
+    assert "the model chose" in said and "of another version of this kernel and were not used" in said
 
 
 @pytest.mark.parametrize("choice", [{"BLOCK_M": 16}, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "SPLIT": 2}])
@@ -307,7 +307,7 @@ def test_a_record_of_other_symbols_is_said_and_not_used(recorded, choice):
     )
     one = wave_compile(WaveCompileOptions(subs=subs(64, 64, 64), target="cpu"), kernel)
     said = one.why().rows[0].what
-    assert "the model chose" in said and f"a record in {directory / FILE} was passed over: it chooses BLOCK_M" in said
+    assert "the model chose" in said and f"a record in {directory / FILE} was skipped: it chooses BLOCK_M" in said
 
 
 def test_a_record_of_a_bucket_serves_its_calls(tmp_path, monkeypatch):

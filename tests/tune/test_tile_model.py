@@ -313,7 +313,7 @@ def test_illegal_points_are_counted_by_what_there_is_too_little_of():
     ranked = rank(open_tiles.problem, tiles, open_tiles.machine)
     assert ranked.considered == len(tiles)
     assert set(ranked.illegal) == {"registers", "shared memory"}
-    assert set(rank(open_tiles.problem, open_tiles.space, open_tiles.machine).illegal) == {*ranked.illegal, "parts"}
+    assert set(rank(open_tiles.problem, open_tiles.space, open_tiles.machine).illegal) == {*ranked.illegal, "split-K"}
 
 
 # -- what no constraint names -----------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_rounds_are_parted_by_lines():
     edges = re.search(r'<path d="([^"]*)"[^>]*class="round"', many.body)
     assert edges is not None
     assert edges[1].count("v") == 7 * 16 and "h" not in edges[1]  # a round is two columns of 16 tiles
-    assert "Lines part the rounds" in many.caption
+    assert "Lines separate the waves" in many.caption
     scattered = drawn("hilbert()", "16x16", workgroups=1)["order"]
     assert 'class="round"' not in scattered.body
 

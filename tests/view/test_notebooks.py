@@ -43,6 +43,6 @@ def test_an_error_in_a_cell_is_its_message_with_the_line_and_no_name_of_a_file(c
 
 def test_a_terminal_gets_a_line_for_a_picture() -> None:
     picture = show("xcd_contiguous(8) >> grouped(2)", "8x8", compare=["linear()"])
-    orders = "xcd_contiguous(8) >> grouped(2) beside linear()"
+    orders = "xcd_contiguous(8) >> grouped(2) compared with linear()"
     launch = "8×8 tiles, 64 workgroups, 8 XCDs"
     assert repr(picture) == f'<picture of {orders} on {launch}; .save("map.html") writes its page>'

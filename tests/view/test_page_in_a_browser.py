@@ -184,7 +184,7 @@ def test_large_grid_is_walked_in_cells(browser: Any, tmp_path: Path) -> None:
     assert browser.complaints() == []
     assert browser.text("#now") == "5500 of 5500 cells launched"
     assert browser.count(".order .tile") == 10 * 550
-    assert browser.text(".note").startswith("Each cell stands for 2×2 tiles and shows the first of them.")
+    assert browser.text(".note").startswith("Each cell is 2×2 tiles and shows the first of them.")
     row, col = Drawn.of(show(GROUPED, "20x1100").placements[0]).cells[5499].tolist()
     _point_at(browser, ".xcds .tile[data-turn='5499']")
     _soon(lambda: browser.text("#hint").splitlines()[0], f"tile ({2 * row}, {2 * col})")

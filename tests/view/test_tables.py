@@ -12,7 +12,7 @@ from tilewave.view.tables import names, numbers, print_table, words
 
 COLUMNS = (*names("mapping"), *numbers("time", "HBM read"), *words("why"))
 ROWS = [
-    ("xcd_contiguous(8) >> supertiles(4, 8)", "1.21 ms", "268 MB", "+9.4 % against linear(), the same traffic"),
+    ("xcd_contiguous(8) >> supertiles(4, 8)", "1.21 ms", "268 MB", "+9.4 % compared with linear(), the same traffic"),
     ("linear()", "12 µs", "1.97 GB", ""),
 ]
 
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_told_row_by_row():
     assert printed(60).splitlines() == [
         "xcd_contiguous(8) >> supertiles(4, 8)",
         "    time 1.21 ms · HBM read 268 MB",
-        "    why +9.4 % against linear(), the same traffic",
+        "    why +9.4 % compared with linear(), the same traffic",
         "linear()",
         "    time 12 µs · HBM read 1.97 GB",
     ]

@@ -35,7 +35,7 @@ def test_names_are_no_markup_and_nothing_is_fetched():
     assert "<b>" not in text and "&lt;b&gt;" in text and "why </script>" not in text
     assert "http" not in re.sub(r'xmlns="[^"]*"|http-equiv', "", text)
     data = re.search(r'id="data">(.*?)</script>', text, re.S).group(1)
-    assert [one["text"] for one in json.loads(data)[0]["points"]] == [p.text for p in POINTS]
+    assert [one["text"] for one in json.loads(data)[0]["configs"]] == [p.text for p in POINTS]
 
 
 def test_a_right_prediction_lies_on_the_diagonal():

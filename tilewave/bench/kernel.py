@@ -106,9 +106,9 @@ class KernelReport:
         if not others:
             return f"{rounds.baseline} ran alone: there is nothing to compare it with."
         if len(rounds.rounds) < FEWEST_ROUNDS:
-            return f"Fewer than {FEWEST_ROUNDS} rounds cannot tell a difference from chance."
+            return f"Fewer than {FEWEST_ROUNDS} rounds cannot separate a difference from noise."
         passed = [compared(name, ratio) for name in others if (ratio := rounds.ratio(name))]
-        return f"In this run, beside {rounds.baseline}: {'; '.join(passed)}."
+        return f"In this run, compared with {rounds.baseline}: {'; '.join(passed)}."
 
     @property
     def notes(self) -> list[str]:
@@ -120,12 +120,12 @@ class KernelReport:
             if a.errors:
                 passed.append(f"{kernel.name} is wrong and not timed")
             if not a.bitwise_equal:
-                passed.append(f"{kernel.name} gives other bits from launch to launch, and is not timed")
+                passed.append(f"{kernel.name} is not deterministic from launch to launch, and is not timed")
             if not kernel.agrees:
-                passed.append(f"{kernel.name} computes something else than {self.kernels[0].name}")
+                passed.append(f"{kernel.name} computes a different result than {self.kernels[0].name}")
             if a.numberless:
                 share = f"{a.numberless} of {a.elements} elements"
-                passed.append(f"{kernel.name}: {share} are no numbers, in float64 either: see what its inputs allow")
+                passed.append(f"{kernel.name}: {share} are NaN, in float64 too; check the range of its inputs")
         return passed
 
     def to_json(self) -> dict[str, Any]:
@@ -149,9 +149,9 @@ class KernelReport:
 
 
 def compared(name: str, ratio: Estimate) -> str:
-    """`x is 1.21 times as fast, more than the spread`."""
+    """`x is 1.21 times as fast, more than noise`."""
     beyond = abs(ratio.median - 1) > ratio.spread
-    judged = "more than the spread" if beyond else "and the difference is within the spread"
+    judged = "more than noise" if beyond else "within noise"
     return f"{name} is {ratio.median:.2f} times as fast, {judged}"
 
 
@@ -192,7 +192,7 @@ def measure_kernels(
         advance()
     right = {one.name for one in checked if isinstance(one, Measured) and one.accuracy.passed}
     takes_part = [one for one in found if one.name in right]
-    rounds, words = _timed(takes_part, device, settings, advance) if takes_part else ((), "nobody")
+    rounds, words = _timed(takes_part, device, settings, advance) if takes_part else ((), "nothing")
     measured = tuple(one for one in checked if isinstance(one, Measured))
     left_out = tuple(one for one in checked if isinstance(one, LeftOut))
     facts = device.measured_on(), settings, first.parameters, measured, left_out

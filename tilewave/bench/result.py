@@ -140,7 +140,7 @@ class GemmReport:
             given += [f"{result.name}: {f.contestant} is left out: {f.why}" for f in result.failed]
             given += [f"{result.name}: {c.contestant} is wrong and not timed" for c in result.checks if not c.passed]
             given += [
-                f"{result.name}: {c.contestant} gives other bits from launch to launch"
+                f"{result.name}: {c.contestant} is not deterministic from launch to launch"
                 for c in result.checks
                 if not c.bitwise_equal
             ]

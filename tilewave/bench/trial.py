@@ -194,8 +194,8 @@ class TimedInTurn:
         if not others:
             return f"{first} ran alone: there is nothing to compare it with."
         if len(self.baseline.seconds) < FEWEST_ROUNDS:
-            return f"Fewer than {FEWEST_ROUNDS} repeats cannot tell a difference from chance."
-        return f"In this run, beside {first}: {'; '.join(map(self._compared, others))}."
+            return f"Fewer than {FEWEST_ROUNDS} repeats cannot separate a difference from noise."
+        return f"In this run, compared with {first}: {'; '.join(map(self._compared, others))}."
 
     def _compared(self, name: str) -> str:
         timing = self.timings[name]
@@ -203,7 +203,7 @@ class TimedInTurn:
         change = f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'} time"
         time = f"{name} took {change}" if ratio < 2 else f"{name} took {ratio:.1f} times as long"
         beyond = timing.differs_from(self.baseline)
-        return f"{time}, more than the spread" if beyond else f"{time}, and the difference is within the spread"
+        return f"{time}, more than noise" if beyond else f"{time}, within noise"
 
 
 @dataclass(frozen=True)

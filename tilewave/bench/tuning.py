@@ -88,7 +88,7 @@ def _counted(compiled: Compiled) -> str:
         each = compiled.loop_statistics.instructions_per_matrix
     except UnsupportedCode:  # it multiplies nothing
         found = compiled.build.metrics
-        return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a unit"
+        return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a SIMD"
     return f"; its K loop has {each:.2f} instructions for each matrix instruction"
 
 
@@ -128,7 +128,7 @@ def timer_for(
         raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=f"pass subs={{{pairs}}}")
     if not tunable(free, subs, ()):
         what = f"nothing to tune: {kernel.name} gives all of its tiles"
-        raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
+        raise TilewaveError(what, remedy="use a symbol as a tile size: WorkgroupConstraint(M, BLOCK_M, 0)")
     open_tiles = TunableKernel.of(free, subs, (), {}, target, within or kernel.tune)
     return ConfigTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
 

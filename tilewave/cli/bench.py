@@ -125,7 +125,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
         return SHAPES[text]
     if not re.match(r"\s*\d", text):
         remedy = f"there are {' and '.join(SHAPES)}, or write 4096x4096x4096,8192x8192x8192"
-        raise TilewaveError(text_error(f"--shapes: no shapes are called `{text}`", text, 0, len(text), remedy))
+        raise TilewaveError(text_error(f"--shapes: unknown shapes `{text}`", text, 0, len(text), remedy))
     found = [sizes("a shape", one.strip(), (1, 1, 1), "4096x4096x4096") for one in text.split(",")]
     return tuple(dict.fromkeys(found))
 
@@ -133,7 +133,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
 def _baselines(text: str) -> tuple[str, ...]:
     for match in re.finditer(r"[^,\s]+", text):
         if match[0] not in BASELINES:
-            what = f"--against: no baseline is called `{match[0]}`"
+            what = f"--against: unknown baseline `{match[0]}`"
             raise TilewaveError(text_error(what, text, *match.span(), f"there are {', '.join(BASELINES)}"))
     return tuple(dict.fromkeys(re.findall(r"[^,\s]+", text)))
 
@@ -141,24 +141,24 @@ def _baselines(text: str) -> tuple[str, ...]:
 def _mode(text: str) -> str:
     if text not in MODES:
         remedy = f"there are {', '.join(MODES)}"
-        raise TilewaveError(text_error(f"--mode: no mode is called `{text}`", text, 0, len(text), remedy))
+        raise TilewaveError(text_error(f"--mode: unknown mode `{text}`", text, 0, len(text), remedy))
     return text
 
 
 def _epilogue(name: str, dtype: DType, out: DType) -> str:
     if name not in EPILOGUES:
         known = ", ".join(filter(None, EPILOGUES))
-        raise TilewaveError(text_error(f"--epilogue: none is called `{name}`", name, 0, len(name), f"there is {known}"))
+        raise TilewaveError(
+            text_error(f"--epilogue: unknown epilogue `{name}`", name, 0, len(name), f"there is {known}")
+        )
     if name and (dtype.bits != 16 or out != dtype):
         passed = f"--epilogue {name} is measured where A, B, bias and C are all f16 or all bf16, not {dtype} → {out}"
-        raise TilewaveError(passed, remedy="leave --out away, and write --dtype f16")
+        raise TilewaveError(passed, remedy="leave out --out, and write --dtype f16")
     return name
 
 
 def _names_of_ablations(all_of_them: bool, left_out: list[str], epilogue: str) -> tuple[str, ...]:
     wanted = [*(ablations() if all_of_them else ()), *map(checked_ablation, left_out)]
     if wanted and epilogue:
-        raise TilewaveError(
-            "optimisations are left out of the gemm without an epilogue", remedy="leave --epilogue away"
-        )
+        raise TilewaveError("optimizations are left out of the gemm without an epilogue", remedy="leave out --epilogue")
     return tuple(dict.fromkeys(ablation.name for ablation in wanted))

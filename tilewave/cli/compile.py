@@ -63,7 +63,7 @@ def _refuse_uncounted(found: dict[str, Compiled]) -> None:
             able = " or ".join(f"--target {target.name}" for target in TARGETS.values() if target.counts_loops)
             instead = f"or leave --stats out: --out DIRECTORY writes what was made for {c.target}"
             raise TilewaveError(
-                f"--stats: {name} was compiled for {c.target}, whose K loop is not counted",
+                f"--stats: {name} was compiled for {c.target}, for which the K loop is not counted",
                 remedy=f"write {able},\n{instead}",
             )
 
@@ -71,7 +71,7 @@ def _refuse_uncounted(found: dict[str, Compiled]) -> None:
 def _schedule(text: str) -> SchedulingType:
     known = {s.value: s for s in SchedulingType}
     if text not in known:
-        raise TilewaveError(f"--schedule: no schedule is called {text!r}", remedy=f"there are {', '.join(known)}")
+        raise TilewaveError(f"--schedule: unknown schedule {text!r}", remedy=f"there are {', '.join(known)}")
     return known[text]
 
 
@@ -91,16 +91,38 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
 
 
 NOT_ROWS = ("loop", "machine", "remarks")
-UNKNOWN = "not known: ptxas, of the CUDA toolkit, is not on the PATH"
+UNKNOWN = "unknown: ptxas (CUDA toolkit) is not on the PATH"
+
+
+LABELS = {
+    "gfx": {
+        "registers": "VGPRs (with AGPRs)",
+        "accumulation_registers": "AGPRs",
+        "shared_bytes": "LDS bytes",
+        "waves_per_unit": "waves per SIMD",
+    },
+    "sm_": {
+        "waves": "warps",
+        "num_stages": "stages",
+        "wgmma": "wgmma tile of a warpgroup",
+        "workgroups_per_sm": "workgroups per SM",
+    },
+}
+"""The vendor's words for rows of the table, by how the name of a target begins."""
+
+
+def _label(key: str, target: str) -> str:
+    return LABELS.get(target[:3], {}).get(key) or key.replace("_", " ").replace("tma", "TMA")
 
 
 def _print(name: str, record: dict[str, Any]) -> None:
-    """A row for each fact that there is."""
+    """Print a row for each known fact."""
     table = Table(box=SQUARE, title=name, show_header=False)
-    unknown = [key.replace("_", " ") for key, value in record.items() if value is None]
+    unknown = [_label(key, record["target"]) for key, value in record.items() if value is None]
     for key, value in record.items():
         if key not in NOT_ROWS and value not in (None, "", [], (), {}):
-            table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
+            text = "\n".join(value) if key == "not_as_asked" else _text(value)
+            table.add_row(_label(key, record["target"]), text)
     if unknown:
         table.add_row(", ".join(unknown), UNKNOWN)
     Console().print(table)

@@ -57,7 +57,7 @@ def diff_command(
     for name, chosen in steps.items():
         if not chosen:
             known = ", ".join(s.name for s in found[name].steps)
-            raise TilewaveError(f"no pass is called {only!r}", remedy=f"the passes of {name} are {known}")
+            raise TilewaveError(f"unknown pass {only!r}", remedy=f"the passes of {name} are {known}")
     if as_json:
         print(json.dumps({name: [step_json(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
     else:
@@ -150,7 +150,7 @@ def compiled_for(
     found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=config.alone if config else None)
     for c in found:
         if c.chosen_for == INTERPRETER and c.choice is not None:
-            what = f"{c.name} leaves tiles open, and no target is for {machine.target}, the chip of {machine.name}"
+            what = f"{c.name} leaves tile sizes open, and no target is for {machine.target}, the chip of {machine.name}"
             given = ",".join(f"{symbol}=…" for symbol in c.choice.tiles)
             raise TilewaveError(what, remedy=f"pass --set {given}")
     return found

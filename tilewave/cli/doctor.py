@@ -34,7 +34,7 @@ PACKAGES = {
     "typer": "needed: this command line",
     "sympy": "optional: its ceiling, floor, Min, Max over our symbols",
     "torch": "optional: its tensors as arguments; tilewave bench",
-    "numba": "optional: the simulator's trace engine",
+    "numba": "optional: a faster trace engine of the simulator",
 }
 
 
@@ -92,9 +92,9 @@ def _machine() -> list[Diagnosis]:
     threads = f"{default_threads()} (TILEWAVE_NUM_THREADS), of {_cores()} cores"
     return [
         Diagnosis("processor", this_cpu().device, "kernels on the CPU"),
-        Diagnosis("instruction set", instructions, "the best of it that tilewave writes code for"),
+        Diagnosis("instruction set", instructions, "the best that tilewave generates code for"),
         Diagnosis("threads", threads, "workgroups on the CPU at the same time"),
-        Diagnosis("kernels run on", target_here(), "where neither arrays nor TILEWAVE_TARGET say it"),
+        Diagnosis("kernels run on", target_here(), "default target (arrays and TILEWAVE_TARGET override it)"),
     ]
 
 
@@ -143,11 +143,13 @@ def _tools() -> list[Diagnosis]:
         "ptxas": (ptxas(), "registers and spills of NVIDIA code without a card"),
         "chromium": (shutil.which("chromium") or "", "tests of pages in a browser; pages open in any"),
     }
-    return [Diagnosis(name, path or "not here", purpose, is_here=bool(path)) for name, (path, purpose) in tools.items()]
+    return [
+        Diagnosis(name, path or "not found", purpose, is_here=bool(path)) for name, (path, purpose) in tools.items()
+    ]
 
 
 def _package(name: str, purpose: str) -> Diagnosis:
     try:
         return Diagnosis(name, importlib.metadata.version(name), purpose)
     except importlib.metadata.PackageNotFoundError:
-        return Diagnosis(name, "not here", purpose, is_here=False)
+        return Diagnosis(name, "not found", purpose, is_here=False)

@@ -67,7 +67,7 @@ def emulate_command(
 ) -> None:
     emulator = _read(file)
     if not kernel:
-        named = "name the kernel behind the file, or leave it out"
+        named = "name the kernel after the file, or leave it out"
         refuse_given(context, (*LAUNCHING, "stats"), "has no effect without a kernel", named)
         _print_kernels(emulator, as_json)
         return
@@ -166,7 +166,7 @@ def _output(text: str, rest: str) -> _Argument:
     except TypeError:
         start = text.index(f":{found[2]}:") + 1
         remedy = "numpy's names: float32, float16, bfloat16, int8"
-        what = f"--arg: no dtype is called {found[2]}"
+        what = f"--arg: unknown dtype {found[2]}"
         raise TilewaveError(text_error(what, text, start, start + len(found[2]), remedy)) from None
     shape = [int(extent) for extent in found[3].split("x")]
     if prod(shape) * dtype.itemsize > MOST_RESULT_BYTES:

@@ -22,7 +22,7 @@ from tilewave.machine import MACHINES, find_or_load
 from tilewave.view.save import save
 
 OF_A_GEMM = ("shape", "tile", "dtype", "workgroups")
-ITS_OWN = "the kernel's own file and --set say it; leave it out"
+ITS_OWN = "the kernel's file and --set decide it; leave it out"
 
 
 def explore_command(
@@ -81,8 +81,8 @@ def _serve(explorer: Explorer, port: int, browser: bool) -> None:
         server = ExplorerServer(explorer, port)
     except OSError as error:
         remedy = "another explorer may run there; write --port 0 for one that is free"
-        raise TilewaveError(f"port {port} cannot be had: {error.strerror}", remedy=remedy) from None
-    print(f"exploring on {server.address} (this machine alone; Ctrl-C ends it)", flush=True)
+        raise TilewaveError(f"port {port} is not available: {error.strerror}", remedy=remedy) from None
+    print(f"exploring on {server.address} (local only; Ctrl-C stops it)", flush=True)
     if browser:
         webbrowser.open(server.address)
     try:

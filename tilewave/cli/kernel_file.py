@@ -24,7 +24,7 @@ from tilewave.view.placement import counted
 from tilewave.view.save import check_place, save
 
 KERNELS = ("gemm",)
-ITS_OWN = "the kernel's own file says it; leave it out"
+ITS_OWN = "the kernel's file decides it; leave it out"
 """The remedy for options that describe the built-in gemm."""
 OF_A_FILE = "has no effect on gemm"
 OPTIONS_OF_FILES = ("set_", "target", "kernel", "scalars")
@@ -55,7 +55,7 @@ def is_file(what: str) -> bool:
     if what.endswith(".py"):
         raise TilewaveError(f"there is no file {what}", remedy="name a Python file that defines kernels")
     names = ", ".join(KERNELS)
-    raise TilewaveError(f"no kernel is called {what!r}", remedy=f"there is {names}; or name a Python file of your own")
+    raise TilewaveError(f"unknown kernel {what!r}", remedy=f"there is {names}; or name a Python file")
 
 
 def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
@@ -113,7 +113,9 @@ def _others(asked: FileRequest) -> dict[str, Compiled]:
         path = Path(text)
         if not path.is_file():
             what = f"--against: there is no file {text}"
-            raise TilewaveError(what, remedy="beside a kernel of your own stand kernels of other files: --against b.py")
+            raise TilewaveError(
+                what, remedy="the kernels of a file are compared with those of other files: --against b.py"
+            )
         compiled = fixed_in(path, parse_sizes([*asked.sizes]), "--sizes", asked.target, asked.said)
         found.update({f"{path.name}:{name}": c for name, c in named_kernels(compiled, asked.kernel).items()})
     return found
@@ -136,11 +138,11 @@ def _print(console: Console, file: Path, report: KernelReport, threads: int) -> 
     for kernel in report.kernels:
         _print_check(console, kernel)
     for rounds in report.rounds:
-        how = f"medians of {counted(report.settings.rounds, 'round')} in turns; {rounds.mode}"
+        how = f"medians of {counted(report.settings.rounds, 'round')}, interleaved; {rounds.mode}"
         console.print(f"\nTest 2: performance, {how}; launched by {report.launched_by}", markup=False)
         console.print(_table(rounds))
     if not report.rounds:
-        console.print("\nNot timed: a wrong result has no speed.")
+        console.print("\nNot timed, because the result is wrong.")
     for note in report.notes:
         console.print(f"Note: {note}.", markup=False)
     if report.conclusion:
@@ -154,7 +156,7 @@ def _print_check(console: Console, kernel: Measured) -> None:
     console.print(f"    Max absolute difference: {a.max_difference:.3g}")
     console.print(f"    Errors: {a.errors} / {a.elements} ({100 * a.errors / max(1, a.elements):.2f}%)")
     if a.workgroups < a.of_workgroups:
-        console.print(f"    looked at: {a.workgroups} of {a.of_workgroups} workgroups, drawn at random")
+        console.print(f"    checked: {a.workgroups} of {a.of_workgroups} workgroups, drawn at random")
 
 
 def _table(rounds: Rounds) -> Table:

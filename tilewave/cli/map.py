@@ -37,7 +37,7 @@ def map_command(
     if svg is None:
         refuse_given(context, ("xcd",), "has no effect without --svg", "add --svg FILE, or leave it out")
     if causal:
-        refuse_given(context, ("k_blocks", "xcd"), "has no effect beside --causal", "leave one of the two out")
+        refuse_given(context, ("k_blocks", "xcd"), "has no effect with --causal", "leave one of the two out")
     else:
         refuse_given(context, ("keys",), "has no effect without --causal", "add --causal 128x64, or leave it out")
     uneven = _causal(causal, keys) if causal else None

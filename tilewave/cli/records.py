@@ -27,7 +27,7 @@ def records_command(
     as_json: bool,
 ) -> None:
     if action not in ACTIONS:
-        raise TilewaveError(f"records: no action is called {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
+        raise TilewaveError(f"records: unknown action {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
     given = [path / FILE if path.is_dir() else path for path in files or ()]
     own = [path for path in search_path() if shipped or action == "check" or path != SHIPPED]
     paths = given or [path / FILE for path in own]
@@ -41,7 +41,7 @@ def records_command(
         _show(paths, as_json)
         if not (given or shipped or as_json):
             count = len(merged(read_lines(SHIPPED / FILE))[0])
-            print(f"{count:,} records come with tilewave; --shipped shows them")
+            print(f"{count:,} tuning records come with tilewave; --shipped shows them")
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
@@ -77,7 +77,7 @@ def _merge(paths: list[Path], into: Path, as_json: bool) -> None:
         return
     for path, number, why in bad:
         print(f"{path}:{number}: kept as it is: {why}")
-    print(f"{count} decisions in {into / FILE}")
+    print(f"{count} tuning records in {into / FILE}")
 
 
 def _check(paths: list[Path], as_json: bool) -> None:

@@ -99,7 +99,7 @@ def _libraries(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in BASELINES:
             start, known = text.index(name), ", ".join(BASELINES)
-            what = f"--against: no library is called `{name}`"
+            what = f"--against: unknown library `{name}`"
             raise TilewaveError(text_error(what, text, start, start + len(name), f"there are {known}"))
     return tuple(dict.fromkeys(names))
 
@@ -107,7 +107,7 @@ def _libraries(text: str) -> tuple[str, ...]:
 def _instruction_set(name: str | None) -> str | None:
     here = ", ".join(s.name for s in INSTRUCTION_SETS.values() if runs_here(s))
     if name is not None and name not in INSTRUCTION_SETS:
-        what = f"no instruction set is called `{name}`"
+        what = f"unknown instruction set `{name}`"
         raise TilewaveError(text_error(what, name, 0, len(name), f"this machine has {here}"))
     if name is not None and not runs_here(INSTRUCTION_SETS[name]):
         raise TilewaveError(f"this machine does not have {name}", remedy=f"it has {here}")
@@ -125,7 +125,7 @@ def _run(setup: Setup) -> bool:
         report = TrialReport(trial, trial.checks(advance))
     _print_checks(console, report)
     if not report.passed:
-        console.print("\nNot timed: a wrong result has no speed.")
+        console.print("\nNot timed, because the result is wrong.")
         return False
     with progress("measuring", setup.repeats * (len(setup.mappings) + len(setup.against))) as advance:
         report = report.timed(advance)
@@ -169,7 +169,7 @@ def _print_comparison(console: Console, report: TrialReport) -> None:
         table.add_row(name, *times, f"{comparison.gflops(name):.2f}", f"{comparison.speedup(name):.2f}x{baseline}")
         if at == len(setup.mappings) - 1:
             table.add_section()
-    console.print(f"\nTest 2: performance, medians of {counted(setup.repeats, 'repeat')} in turns")
+    console.print(f"\nTest 2: performance, medians of {counted(setup.repeats, 'repeat')}, interleaved")
     console.print(table)
     for note in report.trial.notes(report.found):
         console.print(f"Note: {note}.")

@@ -30,8 +30,8 @@ from tilewave.view.traffic_terminal import print_comparison, print_ranking, prin
 
 MOST_TILES_TRIED = 64
 
-ALL_ORDERS = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
-ITS_OWN = "the kernel's constraints and --set say it; leave it out"
+ALL_ORDERS = "the search tries every order with one workgroup per CU or SM, and the closed form; leave it out"
+ITS_OWN = "the kernel's constraints and --set decide it; leave it out"
 LINEAR = "linear()"
 
 
@@ -108,7 +108,7 @@ def _say_written(console: Console, html: Path | None) -> None:
 def _refuse(given: dict[str, object], beside: str) -> None:
     for name, value in given.items():
         if value:
-            raise TilewaveError(f"{name} cannot stand beside {beside}", remedy="leave one of the two out")
+            raise TilewaveError(f"{name} cannot be used with {beside}", remedy="leave one of the two out")
 
 
 # -- what is simulated -------------------------------------------------------------------------------------------------

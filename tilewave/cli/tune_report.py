@@ -22,9 +22,9 @@ def print_tuned(what: str, tuned: Tuned) -> None:
     time = f"{seconds_text(record.measured)} measured, " if record.measured is not None else ""
     console.print(f"{what}, {record.key.chip}: {tuned.winner.text}", style="bold", markup=False)
     console.print(f"{time}{seconds_text(record.predicted)} predicted; {record.how}", markup=False)
-    console.print(f"{record.considered} points, {record.illegal} of them illegal, {record.tried} timed", markup=False)
+    console.print(f"{record.considered} configs, {record.illegal} of them illegal, {record.tried} timed", markup=False)
     if tuned.resumed and tuned.tried:
-        console.print(f"{tuned.resumed} of these an earlier search had timed", markup=False)
+        console.print(f"{tuned.resumed} of these were timed by an earlier search", markup=False)
     for line in (*tuned.reasons, *([record.notes] if record.notes else ())):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if tuned.tried:
@@ -48,7 +48,7 @@ def page_of(what: str, tuned: Tuned) -> TunedPage:
     """Return the page of a tuning run, with every legal config."""
     record, first = tuned.record, tuned.legal[0]
     how = f"{record.how}: {seconds_text(record.measured or record.predicted)}"
-    illegal = f"of {record.considered} points {illegal_text(tuned.winner.illegal)}"
+    illegal = f"of {record.considered} configs {illegal_text(tuned.winner.illegal)}"
     reasons = (*tuned.reasons, *([record.notes] if record.notes else ()))
     facts = illegal, first.prediction.error, first.fit, reasons, tuple(_configs(tuned))
     return TunedPage(what, record.key.chip, tuned.winner.text, how, *facts)

@@ -7,6 +7,9 @@ from typing import Any
 
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, short_path
+from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
+from tilewave.ir.ops.lane import Wgmma
+from tilewave.ir.rewrite import walk
 from tilewave.pipeline.runner import Step
 from tilewave.pipeline.why import Why
 from tilewave.sim.kernel import described
@@ -32,7 +35,23 @@ def compiled_json(c: Compiled) -> dict[str, Any]:
     launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
     chosen = {"chosen": c.choice.text} if c.choice else {}
     facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
-    return {**facts, **c.build.metrics, **c.build.assembled_metrics, "remarks": remarks}
+    return {**facts, **c.build.metrics, **hopper_json(c), **c.build.assembled_metrics, "remarks": remarks}
+
+
+def hopper_json(c: Compiled) -> dict[str, Any]:
+    """Return the pipeline stages, the arrays loaded and stored by TMA and the shapes of wgmma, where a kernel has any.
+
+    A kernel that was loaded from a file has no IR, and the result is empty.
+    """
+    ops = [] if c.file or not c.steps else [*walk(c.steps[-1].after.body)]
+    loads = [op for op in ops if isinstance(op, TmaLoad | TmaLoadMulticast)]
+    found = {
+        "num_stages": max((op.mbarriers.type.shape[0] for op in loads), default=0),
+        "tma_loads": [*dict.fromkeys(op.memory.name for op in loads)],
+        "tma_stores": [*dict.fromkeys(op.memory.name for op in ops if isinstance(op, TmaStore))],
+        "wgmma": [*dict.fromkeys("x".join(map(str, op.shape)) for op in ops if isinstance(op, Wgmma))],
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def reasons_of(c: Compiled) -> Why:

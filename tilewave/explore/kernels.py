@@ -70,7 +70,7 @@ def gemm_of(choice: ExplorerChoice) -> Gemm:
     m, n, k = (extent.value for extent in parse_extents(choice.shape, "a shape", ("M", "N", "K"), "4096x4096x4096"))
     tile = (extent.value for extent in parse_extents(choice.tile, "a tile", ("M", "N", "K"), "128x256x64"))
     if choice.dtype not in DTYPES:
-        raise ExplorerError(f"no dtype is called {choice.dtype!r}", remedy=f"there are {', '.join(DTYPES)}")
+        raise ExplorerError(f"unknown dtype {choice.dtype!r}", remedy=f"there are {', '.join(DTYPES)}")
     block_m, block_n, block_k = tile
     return Gemm(m, n, k, (block_m, block_n, block_k), choice.dtype, workgroups=_count(choice.workgroups))
 

@@ -66,7 +66,7 @@ ROWS: tuple[tuple[str, Any, Any], ...] = (
     ("HBM written", lambda r: r.hbm_write_bytes, size),
     ("L2 hits", lambda r: r.l2_hit, lambda x: f"{100 * x:.1f} %"),
     ("last-level hits", lambda r: r.llc_hit, lambda x: f"{100 * x:.1f} %"),
-    ("rounds", lambda r: r.launch_waves, str),
+    ("waves", lambda r: r.launch_waves, str),
 )
 """What two orders are compared by: a name, the number, and how it is written."""
 

@@ -103,7 +103,7 @@ class Mapping(Walk):
         """(row, col) of the w-th tile dealt, for one batch."""
         if not is_one(grid.batches):
             raise MappingError(
-                f"a grid of {grid} has {grid.batches} batches", remedy="use tile(), which tells the batch"
+                f"a grid of {grid} has {grid.batches} batches", remedy="use tile(), which also returns the batch"
             )
         _, row, col = self.tile(w, grid, workgroups)
         return row, col
@@ -184,8 +184,8 @@ class Formula(Order):
 
     def _pair(self, answer: object, grid: AnyGrid) -> tuple[Index, Index]:
         if not isinstance(answer, tuple) or len(answer) != 2:
-            remedy = "write lambda w, grid: (w % grid.rows, w // grid.rows), say: the tile of workgroup w"
-            raise MappingError(f"{self} answers with (row, col), not with {answer!r}", remedy=remedy)
+            remedy = "write for example lambda w, grid: (w % grid.rows, w // grid.rows), the tile of workgroup w"
+            raise MappingError(f"{self} must return (row, col), not {answer!r}", remedy=remedy)
         return answer
 
     def parameters(self) -> tuple[object, ...]:
@@ -215,7 +215,7 @@ def _want_two_parameters(function: FreeFormula) -> None:
     except TypeError:
         name = getattr(function, "__name__", function)
         what = f"{name} takes {parameters}, but a mapping is asked with a workgroup's number and the grid"
-        raise MappingError(what, remedy="write lambda w, grid: (w % grid.rows, w // grid.rows), say") from None
+        raise MappingError(what, remedy="write for example lambda w, grid: (w % grid.rows, w // grid.rows)") from None
 
 
 def mapping_of(given: object) -> Mapping:

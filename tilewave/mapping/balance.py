@@ -97,7 +97,9 @@ def balance(
     launched = deal_of(grid, workgroups).workgroups
     units = min(launched if units is None else units, launched)
     if units < min(xcds, launched):
-        raise MappingError(f"{units} units cannot sit on {xcds} XCDs", remedy="let one workgroup run on each at least")
+        raise MappingError(
+            f"{units} units are too few for {xcds} XCDs", remedy="let at least one workgroup run on each"
+        )
     work, tiles, longest = np.zeros(launched, np.int64), np.zeros(launched, np.int64), 0
     for visits in coverage.visits(grid, workgroups):
         cost = costs[visits.row, visits.col]

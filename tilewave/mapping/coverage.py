@@ -135,9 +135,7 @@ def as_integers(part: Index, like: Array) -> Array:
     """One coordinate as an array of integers as long as `like`; formulas may answer with a plain int."""
     array = np.asarray(part, like.dtype) if isinstance(part, int) else np.asarray(part)
     if array.dtype.kind not in "iu":
-        raise MappingError(
-            f"a formula answers with whole numbers, not with {array.dtype}", remedy="divide with //, not with /"
-        )
+        raise MappingError(f"a formula returns integers, not {array.dtype}", remedy="divide with //, not with /")
     try:
         return np.broadcast_to(array, like.shape)
     except ValueError:

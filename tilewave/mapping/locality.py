@@ -92,8 +92,8 @@ class Locality:
 
     def __str__(self) -> str:
         head = f"{self.mapping} on {self.grid}, {count_of(len(self.xcds), 'XCD')}, {count_of(self.k_blocks, 'k-block')}"
-        rounds = f"{count_of(self.rounds, 'round')} of {self.concurrent}"
-        lines = [f"{head}, {rounds}", "  XCD  tiles  rows  cols  A blocks  B blocks  A + B  read in rounds"]
+        rounds = f"{count_of(self.rounds, 'wave')} of {self.concurrent}"
+        lines = [f"{head}, {rounds}", "  XCD  tiles  rows  cols  A blocks  B blocks  A + B  read in waves"]
         for x in self.xcds:
             share = f"{x.whole.tiles:5}  {x.whole.rows:4}  {x.whole.cols:4}"
             lines.append(f"  {x.xcd:3}  {share}  {x.a_blocks:8}  {x.b_blocks:8}  {x.blocks:5}  {x.reads:14}")

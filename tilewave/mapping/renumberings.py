@@ -122,7 +122,7 @@ class Folded(Renumbering):
             return "each workgroup computes one tile"
         if deal.workgroups == 1:
             return "one workgroup computes all tiles"
-        return "the second round is one tile" if deal.count == deal.workgroups + 1 else ""
+        return "the second wave is one tile" if deal.count == deal.workgroups + 1 else ""
 
 
 def _no_xcds(xcds: int, deal: Deal) -> str:

@@ -6,9 +6,9 @@ from tilewave.sim.report import NOTHING, Level, Report
 
 WORDS = {
     "matrix": "the matrix units",
-    "load latency": "the latency of loads: a step's products are done before its data are there",
+    "load latency": "latency of loads: the matrix units wait for the data of the next step",
     "start and end": "the start and end of tiles",
-    "tail": "units without work in the last beat",
+    "tail": "idle CUs or SMs in the last wave (wave quantization)",
     "HBM": "HBM",
     "last level": "the last-level cache",
     "L2 requests": "requests to L2",
@@ -17,9 +17,9 @@ WORDS = {
 
 
 HITS = (
-    "Hits are counted as a profiler counts them: requests, of which those of several units for one line are merged on "
-    "their way to L2 and count once, and writes, which never miss. The share beside a bar is another number: of all "
-    "bytes that workgroups ask for, each of them counted, what L2 delivers."
+    "Hits are counted as a profiler counts them: requests of several CUs or SMs for one line, merged before L2, count "
+    "once, and writes never miss. The percentage next to a bar is the share of all requested bytes that L2 delivers, "
+    "without merging."
 )
 """Explains why the two L2 percentages on one page differ."""
 
@@ -42,13 +42,13 @@ def explain(report: Report) -> list[str]:
 def compare(report: Report, other: Report) -> str:
     """Return one line that compares a report with another: time, HBM reads, L2 hits and waves."""
     gain = other.seconds / report.seconds - 1
-    parts = [f"{100 * gain:+.1f} % against {other.mapping}"]
+    parts = [f"{100 * gain:+.1f} % compared with {other.mapping}"]
     if abs(report.hbm_read_bytes / other.hbm_read_bytes - 1) > 0.01:
         parts.append(f"HBM reads {size(report.hbm_read_bytes)} instead of {size(other.hbm_read_bytes)}")
     if abs(report.l2_hit - other.l2_hit) > 0.005:
         parts.append(f"L2 hits {100 * report.l2_hit:.0f} % instead of {100 * other.l2_hit:.0f} %")
     if report.launch_waves != other.launch_waves:
-        parts.append(f"{report.launch_waves} beats instead of {other.launch_waves}")
+        parts.append(f"{report.launch_waves} waves instead of {other.launch_waves}")
     if len(parts) == 1:
         parts.append("the same traffic")
     return ", ".join(parts)
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
 
 def _limit(report: Report) -> str:
     share = max(report.breakdown, key=lambda part: part.seconds)
-    return f"Limited by {WORDS[share.name]}, {100 * share.share:.0f} % of {duration(report.seconds)}."
+    return f"Bottleneck: {WORDS[share.name]}, {100 * share.share:.0f} % of {duration(report.seconds)}."
 
 
 def _reuse(report: Report) -> str:
@@ -83,12 +83,12 @@ def _reuse(report: Report) -> str:
     ]
     asked = report.asked_bytes / report.distinct_bytes if report.distinct_bytes else 1.0
     read = f"HBM delivers {' and '.join(times)}" if times else "Nothing is read"
-    return f"{read}; workgroups ask for their inputs {asked:.0f} times over."
+    return f"{read}; workgroups request their inputs {asked:.0f} times."
 
 
 def _launch_waves(report: Report) -> str:
     most = max(launch_wave.tasks for launch_wave in report.over_time)
     last = report.over_time[-1].tasks
-    launch_waves = "1 beat" if report.launch_waves == 1 else f"{report.launch_waves} beats"
-    tail = f"; the last has work for {last} of {most}" if last < most else ""
-    return f"{launch_waves} of up to {most} tiles at a time{tail}."
+    launch_waves = "1 wave" if report.launch_waves == 1 else f"{report.launch_waves} waves"
+    tail = f", the last {100 * last / most:.0f} % full" if last < most else ""
+    return f"{launch_waves} of up to {most} tiles{tail}."

@@ -43,11 +43,11 @@ class Gemm:
             _check_size(f"a tile's {name}", size)
         for name in (self.dtype, self.out or self.dtype):
             if name not in DTYPES:
-                raise SimError(f"no dtype is called {name!r}", remedy=f"there are {', '.join(DTYPES)}")
+                raise SimError(f"unknown dtype {name!r}", remedy=f"there are {', '.join(DTYPES)}")
         if self.workgroups is not None:
             _check_size("a launch's number of workgroups", self.workgroups)
         if self.walk not in WALKS:
-            raise SimError(f"no walk through K is called {self.walk!r}", remedy=f"there are {' and '.join(WALKS)}")
+            raise SimError(f"unknown direction of K: {self.walk!r}", remedy=f"there are {' and '.join(WALKS)}")
         tiles = -(-self.m // self.tile[0]) * -(-self.n // self.tile[1])
         if tiles > MOST_TILES:
             raise SimError(

@@ -117,9 +117,9 @@ def sensitivity(
 
 ASSUMPTIONS = {
     "as assumed": DEFAULT,
-    "residents 4 steps apart": replace(DEFAULT, skew_steps=4.0),
-    "residents 16 steps apart": replace(DEFAULT, skew_steps=16.0),
-    "two workgroups on a unit": replace(DEFAULT, occupancy=2),
+    "resident workgroups 4 steps apart": replace(DEFAULT, skew_steps=4.0),
+    "resident workgroups 16 steps apart": replace(DEFAULT, skew_steps=16.0),
+    "two workgroups per CU or SM": replace(DEFAULT, occupancy=2),
 }
 
 
@@ -155,7 +155,7 @@ def _engine(name: str) -> Engine:
 
             return trace
         case _:
-            raise SimError(f"no engine is called {name!r}", remedy="there are closed and trace")
+            raise SimError(f"unknown engine {name!r}", remedy="there are closed and trace")
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ class _Made:
         what = f"{many} workgroups with tiles" if many > 1 else "a workgroup with a tile"
         return (
             f"{what} of {'×'.join(map(str, tile))} {self.accesses.dtype} would need {needed:,} bytes of shared memory "
-            f"for one step, but a unit of {self.machine.name} has {room:,}",
+            f"for one step, but a CU or SM of {self.machine.name} has {room:,}",
         )
 
     def _levels(self, reads: float, missed: float, crossed: float, asked: float, hbm: float) -> tuple[Level, ...]:

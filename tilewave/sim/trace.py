@@ -24,7 +24,9 @@ MOST_TOUCHES_IN_PYTHON = 400_000
 def trace(accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, softness: Softness) -> Flows:
     """The traffic of a launch, as caches with lines would have it: LRU, or such as look before they evict."""
     if residency.skew_steps:
-        raise SimError("the trace engine keeps residents in step", remedy='leave skew_steps out, or engine="closed"')
+        raise SimError(
+            "the trace engine keeps resident workgroups in step", remedy='leave skew_steps out, or use engine="closed"'
+        )
     walks = own_walks(accesses, placed)
     slabs = min(accesses.steps, MOST_SLABS)
     looks = round(softness.looks) if machine.l2.partitions > 1 and softness.looks < MANY_LOOKS else lru.ALL
@@ -56,13 +58,13 @@ class _Tracer:
         if total > MOST_LINES:
             raise SimError(
                 f"a trace of this launch would follow {total:,} lines; at most {MOST_LINES:,} are followed",
-                remedy='take engine="closed", larger tiles or a part of the matrix',
+                remedy='use engine="closed", larger tiles or a part of the matrix',
             )
         touches = len(self.walks) * self.slabs * self.machine.l2.partitions
         if touches > MOST_TOUCHES_IN_PYTHON and lru.numba is None:
             raise SimError(
                 f"a trace of {touches:,} accesses takes minutes without numba",
-                remedy='pip install tilewave[sim], or take engine="closed"',
+                remedy='pip install tilewave[sim], or use engine="closed"',
             )
 
     def run(self, l2_factor: float, last_factor: float) -> Array:

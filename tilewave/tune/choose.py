@@ -130,13 +130,13 @@ class TileChoice:
         p = self.prediction
         given = [
             f"no tile was given; {self.how} chose {self.text} for {self.sizes}: "
-            f"{seconds_text(p.seconds)} ± {100 * p.error:.0f} %, which go into {p.limit}"
+            f"{seconds_text(p.seconds)} ± {100 * p.error:.0f} %, bottleneck: {p.limit}"
         ]
         if self.worst_share > 1.0:
             given.append(f"no size of these is predicted to lose more than {100 * (self.worst_share - 1):.0f} %")
         if self.others:
             given.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
-        given.append(f"of {self.considered} points {illegal_text(self.illegal)}")
+        given.append(f"of {self.considered} configs {illegal_text(self.illegal)}")
         given += self.notes
         return "; ".join(given)
 

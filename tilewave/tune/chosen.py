@@ -38,7 +38,7 @@ def take(
 
 def passed_over(file: object, why: str) -> str:
     """The remark that a record was not used."""
-    return f"a record in {file} was passed over: {why}"
+    return f"a record in {file} was skipped: {why}"
 
 
 def first_line(error: BaseException) -> str:

@@ -62,7 +62,7 @@ MOST_RECORDS = 8
 def stale_note(stale: Sequence[Found]) -> str:
     """Return the note that tuning records are for an older text of the kernel."""
     files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
-    return f"records in {files} are of another text of this kernel, and were not used: tune it again"
+    return f"records in {files} are of another version of this kernel and were not used; tune it again"
 
 
 def records_here() -> Records:
@@ -248,7 +248,7 @@ class TunableKernel:
             wanted = ", ".join(s.name for s in self.space.symbols)
             raise IllegalRecord(f"it chooses {', '.join(record.choice)}, and this kernel leaves {wanted} open")
         if other := [f"{s}={n}" for s, n in self.fixed.items() if config.get(s) != n]:
-            raise IllegalRecord(f"sums in one order need {', '.join(other)}")
+            raise IllegalRecord(f"batch-invariant sums need {', '.join(other)}")
         return config
 
     def at(self, values: Mapping[str, int], order: str) -> TileChoice:
@@ -273,7 +273,7 @@ class TunableKernel:
     def nothing_fits(self) -> ConstraintError:
         """Why there is no choice."""
         ranked = rank(self.problem.sized(self.typical), self.space, self.machine)
-        what = f"{self.kernel.name}: of {ranked.considered} points {illegal_text(ranked.illegal)}, so no tile is left"
+        what = f"{self.kernel.name}: of {ranked.considered} configs {illegal_text(ranked.illegal)}, so no tile is left"
         names = ", ".join(f"{s}: …" for s in self.space.tiles)
         return ConstraintError(what, loc=self.kernel.loc, remedy=f"give one: subs={{{names}}}")
 

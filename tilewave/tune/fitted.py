@@ -200,7 +200,7 @@ CDNA = LaunchTiming(
     sharpness=3.4,
     early_sharpness=3.4,
     error=0.4,
-    fitted_on="no card: matrix_share is the simulator's for MI300X, the rest stands by analogy with H200",
+    fitted_on="no card: matrix_share is the simulator's for MI300X, the rest is that of H200",
 )
 TIMINGS = {"nvidia": HOPPER, "amd": CDNA}
 """By vendor: each has one family of chips here."""

@@ -85,10 +85,10 @@ def shared_round(
 class Beginning(Enum):
     """When a launch begins."""
 
-    PLAIN = "behind the one before, as ever"
-    EARLY = "while the one before ends, beside it"
-    CROWDED = "while the one before ends, as far as it leaves room"
-    LATE = "when the one before has ended"
+    PLAIN = "after the previous launch"
+    EARLY = "during the end of the previous launch (PDL)"
+    CROWDED = "during the end of the previous launch (PDL), in the shared memory that it leaves"
+    LATE = "after the previous launch has ended (PDL)"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class GpuTiles(GpuRoom):
         total = t.launch + serial + sum(x**q for x in found.values()) ** (1 / q)
         limit = max(found, key=lambda name: found[name])
         copies = self._copies(cut)
-        return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
+        return Prediction(total + copies, t.error, "packing" if copies > found[limit] else limit, t.fitted_on)
 
     def _beyond(self, cuts: Sequence[CutWork]) -> list[float]:
         """What launches like them took beyond the formulas, where some were measured: products of 16-bit operands."""
@@ -206,10 +206,10 @@ class GpuTiles(GpuRoom):
         serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
         crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
         found = self._bytes(cut, t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second)
-        name = "products" if step.products * self.resident(cut) > MOSTLY * step.of(1) else "gaps between steps"
+        name = "compute" if step.products * self.resident(cut) > MOSTLY * step.of(1) else "latency"
         if step.served >= step.alone:
             name = "loads"
-        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **found}
+        return serial, {name if cut.tasks * cut.split >= units else "small grid": busy, **found}
 
     @computed_once
     def _beginning(self, cut: CutWork) -> Beginning:
@@ -367,7 +367,7 @@ class GpuTiles(GpuRoom):
         rate = self.card.hbm.bytes_per_second * t.hbm_share / units
         at_once = min(resident, -(-cut.tasks // units))
         return 0.0, {
-            "rows": rounds * (t.row_start + at_once * of_task / rate),
+            "row loads": rounds * (t.row_start + at_once * of_task / rate),
             **self._bytes(cut, t.kept_bytes_per_second),
         }
 

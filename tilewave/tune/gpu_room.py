@@ -89,9 +89,9 @@ def _step_cycles(length: int, beside: int) -> float:
 class Loading(Enum):
     """How the operands of a launch are loaded."""
 
-    AS_THEY_LIE = "as they lie"
+    AS_THEY_LIE = "direct"
     """By TMA, or by lanes on chips without it."""
-    REPACKED = "repacked"
+    REPACKED = "packed"
     """By TMA, after a launch that packs unaligned rows."""
     BY_LANES = "by lanes"
     """Element by element: the engine cannot take such rows, and to copy them does not pay."""
@@ -224,7 +224,7 @@ class GpuRoom:
     # -- what it can hold
 
     def refused(self, cut: CutWork) -> str:
-        """Why a launch cannot be: `registers`, `shared memory`, `columns of the instruction`; nothing where it can."""
+        """Return why the chip cannot run a config, such as `registers`, `shared memory` or `split-K`; else ""."""
         if not cut.waves_fit:
             return "waves"
         others = 0
@@ -242,7 +242,7 @@ class GpuRoom:
         if self.shared_bytes(cut, cut.num_stages or self.fewest_stages) > self.chip.shared.bytes:
             return "shared memory"
         if cut.split > 1 and self._splits_refused(cut):
-            return "parts"
+            return "split-K"
         return "registers" if not cut.products and cut.read_tile_bytes > self.chip.register_bytes // 2 else ""
 
     def _splits_refused(self, cut: CutWork) -> bool:
@@ -282,7 +282,7 @@ class GpuRoom:
         sums = others + self._sums_of_lane(product, taken)
         if isinstance(taken.instruction, GroupInstruction):
             if cols > taken.instruction.most_columns:
-                return "columns of the instruction"
+                return "columns of wgmma"
             return "registers" if sums > (MANY_SUMS if beside or others else taken.instruction.most_sums) else ""
         down, across = taken.instruction.parts(taken.waves)
         step = depth * product.dtype.bytes

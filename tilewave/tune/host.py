@@ -141,12 +141,12 @@ class HostTiles:
 
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
-        name = "products" if cut.products else "elements"
+        name = "compute" if cut.products else "elementwise"
         sharing = min(self.threads, cut.tasks)
         parts = {
-            name if cut.tasks >= self.threads else "too few tiles": self._computing(cut),
+            name if cut.tasks >= self.threads else "small grid": self._computing(cut),
             "packing": 0.0 if cut.in_place else self._packing(cut),
-            "turning": self._laying_out(cut) / sharing,
+            "transposing": self._laying_out(cut) / sharing,
             "caches": sum(self._reading(x, cut) for x in cut.transfers) * cut.tasks / sharing,
             "memory": self._fetching(cut) / sharing,
         }

@@ -37,7 +37,7 @@ REPLAY = 1.0
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
 BEYOND = 0.01
-"""A point must be faster than the model's by this share, and by more than the spread, to be taken for it."""
+"""The least advantage over the model's config, besides the noise, for which a config replaces it."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Tuned:
     winner: TileChoice
     tried: tuple[Tried, ...]
     resumed: int
-    """How many of `tried` an earlier search had timed."""
+    """How many of `tried` were timed by an earlier search."""
     reasons: tuple[str, ...]
     legal: tuple[TileChoice, ...]
     """Every point that was considered and can be, the best predicted first."""
@@ -129,7 +129,7 @@ class Tuned:
 def want_strength(how: str) -> None:
     """Refuse a name that no strength of a search has."""
     if how not in STRENGTHS:
-        raise TilewaveError(f"no strength is called {how!r}", remedy=f"there are {', '.join(STRENGTHS)}")
+        raise TilewaveError(f"unknown strength {how!r}", remedy=f"there are {', '.join(STRENGTHS)}")
 
 
 def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoice]:
@@ -329,7 +329,7 @@ def reasons_for(
         given.append(f"the model's {first.text} took {seconds_text(times[first.text])}")
     fastest = min(times, key=lambda text: times[text], default=winner.text)
     if fastest != winner.text:
-        given.append(f"{fastest} took {seconds_text(times[fastest])}, which the spread does not tell from the winner")
+        given.append(f"{fastest} took {seconds_text(times[fastest])}, within noise of the winner")
     slowest = max((one for one in tried if one.text in times), key=lambda one: times[one.text], default=None)
     if slowest is not None and slowest.text != winner.text:
         cut = open_tiles.problem.cut(slowest.choice.config)
@@ -341,10 +341,10 @@ def facts_text(cut: CutWork, open_tiles: TunableKernel) -> str:
     """Return the tiles, waves, size of the last wave, bytes requested, and bottleneck of a config, as text."""
     units = open_tiles.machine.units
     rounds, left = divmod(cut.tasks, units)
-    last = f" and one of {left}" if left else ""
+    last = f" and one of {left} tiles" if left else ""
     repeats = cut.asked_bytes / max(1.0, cut.distinct_bytes)
     limit = open_tiles.machine.predict(cut).limit
     return (
-        f"{cut.tasks} tiles, {units} at once: {rounds} whole rounds{last}; {cut.asked_bytes / 1e6:.3g} MB asked for, "
-        f"each byte {repeats:.1f} times; predicted to go into {limit}"
+        f"{cut.tasks} tiles, {units} concurrent: {rounds} full waves{last}; {cut.asked_bytes / 1e6:.3g} MB requested, "
+        f"each byte {repeats:.1f} times; predicted bottleneck: {limit}"
     )

@@ -161,7 +161,7 @@ class RecordFile:
             self._pass_over(f"{error.strerror or error}")
 
     def _pass_over(self, why: str) -> None:
-        self.fault = f"{self.path} was passed over: {why}"
+        self.fault = f"{self.path} was skipped: {why}"
         self.remarks = (self.fault,)
 
     def _read(self) -> None:
@@ -213,7 +213,7 @@ class RecordFile:
                     records.append(record)
             except BadRecord as why:
                 number = self._number(place) if len(bad) < MOST_REMARKS else 0
-                bad.append(f"{self.path}:{number} was passed over: {why}")
+                bad.append(f"{self.path}:{number} was skipped: {why}")
         more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
         if len(records) > 1:
             records.sort(key=lambda record: record.rank, reverse=True)
@@ -262,14 +262,14 @@ def _want_trusted(path: Path, state: os.stat_result) -> None:
     if why := distrust(state):
         raise Distrusted(why, path)
     if why := distrust(directory) or ("" if is_ours(link) else f"is linked by another user (uid {link.st_uid})"):
-        raise Distrusted(f"lies in a directory that {why}", path)
+        raise Distrusted(f"is in a directory that {why}", path)
 
 
 def takeover(path: Path) -> str:
     """How the records of a file that is not believed become the user's own, or the file believed."""
     return (
-        f"to take its records over: tilewave records merge {path} --into DIRECTORY, one of your own; "
-        f"or make file and directory yours, and: chmod go-w {path.parent} {path}"
+        f"to take its records over: tilewave records merge {path} --into DIRECTORY, which you own; "
+        f"or own file and directory, and: chmod go-w {path.parent} {path}"
     )
 
 
@@ -388,9 +388,7 @@ def _writing(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = (
-            "name a directory of your own: tilewave tune --records DIRECTORY, tilewave records merge --into DIRECTORY"
-        )
+        remedy = "name a writable directory: tilewave tune --records DIRECTORY, tilewave records merge --into DIRECTORY"
         what = f"records: nothing can be written to {directory}: {error.strerror or error}"
         raise RecordsError(what, remedy=remedy) from None
 

@@ -39,8 +39,8 @@ class Tune:
         known = [s.name for s in space.symbols]
         for name, _ in self.values:
             if name not in known and name not in KNOBS.values():
-                remedy = f"what is left to decide: {', '.join(known) or 'nothing'}"
-                raise SymbolError(f"Tune: {name} is nothing that is decided here", loc=self.loc, remedy=remedy)
+                remedy = f"what can be tuned: {', '.join(known) or 'nothing'}"
+                raise SymbolError(f"Tune: {name} cannot be tuned here", loc=self.loc, remedy=remedy)
         given = dict(self.values)
         return Space(tuple(_with(d, given.get(d.symbol.name)) for d in space.decisions))
 

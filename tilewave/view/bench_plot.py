@@ -58,7 +58,7 @@ def bench_plot(bars: Sequence[Bar], caption: str) -> str:
 
 def plot(bars: Sequence[Bar], caption: str) -> Figure:
     """Bars begin at the axis' lowest ratio, seldom 0, so that a percent shows; the number above each is its ratio."""
-    title = "Speed beside cuBLAS"
+    title = "Speed compared with cuBLAS"
     if not bars:
         return Figure("bench", title, f"Nothing was compared. {caption}", NARROWEST, 0.0, "")
     scale = Scale.of(bars)
@@ -111,7 +111,7 @@ def _ratio_axis(scale: Scale, width: float) -> list[str]:
         marks.append(rect(AXIS, y, width - AXIS - MARGIN, 0.5, palette.EMPTY, class_="empty"))
         marks.append(_soft(AXIS - 6, y + 4, f"{tick:.{digits}f}", "end"))
     at = f"translate({MARGIN + 2} {ROOM_ABOVE}) rotate(-90)"
-    name = "times as fast as cuBLAS"
+    name = "speed, × cuBLAS"
     soft = {"fill": palette.SOFT_INK, "class_": "soft"}
     return [*marks, text(0, 0, name, 11, text_anchor="end", transform=at, **soft)]
 

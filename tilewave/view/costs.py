@@ -42,7 +42,7 @@ def costs(drawn: Drawn, work: Work) -> Figure:
         *_tiles(drawn, work, where),
         below.markup,
     ]
-    caption = f"{caption_for(drawn)} Each tile shows the blocks of keys that it walks."
+    caption = f"{caption_for(drawn)} Each tile shows the blocks of keys that it iterates over."
     return Figure("costs", "Cost of each tile", caption, width, below.bottom, "\n".join(body))
 
 

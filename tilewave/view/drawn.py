@@ -71,4 +71,4 @@ class Drawn:
     def said(self) -> str:
         """Return a caption on how many tiles a cell shows; empty where a cell is one tile."""
         every = self.coarse.every
-        return f"Each cell stands for {every}×{every} tiles and shows the first of them." if every > 1 else ""
+        return f"Each cell is {every}×{every} tiles and shows the first of them." if every > 1 else ""

@@ -31,7 +31,7 @@ LONGEST_STEP = 2.5
 FINEST_PATH, CROWDED = 9.0, 20.0
 """Sides of tiles below which no path is drawn, and below which of several only the first is."""
 
-ROUNDS = "Lines part the rounds: workgroups that run at the same time."
+ROUNDS = "Lines separate the waves of workgroups."
 
 
 def launch_order(drawn: Drawn) -> Figure:
@@ -158,5 +158,5 @@ def _legend(where: Frame, width: float, walks: int, has_edges: bool) -> Legend:
         entries.append((element("path", d="M0 7H14", stroke=palette.PATH, stroke_width=2, class_="key"), words))
     if has_edges:
         line = element("path", d="M0 7H14", stroke=palette.INK, stroke_width=2, class_="round")
-        entries.append((line, "between rounds"))
+        entries.append((line, "between waves"))
     return legend(entries, where.left, where.bottom + 16, width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rich.console import Console
 from rich.text import Text
 
@@ -12,11 +14,24 @@ MIB = 1 << 20
 UNKNOWN = "–"
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The vendor's words for a processor, its shared memory and the last-level cache."""
+
+    unit: str = "unit"
+    shared: str = "shared memory"
+    last_level: str = "last-level cache"
+
+
+VENDOR_TERMS = {"gfx": Terms("CU", "LDS", "Infinity Cache"), "sm_": Terms("SM")}
+"""By how the name of a target begins."""
+
+
 def print_machines(console: Console, machines: tuple[Machine, ...]) -> None:
     """One line a machine."""
     columns = (
         *names("machine", "target"),
-        *numbers("XCDs", "units", "L2 of an XCD", "last level"),
+        *numbers("XCDs", "", "L2", "Infinity Cache"),
         *numbers("HBM", "f16 dense", "clock"),
     )
     print_table(console, columns, [_row(m) for m in machines])
@@ -33,16 +48,21 @@ def print_machine(console: Console, machine: Machine) -> None:
     print_table(console, (*names(""), *words("", "source")), rows)
 
 
+def _terms(m: Machine) -> Terms:
+    return VENDOR_TERMS.get(m.target[:3], Terms())
+
+
 def _row(m: Machine) -> tuple[str, ...]:
     f16 = m.flops("f16")
-    parts = f" in {m.l2.partitions}" if m.l2.partitions > 1 else ""
+    each = f"{m.xcds} × " if m.xcds > 1 else ""
+    parts = f" in {m.l2.partitions} partitions" if m.l2.partitions > 1 else ""
     return (
         m.name,
         m.target,
-        str(m.xcds),
-        str(m.units),
-        f"{m.l2.bytes / MIB:g} MiB{parts}",
-        f"{m.last_level.bytes / MIB:g} MiB" if m.last_level else UNKNOWN,
+        str(m.xcds) if m.xcds > 1 else "",
+        f"{m.units} {_terms(m).unit}s",
+        f"{each}{m.l2.bytes / MIB:g} MiB{parts}",
+        f"{m.last_level.bytes / MIB:g} MiB" if m.last_level else "",
         f"{m.hbm.bytes / 1e9:g} GB, {m.hbm.bytes_per_second / 1e12:g} TB/s",
         f"{f16 / 1e12:.0f} TFLOP/s" if f16 else UNKNOWN,
         f"{m.clock_hz / 1e9:g} GHz",
@@ -51,14 +71,20 @@ def _row(m: Machine) -> tuple[str, ...]:
 
 def _facts(m: Machine) -> list[tuple[str, str, str]]:
     """(title, value, the field whose source it has)."""
+    terms = _terms(m)
+    has_xcds = m.xcds > 1
     facts = [
-        ("XCDs", str(m.xcds), "xcds"),
-        ("units of an XCD", f"{m.units_per_xcd}, in all {m.units}", "units_per_xcd"),
+        *([("XCDs", str(m.xcds), "xcds")] if has_xcds else []),
+        (f"{terms.unit}s", f"{m.units}, {m.units_per_xcd} per XCD" if has_xcds else str(m.units), "units_per_xcd"),
         ("clock", f"{m.clock_hz / 1e9:g} GHz", "clock_hz"),
-        ("L2 of an XCD", _l2(m), "l2"),
-        ("last level", _last_level(m), "last_level"),
+        ("L2 per XCD" if has_xcds else "L2", _l2(m), "l2"),
+        (terms.last_level, _last_level(m), "last_level"),
         ("HBM", f"{m.hbm.bytes / 1e9:g} GB, {m.hbm.bytes_per_second / 1e12:g} TB/s", "hbm"),
-        ("shared memory", f"{m.shared_bytes / 1024:g} KiB a unit" if m.shared_bytes else UNKNOWN, "shared_bytes"),
+        (
+            terms.shared,
+            f"{m.shared_bytes / 1024:g} KiB per {terms.unit}" if m.shared_bytes else UNKNOWN,
+            "shared_bytes",
+        ),
         ("requests merged", _merging(m), "merging"),
         ("dispatch order", _dispatch(m), "dispatch_order"),
     ]
@@ -85,10 +111,10 @@ def _last_level(m: Machine) -> str:
 
 
 def _merging(m: Machine) -> str:
-    return f"up to {m.merging.most} of {m.merging.units} neighbouring units" if m.merging else "none"
+    return f"up to {m.merging.most} of {m.merging.units} neighbouring {_terms(m).unit}s" if m.merging else "none"
 
 
 def _dispatch(m: Machine) -> str:
     if not m.dispatch_order:
-        return "workgroup w to XCD w % " + str(m.xcds) if m.xcds > 1 else "unit after unit"
-    return f"{len(m.dispatch_order)} runs of units of one partition"
+        return "workgroup w to XCD w % " + str(m.xcds) if m.xcds > 1 else "in order"
+    return f"{len(m.dispatch_order)} runs of {_terms(m).unit}s of one partition"

@@ -27,15 +27,15 @@ SIDE_BY_SIDE = 1000
 """Figures up to this width are scaled down a little so that two fit side by side."""
 
 NOTE = (
-    "Rows, columns, A, B and A + B: the XCD that reads the most. All XCDs: the sum over XCDs and rounds, if the L2 of "
-    "each XCD holds what its workgroups of one round share and nothing more. Compulsory: every block once."
+    "Rows, columns, A, B and A + B: the XCD that reads the most. All XCDs: the sum over XCDs and waves, if the L2 of "
+    "each XCD holds what its workgroups of one wave share and nothing more. Compulsory: every block once."
 )
 
 WORK_COLUMNS = ("mapping", "least work of an XCD", "most", "done after", "at best", "busy")
 
 WORK_NOTE = (
-    "Work is counted in blocks of keys. Workgroups are given, in launch order, to the next unit of their XCD that is "
-    "free; no order is done before the work shared evenly, or its longest tile."
+    "Work is counted in blocks of keys. Each workgroup starts, in launch order, on the next free CU or SM of its "
+    "XCD; no order ends before the evenly shared work, or before its longest tile."
 )
 
 

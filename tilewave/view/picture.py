@@ -29,7 +29,7 @@ class Picture:
 
     def __repr__(self) -> str:
         """For a terminal, which shows no picture."""
-        orders = " beside ".join(str(placement.mapping) for placement in self.placements)
+        orders = " compared with ".join(str(placement.mapping) for placement in self.placements)
         return f'<picture of {orders} on {self.placements[0].launch}; .save("map.html") writes its page>'
 
     def svg(self, xcd: int = 0) -> str:
@@ -79,8 +79,8 @@ def _own_order(kernel: HasSchedule) -> tuple[Callable[..., Any], Grid, int]:
     tile_of = np.argsort(turns, kind="stable")
     if not np.array_equal(turns[tile_of], np.arange(rows * cols)):
         raise MappingError(
-            f"{kernel.name}: in some round a workgroup has no tile and a later one has, which is drawn by no mapping",
-            remedy="compiled.schedule.table() and .rounds() tell who computes what",
+            f"{kernel.name}: in some wave a workgroup has no tile and a later one has one; no mapping draws that",
+            remedy="compiled.schedule.table() and .rounds() list which workgroup computes what",
         )
 
     def own(w: Any, grid: Grid) -> tuple[Any, Any]:

@@ -63,7 +63,7 @@ class PicturedLaunch:
             )
         if self.rounds * self.xcds > MOST_SHARES:
             raise MappingError(
-                f"{self.rounds} rounds on {self.xcds} XCDs are more than the {MOST_SHARES} shares a picture counts",
+                f"{self.rounds} waves on {self.xcds} XCDs are more than the {MOST_SHARES} shares a picture counts",
                 remedy="let more workgroups run at a time",
             )
 
@@ -83,7 +83,7 @@ class PicturedLaunch:
         return -(-self.grid.size // self.together)
 
     def __str__(self) -> str:
-        rounds = f" in {self.rounds} rounds of {self.together}" if self.rounds > 1 else ""
+        rounds = f" in {self.rounds} waves of {self.together}" if self.rounds > 1 else ""
         return f"{self.grid} tiles, {counted(self.launched, 'workgroup')}{rounds}, {counted(self.xcds, 'XCD')}"
 
 
@@ -175,7 +175,7 @@ class Placement:
     @property
     def proof(self) -> str:
         """What was verified, in words."""
-        rounds = f" in {self.launch.rounds} rounds" if self.launch.rounds > 1 else ""
+        rounds = f" in {self.launch.rounds} waves" if self.launch.rounds > 1 else ""
         return f"every tile exactly once: verified, {counted(self.launch.launched, 'workgroup')}{rounds}"
 
     def to_json(self) -> dict[str, object]:

@@ -65,7 +65,7 @@ def roofline(machine: Machine, runs: Sequence[SimulatedRun]) -> Figure | None:
     key = legend(entries, AXIS, ROOM_ABOVE + HIGH + 44, AXIS + WIDE + MARGIN)
     caption = (
         f"{runs[0].report.problem} on {machine.name}. Below the slope HBM limits, below the flat roof the matrix "
-        f"units; they meet at {ridge:.0f} operations a byte. Each launch's place is predicted."
+        f"units; they meet at {ridge:.0f} FLOP/byte. The points are predicted."
     )
     return Figure("roofline", "Roofline", caption, AXIS + WIDE + 2 * MARGIN, key.bottom, "".join([*parts, key.markup]))
 
@@ -82,7 +82,7 @@ def _grid(plane: Plane) -> list[str]:
         marks.append(text(AXIS - 6, y + 4, f"{y_value / 1e12:,.10g}", 10, text_anchor="end", **SOFT))
     middle = AXIS + WIDE / 2
     below = {"text_anchor": "middle", **SOFT}
-    marks.append(text(middle, ROOM_ABOVE + HIGH + 32, "operations for each byte of HBM", 11, **below))
+    marks.append(text(middle, ROOM_ABOVE + HIGH + 32, "FLOP per byte of HBM", 11, **below))
     at = f"translate({MARGIN + 2} {ROOM_ABOVE}) rotate(-90)"
     return [*marks, text(0, 0, "TFLOP/s", 11, text_anchor="end", transform=at, **SOFT)]
 
@@ -107,7 +107,7 @@ def _labels(plane: Plane, machine: Machine, rate: float, run: SimulatedRun) -> l
 
 def _point(plane: Plane, at: int, point: Point) -> str:
     x, y = plane.place(point.intensity, point.flops)
-    said = f"{point.name}: {point.flops / 1e12:.0f} TFLOP/s at {point.intensity:.0f} operations a byte"
+    said = f"{point.name}: {point.flops / 1e12:.0f} TFLOP/s at {point.intensity:.0f} FLOP/byte"
     dot = element(
         "circle", element("title", escaped(said)), cx=x, cy=y, r=6, fill=paint(POINTS[at % 4]), stroke=palette.LABEL
     )

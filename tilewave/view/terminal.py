@@ -166,7 +166,7 @@ def _comparison(placements: tuple[Placement, ...]) -> Table:
         numbers = (one.a_blocks, one.b_blocks, one.blocks, report.reads)
         table.add_row(report.mapping, *map(str, numbers), f"{report.reads / report.compulsory:.2f}")
     compulsory = placements[0].locality.compulsory
-    table.caption = f"A, B, A + B: of the XCD that reads the most; compulsory: {compulsory}, each block once"
+    table.caption = f"A, B, A + B: of the XCD that reads most; compulsory: {compulsory}, each block once"
     table.caption_justify = "left"
     return table
 
@@ -191,7 +191,7 @@ def _work_comparison(placements: tuple[Placement, ...]) -> Table:
         work = [xcd.work for xcd in report.xcds]
         numbers = (min(work), max(work), report.ends, report.soonest)
         table.add_row(report.mapping, *map(str, numbers), f"{report.busy:.0%}")
-    table.caption = f"{counted(reports[0].units, 'unit')}; at best: shared evenly, or the longest tile alone"
+    table.caption = f"{counted(reports[0].units, 'unit')}; at best: evenly shared, or the longest tile alone"
     table.caption_justify = "left"
     return table
 
@@ -205,7 +205,7 @@ def _xcd_table(placement: Placement) -> Table:
         lines = list(_work_lines(placement.work.balance))
     else:
         if placement.launch.rounds > 1:
-            names.append("read in rounds")
+            names.append("read in waves")
         lines = list(_lines(placement.locality.xcds))
     for name in names:
         table.add_column(name, justify="right")

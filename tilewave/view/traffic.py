@@ -86,11 +86,11 @@ def over_time(report: Report) -> Figure:
         for name, value in zip(names_of(report), parts, strict=True):
             height = HIGH * float(value) / most
             top -= height
-            words = f"beat {at * every}: {size(float(value))} from {name}"
+            words = f"wave {at * every}: {size(float(value))} from {name}"
             bars.append(_bar(AXIS + at * step, top, max(step - (1 if step > 3 else 0), 0.5), height, name, words))
-    body = [patterns(12), *_byte_axis(most), *bars, _below("beats (all resident workgroups walk one tile)", WIDE)]
+    body = [patterns(12), *_byte_axis(most), *bars, _below("waves of workgroups", WIDE)]
     key = _legend(report, HIGH + 40, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} Bytes that workgroups ask for in each of {report.launch_waves} beats."
+    caption = f"{_head(report)} Bytes that workgroups request in each of {report.launch_waves} waves."
     return Figure(
         "over-time", "Traffic over time", caption, AXIS + WIDE + MARGIN, key.bottom, "".join([*body, key.markup])
     )
@@ -114,7 +114,7 @@ def per_xcd(report: Report) -> Figure:
         )
     bottom = len(report.xcds) * (BAR + 6)
     key = _legend(report, bottom + 8, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the bytes asked for."
+    caption = f"{_head(report)} The longest bar is {size(most)}; %: requested bytes that L2 delivers."
     body = "".join([patterns(12), *bars, key.markup])
     return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
 

@@ -25,7 +25,7 @@ COMPARED = (
     "last-level hits",
     "HBM read",
     "HBM written",
-    "where the time goes",
+    "breakdown of time",
 )
 
 

@@ -33,7 +33,7 @@ def print_comparison(console: Console, reports: tuple[Report, ...]) -> None:
     columns = (
         *names("mapping"),
         *numbers("time", "TFLOP/s", "L2 hit", "last level", "HBM read"),
-        *words("where the time goes"),
+        *words("breakdown of time"),
     )
     print_table(console, columns, [_compared(report) for report in reports])
     for report in reports[1:]:
@@ -68,7 +68,7 @@ def print_ranking(console: Console, ranked: tuple[Ranked, ...], shown: int) -> N
     print_table(console, columns, rows)
     _warn(console, tuple(one.report for one in ranked[:shown]))
     near = sum(one.report.seconds <= first.seconds * 1.005 for one in ranked)
-    _say(console, f"{near} of {len(ranked)} lie within 0.5 % of the first.")
+    _say(console, f"{near} of {len(ranked)} are within 0.5 % of the first.")
     _say(console, f"Times are good to ± {100 * first.seconds_error:.0f} %; {first.fitted_on}.")
 
 

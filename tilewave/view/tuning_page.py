@@ -11,7 +11,7 @@ from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
 from tilewave.view.tuning_plot import TuningConfig, seconds_text, tuning_plot
 
-HEAD = ("point", "measured", "±", "predicted", "measured / predicted", "predicted to go into")
+HEAD = ("config", "measured", "±", "predicted", "measured / predicted", "predicted bottleneck")
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ def _asset(name: str) -> Template:
 
 def _article(one: TunedPage) -> str:
     timed = sum(p.measured is not None for p in one.configs)
-    counted = f"{len(one.configs)} legal points, {timed} of them timed; {one.illegal}"
+    counted = f"{len(one.configs)} legal configs, {timed} of them timed; {one.illegal}"
     sentences = [f"{one.how}: {one.chosen}", counted, *one.reasons]
     said = "".join(f"<p>{escaped(sentence)}</p>" for sentence in sentences)
     caption = (
-        f"{one.title} on {one.machine}. Each mark is a point of the space; below the line, those that were not timed. "
+        f"{one.title} on {one.machine}. Each mark is a config; below the line, those that were not timed. "
         f"The grey band is the model's own error, {100 * one.error:.0f} %; it was fitted on {one.fitted_on}."
     )
     figure = tuning_plot(one.configs, one.error, caption).svg()

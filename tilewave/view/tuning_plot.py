@@ -90,7 +90,7 @@ def _look(kind: str) -> dict[str, object]:
 def _mark(p: TuningConfig, axis: TimeAxis) -> str:
     """Draw a config; one without a time is on a separate strip below."""
     y = _y(axis, p.measured) if p.measured else TOP + SIDE + STRIP / 2
-    said = f"{p.text}: {seconds_text(p.predicted)} predicted, into {p.limit}"
+    said = f"{p.text}: {seconds_text(p.predicted)} predicted, bottleneck: {p.limit}"
     said += f", {seconds_text(p.measured)} measured" if p.measured else f"; {p.why}" if p.why else ""
     size = 6.5 if p.kind in ("chosen", "model") else 4.5
     circle = element("circle", cx=_x(axis, p.predicted), cy=y, r=size, **_look(p.kind))

@@ -55,7 +55,14 @@ def test_registers_spills_and_occupancy_are_told(compiled):
     by_shared = (228 << 10) // (record["shared_bytes"] + (1 << 10))
     assert record["workgroups_per_sm"] == min(64 // warps, by_registers, by_shared)
     assert record["occupancy"] == pytest.approx(record["workgroups_per_sm"] * warps / 64, abs=1e-4)
-    for row in ("registers", "spilled bytes", "workgroups per sm", "occupancy"):
+    for row in ("registers", "spilled bytes", "workgroups per SM", "occupancy"):
+        assert f"│ {row} " in table
+
+
+def test_stages_tma_and_wgmma_are_reported(compiled):
+    record, table = compiled("")
+    assert record["num_stages"] >= 2 and {*record["tma_loads"]} == {"a", "b"} and record["wgmma"]
+    for row in ("stages", "TMA loads", "wgmma tile of a warpgroup"):
         assert f"│ {row} " in table
 
 
@@ -67,7 +74,7 @@ def test_a_spill_is_told(compiled):
 def test_without_an_assembler_the_table_says_what_is_missing(compiled):
     record, table = compiled("")
     assert record["registers"] is None and record["occupancy"] is None
-    told = "registers, spilled bytes, workgroups per sm, occupancy │ not known: ptxas, of the CUDA toolkit"
+    told = "registers, spilled bytes, workgroups per SM, occupancy │ unknown: ptxas (CUDA toolkit)"
     assert told in table
 
 

@@ -16,34 +16,36 @@ KernelName = Annotated[
 ]
 ShapesText = Annotated[str, typer.Option("--shapes", metavar="SHAPES", help="seeds, unseen, or MxNxK,MxNxK,…")]
 DTypeText = Annotated[
-    str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(known.BENCH_INPUTS)}.")
+    str, typer.Option("--dtype", metavar="DTYPE", help=f"Dtype of A and B: {', '.join(known.BENCH_INPUTS)}.")
 ]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what cuBLAS writes.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
+OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Dtype of C; default: what cuBLAS writes.")]
+TileText = Annotated[str, typer.Option(metavar="MxNxK", help="Tile of a workgroup.")]
 Maps = Annotated[
     list[str] | None,
-    typer.Option("--map", metavar="MAPPING", help=f"An order of tiles; repeatable. Without it, {known.BEST_MAPPING}."),
+    typer.Option("--map", metavar="MAPPING", help=f"Order of tiles; repeatable. Default: {known.BEST_MAPPING}."),
 ]
 Against = Annotated[
     str,
     typer.Option(
         metavar="NAMES",
-        help=f'Beside gemm: {",".join(known.BENCH_BASELINES)}, none with ""; beside a file: other files.',
+        help=f'For gemm: {",".join(known.BENCH_BASELINES)}, none with ""; for a file: other files.',
     ),
 ]
-RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is timed in a mode.")]
+RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Rounds of timing per mode.")]
 ModeName = Annotated[
     str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (150 ms), or both.")
 ]
-EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"After the sums: {known.EPILOGUE}.")]
-AblationStudy = Annotated[bool, typer.Option("--ablation", help="Also ours with one optimisation left out at a time.")]
+EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"Fused epilogue: {known.EPILOGUE}.")]
+AblationStudy = Annotated[bool, typer.Option("--ablation", help="Also tilewave without one optimization at a time.")]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="PASS", help="Also ours without that pass; repeatable.")
+    list[str] | None, typer.Option("--without", metavar="PASS", help="Also tilewave without this pass; repeatable.")
 ]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines, every sample included.")]
-JsonFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write to a file what --json prints.")]
-SvgFile = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the ratios to cuBLAS as bars.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the inputs and of the order of measurements.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with every sample.")]
+JsonFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the JSON to a file.")]
+SvgFile = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="Write a bar chart of the ratios to cuBLAS.")
+]
 
 
 def bench_command(

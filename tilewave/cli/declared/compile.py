@@ -14,26 +14,26 @@ from tilewave.cli.declared.of_files import LeftOpen
 def compile_command(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
+    target: Annotated[str, typer.Option(help=f"Target: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
     set_: Annotated[
         list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
     ] = [],  # noqa: B006  typer reads the default
     left_open: LeftOpen = "",
-    kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
-    schedule: Annotated[str, typer.Option(help="none, or prefetch: load ahead while multiplying.")] = "prefetch",
+    kernel: Annotated[str, typer.Option(help="Only this kernel.")] = "",
+    schedule: Annotated[str, typer.Option(help="none, or prefetch: a software pipeline.")] = "prefetch",
     out: Annotated[
         Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
     ] = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help=f"Count what stands in the K loop ({', '.join(COUNTED_TARGETS)}).")
+        bool, typer.Option("--stats", help=f"Count the instructions of the K loop ({', '.join(COUNTED_TARGETS)}).")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compile the kernels of a file, for this machine or a chip.
 
-    The chip need not be here.
+    The chip need not be present.
 
-    Sizes of arrays that neither --set nor the file's own function `subs(m, n, k)` says stay open.
+    Sizes of arrays that neither --set nor the file's function `subs(m, n, k)` gives stay dynamic.
 
     Examples:
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 
-def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Report the environment.
 
-    Say what this machine has, which versions are here, what they are for, and what is missing for what.
+    Processors, drivers, packages and cache; what each is for, and what is missing.
     """

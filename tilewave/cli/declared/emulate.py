@@ -9,28 +9,30 @@ import typer
 
 ARGUMENT_HELP = """In the order of the kernel's arguments; repeatable. in:A.npy reads an array, inout:A.npy reads and
 writes it, out:C.npy:float32:256x256 makes one (filled with ones in every bit: NaN) and writes it; i32:256, f32:0.5 and
-the like are numbers."""
+the like are scalar arguments."""
 
 FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
-KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
-GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
-BlockText = Annotated[
-    str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup; without it, as many as the kernel was compiled for.")
+KernelName = Annotated[
+    str, typer.Argument(metavar="KERNEL", help="Kernel to run; default: list the kernels of the file.")
 ]
+GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
+BlockText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup; default: as compiled.")]
 Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="ARG", help=ARGUMENT_HELP)]
 OrderText = Annotated[
     str, typer.Option("--order", metavar="ORDER", help="barrier: a wave runs to its barrier; or random.")
 ]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the random order.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random order.")]
 CheckText = Annotated[
     str, typer.Option("--check", metavar="CHECK", help="strict: stop at a finding; warn: go on; off.")
 ]
-Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Shared memory beside the kernel's own.")]
+Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Dynamic shared memory.")]
 Limit = Annotated[
     int, typer.Option(metavar="N", min=0, help="Instructions of a wave before its run counts as endless; 0: by sizes.")
 ]
-Stats = Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop instead of running the kernel.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Count the instructions of the K loop instead of running the kernel.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def emulate_command(

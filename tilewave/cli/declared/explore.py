@@ -13,18 +13,18 @@ KernelFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A Python file with kernels, in place of a GEMM.", exists=True)
 ]
 Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a file's kernels: M=512,N=512,…")]
-KernelName = Annotated[str, typer.Option("--kernel", metavar="NAME", help="The kernel of the file to begin with.")]
-ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="Of the GEMM to begin with.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
-MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
-Compare = Annotated[str, typer.Option("--compare", metavar="MAPPING", help="Another order beside it.")]
-MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: one that is free.")]
-OpenBrowser = Annotated[bool, typer.Option("--browser", help="Open it in the browser.")]
+KernelName = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Kernel of the file to show first.")]
+ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="Shape of the GEMM to show first.")]
+TileText = Annotated[str, typer.Option(metavar="MxNxK", help="Tile of a workgroup.")]
+DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Dtype of A and B.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent launch of N workgroups.")]
+MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="Order of tiles; see tilewave map.")]
+Compare = Annotated[str, typer.Option("--compare", metavar="MAPPING", help="Order to compare with.")]
+MachineText = Annotated[str, typer.Option(metavar="NAME", help="Machine of `tilewave machines`, or a TOML file.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0: a free one.")]
+OpenBrowser = Annotated[bool, typer.Option("--browser", help="Open the browser.")]
 HtmlFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the page of this one choice, and serve none.")
+    Path | None, typer.Option(metavar="FILE", help="Write the page of this choice instead of serving it.")
 ]
 
 

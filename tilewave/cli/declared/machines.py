@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-Name = Annotated[str | None, typer.Argument(metavar="MACHINE", help="One of them, or a TOML file of your own.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+Name = Annotated[str | None, typer.Argument(metavar="MACHINE", help="Name of a machine, or a TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def machines_command(machine: Name = None, as_json: Json = False) -> None:
     """List the machines that tilewave knows, with sources.
 
-    Of one machine, every number and where it comes from.
+    With MACHINE, every number with its source.
 
     Examples:
 

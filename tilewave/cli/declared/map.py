@@ -15,20 +15,22 @@ GridText = Annotated[str, typer.Argument(metavar="GRID", help="Tiles along M and
 MappingText = Annotated[str, typer.Argument(metavar="MAPPING", help=MAPPING_HELP)]
 Xcds = Annotated[int, typer.Option(metavar="N", help="XCDs that the hardware deals workgroups to.")]
 KBlocks = Annotated[int, typer.Option(metavar="N", help="Blocks of A and B along K.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", help="A persistent launch of N workgroups, in rounds.")]
-Concurrent = Annotated[int | None, typer.Option(metavar="N", help="Workgroups that run at a time; without it, all.")]
-Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another mapping beside it; repeatable.")]
-SvgFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the three figures.")]
-HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: animated, self-contained.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", help="Persistent launch of N workgroups.")]
+Concurrent = Annotated[int | None, typer.Option(metavar="N", help="Concurrent workgroups; default: all.")]
+Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Mapping to compare with; repeatable.")]
+SvgFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write three figures as SVG.")]
+HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an animated, self-contained page.")]
 Xcd = Annotated[int, typer.Option(metavar="N", help="The XCD whose reads the third figure of --svg shows.")]
 CausalText = Annotated[
     str,
     typer.Option(
-        "--causal", metavar="QxK", help="Rows are blocks of Q queries that walk keys, K at a time, up to their own."
+        "--causal",
+        metavar="QxK",
+        help="Causal attention: rows are blocks of Q queries, which iterate over blocks of K keys.",
     ),
 ]
-Keys = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many keys there are; else as many as queries.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+Keys = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of keys; default: as many as queries.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def map_command(

@@ -9,7 +9,7 @@ import typer
 from tilewave.backend.names import CUDA_TARGET
 
 LeftOpen = Annotated[
-    str, typer.Option("--open", metavar="M,N,…", help="Sizes that stay open, though the file's own subs fix them.")
+    str, typer.Option("--open", metavar="M,N,…", help="Sizes that stay dynamic although the file's subs fix them.")
 ]
 Sizes = Annotated[
     list[str] | None,
@@ -20,6 +20,6 @@ Target = Annotated[
 ]
 Scalars = Annotated[
     list[str] | None,
-    typer.Option("--scalar", metavar="NAME=…", help="Values of scalar arguments: alpha=0.5; without it, 1."),
+    typer.Option("--scalar", metavar="NAME=…", help="Values of scalar arguments: alpha=0.5; default: 1."),
 ]
-KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of a file, this kernel alone.")]
+KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Only this kernel of the file.")]

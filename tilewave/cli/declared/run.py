@@ -14,24 +14,26 @@ KernelName = Annotated[
     str, typer.Argument(metavar="KERNEL", help="What to run: gemm, or a Python file that defines kernels.")
 ]
 ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(known.RUN_INPUTS)}.")]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what the sums are held in.")]
-TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
+DTypeText = Annotated[
+    str, typer.Option("--dtype", metavar="DTYPE", help=f"Dtype of A and B: {', '.join(known.RUN_INPUTS)}.")
+]
+OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Dtype of C; default: the accumulator's.")]
+TileText = Annotated[str, typer.Option(metavar="MxNxK", help="Tile of a workgroup.")]
 Maps = Annotated[
     list[str] | None,
-    typer.Option("--map", metavar="MAPPING", help="An order of tiles beside linear(); repeatable. See tilewave map."),
+    typer.Option("--map", metavar="MAPPING", help="Order of tiles, next to linear(); repeatable. See tilewave map."),
 ]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent launch of N workgroups.")]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, max=1024, help="Threads of every contestant; without it, all cores.")
+    int | None, typer.Option(metavar="N", min=1, max=1024, help="Threads of every contestant; default: all cores.")
 ]
-InstructionSetName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as avx2; without it, the best.")]
-Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each is timed.")]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
+InstructionSetName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as avx2; default: the best.")]
+Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="Rounds of timing.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the inputs and of the order of measurements.")]
 Against = Annotated[
-    str, typer.Option(metavar="NAMES", help='Beside gemm: numpy,torch, or none with ""; beside a file: other files.')
+    str, typer.Option(metavar="NAMES", help='For gemm: numpy,torch, or none with ""; for a file: other files.')
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def run_command(
@@ -56,14 +58,14 @@ def run_command(
 ) -> None:
     """Run a kernel here: is it right, and how fast is it?
 
-    KERNEL is gemm, which comes with tilewave, or a Python file of your own.
+    KERNEL is gemm, which comes with tilewave, or a Python file.
 
-    Every result is held against float64, within what roundings may do; one
-    that is wrong makes the exit code 1. For a kernel of your own, float64 is
-    its own program with every float made float64, on random inputs.
+    Every result is compared with float64, within the error bound of rounding; a
+    wrong one makes the exit code 1. For a kernel of a file, the reference is the
+    same program in float64, on random inputs.
 
     Then all orders of tiles and all libraries, or all kernels that take the
-    same arguments, are timed in turns, each repeat in a new random order.
+    same arguments, are timed interleaved, each repeat in a new random order.
 
     Examples:
 

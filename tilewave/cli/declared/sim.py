@@ -13,29 +13,31 @@ KernelFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A Python file with one kernel, in place of a GEMM.", exists=True)
 ]
 ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
-TileText = Annotated[
-    str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time. With --best also 64..256x128x64.")
-]
+TileText = Annotated[str, typer.Option(metavar="MxNxK", help="Tile of a workgroup. With --best also 64..256x128x64.")]
 MapText = Annotated[
     str,
     typer.Option(
-        "--map", metavar="MAPPING", help="The order of tiles, see tilewave map; without it linear(), or a kernel's own."
+        "--map", metavar="MAPPING", help="Order of tiles, see tilewave map; default: linear(), or the kernel's."
     ),
 ]
-MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
-DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
-OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
-Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
-WalkName = Annotated[str, typer.Option(metavar="NAME", help="Through K: forwards, or to-and-fro from tile to tile.")]
-Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups on a unit at a time.")]
-Skew = Annotated[float, typer.Option(metavar="STEPS", min=0, help="How many steps residents are apart.")]
-EngineName = Annotated[str, typer.Option(metavar="NAME", help="closed (milliseconds) or trace (LRU lists).")]
-Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another order beside it; repeatable.")]
+MachineText = Annotated[str, typer.Option(metavar="NAME", help="Machine of `tilewave machines`, or a TOML file.")]
+DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Dtype of A and B.")]
+OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Dtype of C; default: that of A and B.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent launch of N workgroups.")]
+WalkName = Annotated[
+    str, typer.Option(metavar="NAME", help="Direction of K: forwards, or to-and-fro (alternates from tile to tile).")
+]
+Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups per CU or SM.")]
+Skew = Annotated[float, typer.Option(metavar="STEPS", min=0, help="Steps between resident workgroups.")]
+EngineName = Annotated[
+    str, typer.Option(metavar="NAME", help="closed (closed form, milliseconds) or trace (LRU lists).")
+]
+Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Order to compare with; repeatable.")]
 Best = Annotated[bool, typer.Option("--best", help="Search orders, and tiles where a range is given.")]
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the best to show.")]
 Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a kernel: M=512,N=512,…")]
-HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: figures, tables, reasons.")]
-Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with figures and tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def sim_command(
@@ -61,7 +63,7 @@ def sim_command(
 ) -> None:
     """Simulate a GEMM or a kernel: traffic, time, bottleneck.
 
-    On a machine that need not be here: bytes per cache, hit rates, time, and what limits.
+    The machine need not be present. Prints bytes per cache, hit rates, time and the bottleneck.
 
     Examples:
 

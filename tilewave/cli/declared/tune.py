@@ -14,35 +14,36 @@ from tilewave.cli.declared import known
 def tune_command(
     file: Annotated[Path, typer.Argument(help="A Python file that defines kernels.", exists=True)],
     sizes: Annotated[
-        list[str], typer.Option("--sizes", "-s", metavar="M=…,N=…", help="Sizes to decide for; may be given again.")
+        list[str], typer.Option("--sizes", "-s", metavar="M=…,N=…", help="Sizes to tune for; repeatable.")
     ],
-    target: Annotated[str, typer.Option(help=f"What to tune for: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
+    target: Annotated[str, typer.Option(help=f"Target: {', '.join(TARGET_NAMES)}.")] = DEFAULT_TARGET,
     strength: Annotated[
-        str, typer.Option(help=f"{', '.join(known.STRENGTHS)}: nothing runs, the model's best few, every legal point.")
-    ] = known.STRENGTHS[1],
-    runs: Annotated[int, typer.Option(min=1, help="Points that run at most, where not all do.")] = known.TUNE_RUNS,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each point is timed.")] = known.TUNE_ROUNDS,
-    values: Annotated[
-        list[str], typer.Option("--try", metavar="BLOCK_M=64:128", help="Values for a symbol; may be given again.")
-    ] = [],  # noqa: B006  typer reads the default
-    mapping: Annotated[list[str], typer.Option("--map", help="An order of tiles to try; may be given again.")] = [],  # noqa: B006
-    kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
-    records: Annotated[Path, typer.Option(help="The directory that decisions are written to.")] = Path(known.RECORDS),
-    workers: Annotated[int, typer.Option(min=0, help="Processes that compile points, before they are measured.")] = 0,
-    ray: Annotated[
         str,
         typer.Option(
-            metavar="ADDRESS", help="A Ray cluster that compiles, and measures on its GPUs; local: one of this machine."
+            help=f"{', '.join(known.STRENGTHS)}: the cost model alone, its best few timed, every legal config timed."
         ),
+    ] = known.STRENGTHS[1],
+    runs: Annotated[int, typer.Option(min=1, help="Most configs that are timed, unless all are.")] = known.TUNE_RUNS,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of timing.")] = known.TUNE_ROUNDS,
+    values: Annotated[
+        list[str], typer.Option("--try", metavar="BLOCK_M=64:128", help="Values for a symbol; repeatable.")
+    ] = [],  # noqa: B006  typer reads the default
+    mapping: Annotated[list[str], typer.Option("--map", help="Order of tiles to try; repeatable.")] = [],  # noqa: B006
+    kernel: Annotated[str, typer.Option(help="Only this kernel.")] = "",
+    records: Annotated[Path, typer.Option(help="Directory of the tuning records.")] = Path(known.RECORDS),
+    workers: Annotated[int, typer.Option(min=0, help="Processes that compile configs before they are timed.")] = 0,
+    ray: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Ray cluster that compiles and times; local: one on this machine."),
     ] = "",
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page: predicted against measured, every point.")
+        Path | None, typer.Option(metavar="FILE", help="Write a page: predicted and measured time of every config.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Autotune tile sizes; explain and save.
 
-    A search that was ended goes on where it stopped.
+    A search that was interrupted resumes.
 
     Examples:
 

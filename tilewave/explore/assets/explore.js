@@ -140,7 +140,7 @@
   let launch = null, grids = [], count = 0, shown = 0, timer = null;
   const slider = byId("turn"), now = byId("now"), play = byId("play");
   const BYTES = ["hbm", "missed", "asked"];
-  const WORDS = { hbm: "bytes from HBM", missed: "bytes missed in L2", asked: "bytes asked for" };
+  const WORDS = { hbm: "bytes from HBM", missed: "bytes missed in L2", asked: "bytes requested" };
 
   const showLaunch = (answer) => {
     launch = answer;
@@ -177,7 +177,7 @@
     const grid = new TileGrid(box, tiles);
     grid.run = run;
     grid.key = make("div", "", { class: "key" });
-    grid.cells.setAttribute("aria-label", `${name}: ${tiles.rows} by ${tiles.cols} tiles; arrow keys tell of one`);
+    grid.cells.setAttribute("aria-label", `${name}: ${tiles.rows} by ${tiles.cols} tiles; arrow keys describe one`);
     element.append(box, grid.key);
     listen(grid);
     return { element, grid };
@@ -187,9 +187,9 @@
     const tiles = launch.runs.find((run) => run.tiles)?.tiles;
     if (!tiles) return "";
     const parts = [];
-    if (tiles.every > 1) parts.push(`Each cell stands for ${tiles.every} × ${tiles.every} tiles: it shows the first of them, and their mean bytes.`);
-    if (tiles.wrapped) parts.push("The tiles lie in one column; they are drawn in rows, from left to right.");
-    if (grids.some((grid) => grid.marked)) parts.push("Lines part the rounds of workgroups that are on the machine together.");
+    if (tiles.every > 1) parts.push(`Each cell is ${tiles.every} × ${tiles.every} tiles: it shows the first of them, and their mean bytes.`);
+    if (tiles.wrapped) parts.push("The tiles form one column; they are drawn in rows, from left to right.");
+    if (grids.some((grid) => grid.marked)) parts.push("Lines separate the waves of workgroups.");
     return parts.join(" ");
   };
 
@@ -241,7 +241,7 @@
   const plainKey = (grid, fills, first, last) => {
     const entries = { xcd: () => Array.from({ length: launch.xcds }, (_, x) => swatch(fills[x % fills.length], `XCD ${x}`)),
       turn: () => [swatch(first, "launched first"), swatch(last, "last")],
-      round: () => [swatch(fills[0], "rounds 1, 3, …"), swatch(fills[1], "rounds 2, 4, …")] }[view.mode];
+      round: () => [swatch(fills[0], "waves 1, 3, …"), swatch(fills[1], "waves 2, 4, …")] }[view.mode];
     grid.key.replaceChildren(...(entries?.() ?? []));
   };
 
@@ -255,7 +255,7 @@
     slider.value = String(shown);
     slider.setAttribute("aria-valuetext", `${shown} of ${plural(count, "tile")}`);
     const grid = grids[0], cell = grid && grid.reached > 0 ? grid.order[grid.reached - 1] : -1;
-    const round = grid && cell >= 0 && grid.lastRound > 0 ? `, round ${grid.tiles.cells.round[cell] + 1} of ${grid.lastRound + 1}` : "";
+    const round = grid && cell >= 0 && grid.lastRound > 0 ? `, wave ${grid.tiles.cells.round[cell] + 1} of ${grid.lastRound + 1}` : "";
     now.textContent = `${shown} of ${plural(count, "tile")} launched${round}`;
   };
   const remember = () => { view.turn = shown === count ? "" : String(shown); writeAddress(); };
@@ -302,8 +302,8 @@
       return `tile (${row}, ${col})\n${WORDS[view.mode]}: ${bytes(one)} and ${bytes(two)}`;
     }
     const turn = cells.turn[cell], launched = grid.run.launched;
-    return `tile (${row}, ${col})\nworkgroup ${turn % launched} · XCD ${cells.xcd[cell]} · round ${cells.round[cell] + 1}`
-      + (cells.asked ? `\nasks for ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM` : "");
+    return `tile (${row}, ${col})\nworkgroup ${turn % launched} · XCD ${cells.xcd[cell]} · wave ${cells.round[cell] + 1}`
+      + (cells.asked ? `\nrequests ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM` : "");
   };
   const look = (grid, cell, x, y) => {
     if (grid) { grid.looked = cell >= 0 ? cell : undefined; grid.showTrail(grid.reached < grid.order.length ? grid.reached : 0); }
@@ -409,8 +409,8 @@
     const counts = new Map();
     for (const [, line] of answer.lines) if (line) counts.set(line, (counts.get(line) ?? 0) + 1);
     const facts = Object.entries({ ...answer.figures, ...answer.loop }).filter(([key, value]) =>
-      !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || key === "waves");
-    const details = make("details"), summary = make("summary", `What it takes of ${answer.target}`);
+      !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || ["waves", "tma_loads", "tma_stores", "wgmma"].includes(key));
+    const details = make("details"), summary = make("summary", `Resources on ${answer.target}`);
     details.append(summary, table(["", ""], facts.map(([key, value]) => [key.replaceAll("_", " "), String(value)])));
     byId("figures-of-code").replaceChildren(details);
     byId("source-name").textContent = answer.file || "No lines: this target's assembly does not name them";

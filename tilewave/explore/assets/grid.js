@@ -1,6 +1,6 @@
 "use strict";
 // A grid of tiles. Every tile is one pixel of a small canvas that the browser enlarges without smoothing, so a frame
-// repaints only the tiles that changed, however many there are. Lines between rounds and the trail lie on canvases above.
+// repaints only the tiles that changed, however many there are. Lines between waves and the trail lie on canvases above.
 const LESS = [43, 108, 176], MORE = [192, 86, 33], SAME = [128, 136, 145];
 const LATER = 36;  // of 255: how much of a tile shows that is not yet launched
 const TRAIL = 48;
@@ -102,7 +102,7 @@ class TileGrid {
     }
   }
 
-  // Sized to the room it has; lines between tiles where they are large enough, and between rounds always.
+  // Sized to the room it has; lines between tiles where they are large enough, and between waves always.
   fit(width) {
     const scale = window.devicePixelRatio || 1;
     const side = Math.max(1, Math.min(width / this.cols, Math.max(620, window.innerHeight - 340) / this.rows, 46));

@@ -34,10 +34,10 @@
     const m = panel.mapping;
     const k = plural(data.k_blocks, "block");
     const [at_row, at_col] = [row * data.every, col * data.every];
-    const what = m.balance ? `walks ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
+    const what = m.balance ? `iterates over ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
       : `reads ${k} of A in row ${at_row}\nreads ${k} of B in column ${at_col}`;
     return `tile (${at_row}, ${at_col})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
-      + ` · round ${m.rounds[row][col] + 1}\n${what}`;
+      + ` · wave ${m.rounds[row][col] + 1}\n${what}`;
   };
 
   // ---- the launch, tile by tile -------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@
     now.textContent = `${upTo} of ${plural(count, one)} launched`;
     if (data.rounds > 1 && upTo > 0) {
       const [row, col] = panels[0].tiles[upTo - 1];
-      now.textContent += `, round ${panels[0].mapping.rounds[row][col] + 1} of ${data.rounds}`;
+      now.textContent += `, wave ${panels[0].mapping.rounds[row][col] + 1} of ${data.rounds}`;
     }
   };
 
