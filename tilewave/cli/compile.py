@@ -90,7 +90,7 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
     return written
 
 
-NOT_ROWS = ("loop", "machine", "declined")
+NOT_ROWS = ("loop", "machine", "remarks")
 UNKNOWN = "not known: ptxas, of the CUDA toolkit, is not on the PATH"
 
 

@@ -21,7 +21,7 @@ def step_json(step: Step, context: int) -> dict[str, Any]:
         "seconds": step.seconds,
         "changed": step.changed,
         "diff": step.diff(context) if step.changed else "",
-        "declined": [row.record for row in Why.of([step])],
+        "remarks": [row.record for row in Why.of([step])],
     }
 
 
@@ -32,7 +32,7 @@ def compiled_json(c: Compiled) -> dict[str, Any]:
     launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
     chosen = {"chosen": c.choice.text} if c.choice else {}
     facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
-    return {**facts, **c.build.metrics, **c.build.assembled_metrics, "declined": remarks}
+    return {**facts, **c.build.metrics, **c.build.assembled_metrics, "remarks": remarks}
 
 
 def reasons_of(c: Compiled) -> Why:

@@ -180,5 +180,5 @@ def signature_of(kernel: WaveKernel, results: Sequence[str] | None) -> OperatorS
 
 def _touched(kernel: WaveKernel) -> tuple[Any, Any]:
     """Return what a kernel writes and what it reads, found by tracing it once."""
-    longest = {size.symbol: LEAST_WHOLE for size in prepared(kernel).whole}
-    return touched(kernel.compile(target="numpy", longest=longest).kernel)
+    max_sizes = {size.symbol: LEAST_WHOLE for size in prepared(kernel).whole}
+    return touched(kernel.compile(target="numpy", max_sizes=max_sizes).kernel)

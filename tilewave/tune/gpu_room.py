@@ -198,7 +198,7 @@ class GpuRoom:
                 return (1, 2, 4, 8)
             case "split":
                 return (1, 2, 4, 8, 16, 32) if self.chip.tma else (1,)
-            case "buffers":
+            case "num_stages":
                 return (3, 6, 8, 12) if self.chip.tma else ()
             case "in_place":
                 return ()

@@ -86,7 +86,7 @@ class HostTiles:
                 return (1,)
             case "in_place":
                 return (1,) if layouts else ()
-            case "buffers":
+            case "num_stages":
                 return ()
             case _:
                 raise NotImplementedError(role)

@@ -13,7 +13,19 @@ from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
 
-ROLES = ("rows", "cols", "depth", "narrow depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
+ROLES = (
+    "rows",
+    "cols",
+    "depth",
+    "narrow depth",
+    "grid",
+    "walk",
+    "waves",
+    "wave rows",
+    "split",
+    "num_stages",
+    "in_place",
+)
 """What a symbol sets: a side of the mma tile, its depth, that of a `NARROW` one, another dimension of the grid or of a
 loop, a wave's part, split-K, the number of stages, or whether operands are read in place."""
 NARROW = 64
