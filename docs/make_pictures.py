@@ -32,7 +32,7 @@ from tilewave.view.svg import Figure, rect, sheet, text
 
 PICTURES = Path(__file__).parent / "pictures"
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
-LOST_TILES = Path(__file__).parent / "guide" / "lost-tiles.md"
+LOST_TILES = [Path(__file__).parent / "guide" / name for name in ("lost-tiles.md", "lost-tiles-persistent.md")]
 GROUPED = "xcd_contiguous(8) >> grouped(2)"
 FLAGS = (
     "--headless",
@@ -143,7 +143,7 @@ def _gallery() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class LostTiles:
-    """A formula of guide/lost-tiles.md on some grid, compared with a mapping that is right."""
+    """A formula of the gallery of lost tiles on some grid, compared with a mapping that is right."""
 
     name: str
     formula: str
@@ -166,8 +166,8 @@ TWICE, NEVER = "#f6b04c", "#a3172f"
 
 
 def _lost_tiles() -> dict[str, str]:
-    """Each wrong order of guide/lost-tiles.md, as that page types it, compared with a right one."""
-    formulas = _run(LOST_TILES)
+    """Return a picture of each wrong order of the gallery of lost tiles, compared with a right one."""
+    formulas = {name: value for page in LOST_TILES for name, value in _run(page).items()}
     made = {}
     for lost in LOST:
         wrong = formulas[lost.formula]
