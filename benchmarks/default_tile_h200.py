@@ -81,7 +81,7 @@ def compiled(shape, layout, tile):
 
 
 def tile_of(one):
-    return tuple(one.choice.point[s] for s in BLOCKS) if one.choice else None
+    return tuple(one.choice.config[s] for s in BLOCKS) if one.choice else None
 
 
 def random_cells(count, seed):
@@ -97,7 +97,7 @@ def space_cells():
     for shape in SPACE_SHAPES:
         sizes = dict(zip((M, N, K), shape, strict=True))
         open_tiles = TunableKernel.of(product("NT"), sizes, (), {}, TARGET)
-        tiles = dict.fromkeys(tuple(c.point[s] for s in BLOCKS) for c in open_tiles.choices())
+        tiles = dict.fromkeys(tuple(c.config[s] for s in BLOCKS) for c in open_tiles.choices())
         ranked.append([(shape, tile) for tile in tiles])
     for at in range(max(map(len, ranked))):
         for tiles in ranked:

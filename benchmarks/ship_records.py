@@ -94,7 +94,7 @@ def record(product, launches, buckets):
 
 def is_legal(launch, open_tiles):
     """Whether the tuner would still try it: some were measured before the space left them out."""
-    point = open_tiles.at(point_of(launch, open_tiles.space.tiles), "").point
+    point = open_tiles.at(point_of(launch, open_tiles.space.tiles), "").config
     return not open_tiles.machine.refused(open_tiles.problem.cut(point))
 
 

@@ -47,8 +47,8 @@ def measured(shape):
     sizes = {M: m, N: n, K: k}
     rows = []
     for choice in TunableKernel.of(kernel, sizes, (), {}, "cpu").choices():
-        one = wave_compile(WaveCompileOptions(subs={**sizes, **choice.point}, target="cpu"), kernel)
-        tile = "x".join(map(str, [*choice.point.values()][:2]))
+        one = wave_compile(WaveCompileOptions(subs={**sizes, **choice.config}, target="cpu"), kernel)
+        tile = "x".join(map(str, [*choice.config.values()][:2]))
         rows.append((least(lambda one=one: one(a, b, c)), tile, choice.prediction.seconds))
     return least(lambda: np.matmul(a, b.T, out=c)), rows
 

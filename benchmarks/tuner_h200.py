@@ -97,7 +97,7 @@ class Point:
 
     @property
     def tile(self):
-        return tuple(self.choice.point[s] for s in BLOCKS)
+        return tuple(self.choice.config[s] for s in BLOCKS)
 
     @property
     def facts(self):
@@ -128,7 +128,7 @@ def points_of(shape, layout, count):
     timed = candidates(open_tiles, "measured", RUNS)
     spaces = open_tiles.space.within(open_tiles.problem.values), open_tiles.space  # tiles beyond the dims as well
     every = {p.text: p for space in spaces for p in rank(open_tiles.problem, space, open_tiles.machine).legal}
-    filled = [replace(found[0], point=p.point, prediction=p.prediction, order=order) for p in every.values()]
+    filled = [replace(found[0], config=p.config, prediction=p.prediction, order=order) for p in every.values()]
     filled.sort(key=lambda c: c.prediction.seconds)
     most = HOPELESS * found[0].prediction.seconds
     count = count // 2 if large_copies(shape) else count
@@ -136,7 +136,7 @@ def points_of(shape, layout, count):
     chosen = [*timed, *likely]
     point = dict(zip(BLOCKS, FIXED, strict=True))
     predicted = open_tiles.machine.predict(open_tiles.problem.cut(point))
-    chosen += [replace(found[0], point=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
+    chosen += [replace(found[0], config=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
     made = {}
     for choice in chosen:
         made.setdefault(choice.text, choice)

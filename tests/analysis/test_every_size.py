@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewave import *
-from tilewave.analysis import verdicts
+from tilewave.analysis import size_proofs as verdicts
 from tilewave.analysis.every_size import every_size
 from tilewave.analysis.reads import judged_schedule
 from tilewave.analysis.size_classes import SeenSizes

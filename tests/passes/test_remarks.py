@@ -649,7 +649,7 @@ CASES = {
 def reasons():
     """All that passes, what they ask, and builds declare."""
     rooms = tilewave.passes, tilewave.analysis
-    modules = [f"{room.__name__}.{m.name}" for room in rooms for m in pkgutil.iter_modules(room.__path__)]
+    modules = [m.name for room in rooms for m in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
     for module in map(importlib.import_module, modules):
         own = {n: r for n, r in vars(module).items() if isinstance(r, RemarkKind)}
         yield from ((f"{module.__name__.rpartition('.')[2]}.{name}", reason) for name, reason in own.items())
@@ -688,14 +688,14 @@ def test_no_kernel_shows_what_is_no_reason_any_more():
 
 
 def test_whatever_is_declined_is_a_reason_at_the_top_of_its_module():
-    """`Declined` is made by `Reason.at` alone, and every `Reason` has a name that the test above finds."""
+    """`Remark` is made by `RemarkKind.at` alone, and every `RemarkKind` has a name that the test above finds."""
     for file in PACKAGE.rglob("*.py"):
         tree = ast.parse(file.read_text())
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-        made = [n for n in calls if n.func.id == "Declined"]
-        assert not made or file.name == "reasons.py", f"{file}:{made[0].lineno}: declare a Reason"
+        made = [n for n in calls if n.func.id == "Remark"]
+        assert not made or file.name == "remarks.py", f"{file}:{made[0].lineno}: declare a RemarkKind"
         top = [s.value for s in tree.body if isinstance(s, ast.Assign)]
-        inside = [n for n in calls if n.func.id == "Reason" and n not in top]
+        inside = [n for n in calls if n.func.id == "RemarkKind" and n not in top]
         assert not inside, f"{file}:{inside[0].lineno}: declare it at the top of the module"
 
 
@@ -703,6 +703,6 @@ def test_every_declared_reason_is_used():
     for name in REASONS:
         module, _, constant = name.rpartition(".")
         rooms = ["backend"] if "." in module else ["passes", "analysis"]
-        paths = [PACKAGE / room / f"{module.replace('.', '/')}.py" for room in rooms]
-        text = "".join(path.read_text() for path in paths if path.exists())
+        paths = [path for room in rooms for path in (PACKAGE / room).rglob(f"{module.replace('.', '/')}.py")]
+        text = "".join(path.read_text() for path in paths)
         assert text.count(constant) > 1, f"{name} is never said"
