@@ -146,7 +146,7 @@ def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
 def test_the_tile_that_is_chosen_is_one_for_every_batch(target):
     """Instructions of several depths, or sums that are under way at once: a tile decides among them."""
-    points = {tuple(compiled({M: m, N: 512, K: 256}, target).choice.point.values()) for m in (1, 16, 300, 8192)}
+    points = {tuple(compiled({M: m, N: 512, K: 256}, target).choice.config.values()) for m in (1, 16, 300, 8192)}
     assert len(points) == 1
     one = compiled({}, target)
     assert one.by_size is None and one.choice is not None
@@ -171,7 +171,7 @@ def chosen(kernel=None):
     one = compiled({}, "sm_90a", kernel)
     fixed = [compiled({M: m, N: 4096, K: 14336}, "sm_90a", kernel).choice for m in (1, 16, 300, 8192)]
     opened = [made.choice for made in one.by_size.made.values()]
-    return [choice.point for choice in (*fixed, one.choice, *opened)]
+    return [choice.config for choice in (*fixed, one.choice, *opened)]
 
 
 def test_where_one_instruction_adds_up_tiles_of_every_depth_serve_every_batch():
@@ -197,9 +197,9 @@ def test_zeros_that_sums_begin_with_are_kept():
 def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
     tiles = TunableKernel.of(scaled_by_step(), {M: 1, N: 4096, K: 4096}, (), {}, "sm_90a").for_all_batches()
     taken = tiles.choices()[0]
-    depth = 128 if taken.point[BLOCK_K] == 64 else 64
+    depth = 128 if taken.config[BLOCK_K] == 64 else 64
     for values, serves in (({}, True), ({BLOCK_K.name: depth}, False)):
-        choice = {s.name: n for s, n in taken.point.items() if s in tiles.space.tiles} | values
+        choice = {s.name: n for s, n in taken.config.items() if s in tiles.space.tiles} | values
         record = TileRecord(tiles.key({}), choice=choice, considered=36, predicted=5e-6)
         found = Found(record, tmp_path / "mine.jsonl")
         if serves:

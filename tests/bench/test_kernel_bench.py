@@ -213,7 +213,7 @@ def test_a_wrong_result_is_found_and_not_timed(case, dtype, out, monkeypatch):
     kernel = product(dtype, out)
     spoiled(monkeypatch, WRONG[case])
     report = measured(kernel)
-    assert not report.passed and report.rounds == () and report.launched_by == "nobody"
+    assert not report.passed and report.rounds == () and report.launched_by == "nothing"
     assert report.kernels[0].accuracy.errors > 0
     assert report.notes[-1] == "k is wrong and not timed"
     json.dumps(report.to_json(), allow_nan=False)
@@ -259,7 +259,7 @@ def test_results_that_are_no_numbers_are_counted():
     report = measured(compiled(elementwise(log)))
     count = report.kernels[0].accuracy.numberless
     assert 800 < count < 1200
-    assert report.notes[-1].startswith(f"k: {count} of 2000 elements are no numbers, in float64 either")
+    assert report.notes[-1].startswith(f"k: {count} of 2000 elements are NaN, in float64 too")
 
 
 # -- rounds and records ---------------------------------------------------------------------------------------------

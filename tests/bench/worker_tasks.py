@@ -1,9 +1,8 @@
 """What processes do in tests: next to nothing, and nothing else is imported for it."""
 
 import os
+import signal
 from pathlib import Path
-
-import mbarrier
 
 
 def dies_once(task):
@@ -11,12 +10,12 @@ def dies_once(task):
     number, marker = task
     if marker and not Path(marker).exists():
         Path(marker).touch()
-        os.kill(os.getpid(), mbarrier.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid(), 2 * number
 
 
 def dies(task):
-    os.kill(os.getpid(), mbarrier.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def refuses(task):

@@ -12,7 +12,8 @@ from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.ir.ops import Allocate, Select
 from tilewave.ir.rewrite import walk
-from tilewave.kernels import AttentionTile, decodes
+from tilewave.kernels import AttentionTile
+from tilewave.kernels import decode as decodes
 from tilewave.kernels.attentions import attention_tile_for
 from tilewave.kernels.split_kv import AttentionSizes, DecodeWay, KeySplit, part_length, rows_tile_for, split_for
 from tilewave.machine.chips import CHIPS

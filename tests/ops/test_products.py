@@ -299,7 +299,7 @@ def undecided(product, target, asked=None):
 def test_small_products_get_small_tiles(target, least):
     """On a CPU, how large follows from its caches and instructions."""
     large, small = (chosen(ProductForm(f16, f16), target, size) for size in (8192, 64))
-    tiles = [one.point[BLOCK_M] * one.point[BLOCK_N] for one in (large, small)]
+    tiles = [one.config[BLOCK_M] * one.config[BLOCK_N] for one in (large, small)]
     assert tiles[1] < tiles[0] >= least
 
 
@@ -315,7 +315,7 @@ def test_an_array_beside_a_product_leaves_a_lane_fewer_sums():
 def test_an_instruction_that_ignores_digits_is_known_to_the_choice():
     product, asked = ProductForm(f32, f32), MMAType.F32_64xNx8_TF32
     one = chosen(product, "sm_90a", 4096, asked)
-    assert one.point[BLOCK_M] * one.point[BLOCK_N] >= 128 * 128
+    assert one.config[BLOCK_M] * one.config[BLOCK_N] >= 128 * 128
     made = wave_compile(WaveCompileOptions(subs=one.tiles, target="sm_90a"), product_kernel(product, asked))
     assert "tf32" in made.asm
 
@@ -334,7 +334,7 @@ def test_what_is_on_record_is_taken_and_looked_up_once(tmp_path, monkeypatch):
     for _ in range(3):
         assert np.allclose(ops.matmul(a, b), a @ b, rtol=1e-5, atol=1e-5)
     (made,) = kernel.kept["call"]._kernels.values()
-    points = {key: one.choice.point for key, one in made.by_size.made.items()}
+    points = {key: one.choice.config for key, one in made.by_size.made.items()}
     assert points[5, 6, 5] == {BLOCK_M: 3, BLOCK_N: 5, BLOCK_K: 64}
     assert len(looked) <= 2 * len(points)  # of a bucket, and of its largest sizes
     product_kernel.cache_clear()

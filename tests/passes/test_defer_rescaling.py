@@ -113,7 +113,7 @@ def test_a_wave_that_answers_for_itself_is_found():
     q[:, :16] *= np.float16(64)  # the rows of the first wave alone
     kernel = compiled(Attention(), sizes=SIZES, num_stages=2).build.lanes
     alone = changed(kernel, Agree, 0, lambda op: [replace(op, waves=1)])
-    with pytest.raises(InterpreterError, match=r"wave . comes to a product that others|wave . ends without a product"):
+    with pytest.raises(InterpreterError, match=r"wave . executes an MMA that the other waves|wave . ends without"):
         for seed in range(8):
             interpret_lanes(alone, [q, k, v, poisoned((2, SIZES[1], HEAD), Attention().out)], {}, "random", seed)
 

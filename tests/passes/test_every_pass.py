@@ -9,7 +9,8 @@ from checked import PASSES
 import tilewave.passes
 
 CHECKED = Path(__file__).parents[1] / "check"
-NAMES = [m.name.rpartition(".")[2] for m in pkgutil.walk_packages(tilewave.passes.__path__, "x.") if not m.ispkg]
+FOUND = pkgutil.walk_packages(tilewave.passes.__path__, "tilewave.passes.")
+NAMES = [m.name.rpartition(".")[2] for m in FOUND if not m.ispkg]
 UNCHECKED = {
     "distribute_lanes": "it makes a page of a line: test_lanes.py looks at it, and the lane interpreter judges it",
     "interleave_mma": "it orders a whole loop: test_interleave_mma.py looks at the order, and runs it",

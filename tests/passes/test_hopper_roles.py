@@ -138,7 +138,7 @@ def test_every_op_keeps_the_line_of_the_author():
         assert op.loc.file.endswith("persistent_gemm.py"), op
     lines = {type(op).__name__: op.loc.excerpt()[0] for op in walk(made.ir().body)}
     assert lines["TmaLoad"].startswith("b_reg = tkw.read(b") and lines["WgmmaShared"].startswith("acc = tkw.mma(")
-    assert lines["Await"].startswith("a_reg = tkw.read(a") and lines["TmaStore"].startswith("tkw.write(k_loop")
+    assert lines["WaitMbarrier"].startswith("a_reg = tkw.read(a") and lines["TmaStore"].startswith("tkw.write(k_loop")
 
 
 def test_the_producer_does_nothing_but_copy():

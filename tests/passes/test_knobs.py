@@ -35,7 +35,7 @@ def made(target, name="", **fields):
         ("sm_90a", "select_mma", {"each_way": 2}, {"each_way": 1}),
         ("sm_90a", "specialize_waves", {"stages": 4, "fewest": 1, "producer_registers": 40}, {"stages": 3}),
         ("sm_90a", "specialize_waves", {"stages": 4}, {"producer_registers": 24}),
-        ("sm_90a", "stage_epilogue", {"num_stages": 2}, {"num_stages": 1}),
+        ("sm_90a", "stage_epilogue", {"buffers": 2}, {"buffers": 1}),
     ],
     ids=lambda x: str(x),
 )

@@ -233,7 +233,7 @@ def test_steps_are_skipped_only_where_they_change_nothing(name):
     changed, remarks = is_skipped(kernel.compile(target="numpy"))
     assert changed == skipped and (not remarks) == skipped
     if remarks:
-        assert "hides everything" in remarks[0].what and remarks[0].loc.file == __file__
+        assert "masks entirely" in remarks[0].what and remarks[0].loc.file == __file__
 
 
 @pytest.mark.parametrize("name", [name for name, (skipped, *_) in RECURRENCES.items() if skipped])

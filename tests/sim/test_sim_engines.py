@@ -279,5 +279,5 @@ except SimError as error:
 
 
 def test_the_trace_does_not_pretend_to_know_skew():
-    with pytest.raises(SimError, match="keeps residents in step"):
+    with pytest.raises(SimError, match="keeps resident workgroups in step"):
         simulate(Gemm(512, 512, 512), "MI300X", engine="trace", residency=Residency(skew_steps=2.0))

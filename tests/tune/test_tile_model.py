@@ -56,7 +56,7 @@ def rows():
 
 
 def work_of(launch):
-    knobs = {"split": launch.split} | ({"buffers": launch.num_stages} if launch.num_stages else {})
+    knobs = {"split": launch.split} | ({"num_stages": launch.num_stages} if launch.num_stages else {})
     return cut(launch.shape, launch.tile, layout=launch.layout, in_fixed_order=launch.in_fixed_order, **knobs)
 
 

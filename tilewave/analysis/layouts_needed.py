@@ -6,8 +6,8 @@ An MMA decides the layout of its accumulator, a staged read how it is loaded, an
     %scaled = mul(%z, %factor)    as %z, and so is %factor
     write(%scaled, %c, …)         in the layout it has
 
-A tile that is not available in the layout needed (`tied_layouts.py`) is listed in `misfits`, with the ops that need it;
-after `convert_layouts` there are none. It is listed as close to its use as is cheap: before a cast that makes it
+A tile that is not available in the layout needed (`tied_layouts.py`) is listed in `mismatches`, with the ops that need
+it; after `convert_layouts` there are none. It is listed as close to its use as is cheap: before a cast that makes it
 larger, and before a broadcast.
 """
 
@@ -51,14 +51,14 @@ WIDEST_BYTES = 16
 class LayoutsNeeded:
     """`needed[v]` lists the layouts in which tile v is used; their order does not matter.
 
-    `misfits[v]` lists the ops that use v in a layout in which it is not available.
+    `mismatches[v]` lists the ops that use v in a layout in which it is not available.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
         self.needed: dict[Value, list[TileLayouts]] = {}
-        self.unaligned_arrays: dict[Value, list[Op]] = {}
+        self.mismatches: dict[Value, list[Op]] = {}
         self._had: dict[tuple[Value, TileLayouts], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
@@ -271,7 +271,7 @@ class LayoutsNeeded:
         if not _is_tile(v):
             return
         if not self._can_be_had(v, spread) and not self._is_smaller_before(v, spread):
-            self.unaligned_arrays.setdefault(v, []).append(op)
+            self.mismatches.setdefault(v, []).append(op)
         elif spread not in self.needed.setdefault(v, []):
             self.needed[v].append(spread)
 

@@ -43,7 +43,7 @@ def _result(torch: Any, settings: Settings, shape: Shape, advance: Advance) -> R
         tuple(check for check in checked if isinstance(check, Checked)),
         tuple(one for one in [*found, *checked] if isinstance(one, LeftOut)),
         rounds,
-        how.words if how else "nobody",
+        how.words if how else "nothing",
         tuple(one.note for one in contestants if one.note),
     )
 

@@ -231,8 +231,8 @@ def _broadcast_lanes(shape: MatrixShape, layout: MatrixLayout, cbsz: int, abid: 
     if cbsz:
         size = LANES >> cbsz
         a = a % size + size * abid
-    turned = {0: b, 1: b % 32, 2: b % 32 + 32, 3: (b + 16) % 64}
-    return a, turned[blgp] if blgp in turned else b % 16 + 16 * (blgp - 4)
+    rotated = {0: b, 1: b % 32, 2: b % 32 + 32, 3: (b + 16) % 64}
+    return a, rotated[blgp] if blgp in rotated else b % 16 + 16 * (blgp - 4)
 
 
 def _sign(draft: Draft, shape: MatrixShape, blgp: int) -> int:

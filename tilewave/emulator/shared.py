@@ -193,9 +193,9 @@ def _transposed(draft: Draft, found: Match) -> Execute:
         raw = np.zeros((c.count, LANES, 2), U32)
         raw[c.on] = load_shared(c, instruction, address(c, offset), 8)
         block = raw.view(dtype).reshape(c.count, 4, each, 16)
-        turned = np.ascontiguousarray(block.transpose(0, 1, 3, 2)).reshape(c.count, LANES, each).view(U32)
+        transposed = np.ascontiguousarray(block.transpose(0, 1, 3, 2)).reshape(c.count, LANES, each).view(U32)
         for word in range(2):
-            c.put(c.vu, row + word, turned[:, :, word])
+            c.put(c.vu, row + word, transposed[:, :, word])
 
     return execute
 

@@ -126,7 +126,7 @@ class Op:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the op only starts here and its result is complete later: only an op with `awaits` may use that."""
+        """Whether the op only starts here and its result is complete later: only an op with `waits` may use that."""
         return False
 
     @property

@@ -133,4 +133,4 @@ class _Transpose:
         of_chunk = [self.word << bit for bit in range(self.chunk.bit_length() - 1)]
         of_word = [1 << bit for bit in range(self.word.bit_length() - 1)]
         kind, of_lane = Vector((self.word, self.chunk), self.dtype), (0,) * (self.lanes.bit_length() - 1)
-        return self.builder.emit(Rearrange, x, (*of_chunk, *of_word), of_lane, type=kind, name="turned")
+        return self.builder.emit(Rearrange, x, (*of_chunk, *of_word), of_lane, type=kind, name="transposed")

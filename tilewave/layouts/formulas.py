@@ -174,7 +174,7 @@ def _columns(held: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, ...]:
 def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]:
     """Return layouts in which neighbouring lanes take neighbouring chunks of `width` elements along the last axis.
 
-    Several layouts together cover the tile where the lanes do not divide it: the last round of chunks is then not full,
+    Several layouts together cover the tile where the lanes do not divide it: the last set of chunks is then not full,
     and where a round does not begin in the column in which the one before began, each round has a separate layout.
     """
     assert shape[-1] % width == 0, f"chunks of {width} do not fit rows of {shape[-1]}"

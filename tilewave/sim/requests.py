@@ -1,16 +1,16 @@
 """The share of read requests that reaches L2, where requests of neighbouring units are merged on the way.
 
 Up to `most` requests for one line from units of one merge group become one, if the first is still in flight when the
-others arrive. So two things decide: how long a request is in flight, and how far apart in time its sharers are.
+others arrive. So two things decide: how long a request is in flight, and how far apart in time its requesters are.
 
 A launch starts in step: in its first wave all requests merge that can. Later, a line that hits in L2 returns soon, and
 few requests are in time for it. A line that is fetched from further away is in flight for longer: for the merge group
 that asks first, and for the others that ask before it arrives.
 
-A unit waits for its last load. A late reply releases all of its sharers at once, so they also request the next line
+A unit waits for its last load. A late reply releases all of its requesters at once, so they also request the next line
 together; and a small tile, whose matrix instructions do not cover its loads, waits for every reply. A unit does not
-wait for its earlier loads: their sharers drift apart with every stall (on a private miss in the last stream, or on any
-reply that the matrix instructions do not cover), and faster by the square of the distance between their units.
+wait for its earlier loads: their requesters drift apart with every stall (on a private miss in the last stream, or on
+any reply that the matrix instructions do not cover), and faster by the square of the distance between their units.
 
 A workgroup that starts after the first wave gets whichever unit is free: only runs of workgroups that are consecutive
 in the order start together, and merge.
@@ -68,9 +68,9 @@ class SharedReads:
     waiting: float
     """The share of a step in which a unit waits for loads, though L2 has them."""
     distance: float
-    """Units from one sharer to the next."""
+    """Units from one requester to the next."""
     stalls: float | None
-    """Stalls of a unit in the whole launch that its sharers do not have; None for the last reads of a task."""
+    """Stalls of a unit in the whole launch that its requesters do not have; None for the last reads of a task."""
 
     def requested(self, sync: Sync) -> float:
         """Bytes that reach L2."""
@@ -121,7 +121,7 @@ def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) ->
 
 @dataclass(frozen=True, eq=False)
 class _Sharing:
-    """For each merge group, wave and stream: the bytes that merging saves, and how its sharers miss and are spaced."""
+    """For each merge group, wave and stream: bytes saved by merging, and how its requesters miss and are spaced."""
 
     launch_wave: Array
     saved_bytes: Array
@@ -161,7 +161,7 @@ def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
 
 
 def _own_misses(accesses: Accesses, flows: Flows, at: int) -> float:
-    """Return the share of the tasks' at-th reads that misses, each line counted for one sharer."""
+    """Return the share of the tasks' at-th reads that misses, each line counted for one requester."""
     walks = np.unique(flows.walks.of_read[:, at])
     asked = float(accesses.read_bytes[:, at].sum())
     return float(flows.missed[walks[walks >= 0]].sum()) / asked if asked else 0.0

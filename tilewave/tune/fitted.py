@@ -17,7 +17,7 @@ class LaunchTiming:
     step_gap: float
     """Between those of all groups."""
     least_step: float
-    """The least time of a step: wait for its operands, multiply them and signal the mbarrier."""
+    """The least time of a step: wait for its operands, multiply them and arrive at the mbarrier."""
     launch: float
     """The time of the launch itself."""
     start: float

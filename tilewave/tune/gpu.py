@@ -4,7 +4,7 @@
               + (busy ** q + (L2 bytes / rate) ** q + (bytes of arrays / rate) ** q) ** (1 / q)
 
 `busy` is the time of the unit with the most work: waves of tasks, each a start and its steps. A step takes its matrix
-instructions and the gap before the next, but at least the time to wait, multiply and signal; the time to load its
+instructions and the gap before the next, but at least the time to wait, multiply and arrive; the time to load its
 bytes; and the time to refill its stage in shared memory, divided by the number of stages. Where several
 workgroups fit on a unit, they fill each other's gaps. With stream-K or split-K, parts of tiles are counted, with the
 cost of adding them. `copies` are packed copies of operands that are unaligned for TMA.

@@ -102,4 +102,4 @@ def test_one_row_is_read_in_place_by_default_and_large_products_are_packed():
 
 def test_narrow_dtypes_are_converted_once_and_so_packed():
     options = WaveCompileOptions(subs={M: 1, N: 512, K: 512}, target="cpu", tune=Tune(in_place=1))
-    assert IN_PLACE not in wave_compile(options, gemm(f16, f32, out=f32)).choice.point
+    assert IN_PLACE not in wave_compile(options, gemm(f16, f32, out=f32)).choice.config

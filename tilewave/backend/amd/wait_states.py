@@ -171,7 +171,7 @@ class _Sums:
         return _Sums(self.by, self.family, self.written - by.writes, self.read - by.writes)
 
     def touched_from(self, blocks: Mapping[str, _Block], label: str, following: int) -> str | None:
-        """Return a message on an instruction too early on some path from a block, `behind` wait states later."""
+        """Return a message on an instruction too early on some path from a block, `following` wait states later."""
         ways = [(label, self, following)]
         nearest: dict[tuple[str, _Sums], int] = {}
         while ways:

@@ -364,7 +364,7 @@ class Wgmma(Computed):
     Each wave has the sums of 16 rows of every 64, in the acc fragment of `layouts/fragments.py`: batches… x rows / 64 x
     columns / 8 x 2 x 2. Where `adds` holds a boolean that is false, acc counts as zeros.
 
-    The depth of an operand is its memory's last axis; of those in `turned` (transposed: 0 for `a`, 1 for `b`) it is the
+    The depth of an operand is its memory's last axis; of those in `transposed` (0 for `a`, 1 for `b`) it is the
     last but one, and rows are the last. Of each operand, the last `ignored_bits` of the mantissa count as 0.
 
     `later`: asynchronous. Up to `wait_mma` its operands must not change and its sums must not be used.

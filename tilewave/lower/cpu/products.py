@@ -56,7 +56,7 @@ def runs_along_depth(lanes: int, rows: int, columns: int, is_transposed: bool) -
 def multiply_tiles(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, transposed: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """Put acc + a · b, where a row of `turned` has the elements of b for one k; all of one dtype, rows contiguous."""
+    """Put acc + a · b, where a row of `transposed` has the elements of b for one k; one dtype, contiguous rows."""
     *batch, rows, columns = acc.type.shape
     dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, columns)

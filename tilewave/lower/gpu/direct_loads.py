@@ -53,7 +53,7 @@ class DirectLoads:
         self.direct.wait_async(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
 
     def _place(self, op: CopyAsyncChunks, to: SharedPlace, after: int) -> str:
-        """Return the shared address `behind` bytes after the beginning of a row."""
+        """Return the shared address `after` bytes after the beginning of a row."""
         row: OffsetNumber | int = 0
         for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
             row = at + row * extent

@@ -316,7 +316,7 @@ def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
 
 
 class ArrayWindow:
-    """The window on an array that one load or store of a wave accesses, moved by `behind` elements along each axis."""
+    """The window on an array that one load or store of a wave accesses, moved by `after` elements along each axis."""
 
     def __init__(
         self,

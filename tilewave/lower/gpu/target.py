@@ -142,7 +142,7 @@ class LaneTarget(Protocol):
 
     def both(self, f: LlvmFunction, word: str, bit: int, same: Collection[int]) -> tuple[str, str]:
         """Return the 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose
-        numbers differ in the bits `alike` have equal words."""
+        numbers differ in the bits `same` have equal words."""
         ...
 
     def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:

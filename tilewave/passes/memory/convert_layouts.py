@@ -48,11 +48,11 @@ class ConvertLayouts:
         """
         for _ in range(MOST_ROUNDS):
             spreads = LayoutsNeeded(kernel)
-            if not spreads.unaligned_arrays:
+            if not spreads.mismatches:
                 break
-            kernel = _without_needless(_Inserting(kernel, spreads.unaligned_arrays).kernel())
+            kernel = _without_needless(_Inserting(kernel, spreads.mismatches).kernel())
         else:
-            where = next(op.loc for ops in spreads.unaligned_arrays.values() for op in ops)
+            where = next(op.loc for ops in spreads.mismatches.values() for op in ops)
             raise NotImplementedError(f"{where}: {kernel.name} has tiles whose layouts do not settle")
         return _through_shared(kernel, spreads, ports(self.machine.shared))
 
@@ -60,12 +60,12 @@ class ConvertLayouts:
 class _Inserting:
     """Inserts conversions after the definitions of tiles, for the ops that need another layout."""
 
-    def __init__(self, kernel: Kernel, unaligned_arrays: dict[Value, list[Op]]) -> None:
+    def __init__(self, kernel: Kernel, mismatches: dict[Value, list[Op]]) -> None:
         self.old = kernel
         builder = Builder(names(kernel))
-        self.new = {v: builder.fresh(f"{v.name}_there", v.type) for v in unaligned_arrays}
+        self.new = {v: builder.fresh(f"{v.name}_there", v.type) for v in mismatches}
         self.taken: dict[int, dict[Value, Value]] = {}
-        for v, users in unaligned_arrays.items():
+        for v, users in mismatches.items():
             for op in users:
                 self.taken.setdefault(id(op), {})[v] = self.new[v]
 

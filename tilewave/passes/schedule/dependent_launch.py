@@ -79,7 +79,7 @@ def _loops_around_copies(block: Block) -> int | None:
 
 
 def _waits(where: Op, after: Block) -> list[Op]:
-    """Return the wait for the previous launch, and after it, where `behind` copies, the launch of dependents."""
+    """Return the wait for the previous launch, and after it, where `after` copies, the launch of dependents."""
     copies = any(isinstance(op, TmaLoad) for op in walk(after))
     return [WaitPriorLaunch(loc=where.loc), *([LaunchDependents(loc=where.loc)] if copies else [])]
 

@@ -1,8 +1,8 @@
 """A single consumer warpgroup issues the product of the next step before it waits for the previous one.
 
     loop(%steps, [%sums, %step]) {             %begun = loop(%steps, [%sums, %step]) {
-      wait_mbarrier(%full, %slot, %phase)                await(%full, %slot, %phase)
-      %z = wgmma_shared(…, %acc)                %z = wgmma_shared(…, %acc) {later}
+      wait_mbarrier(%full, %slot, …)             wait_mbarrier(%full, %slot, …)
+      %z = wgmma_shared(…, %acc)                 %z = wgmma_shared(…, %acc) {later}
       arrive(%empty, %slot)                  →   wait_older_mma() {pending = 1}
       yield([%z, …])                             loop(‹0 in the first step›) { arrive(%empty, ‹slot before›) }
     }                                            yield([%z, …])

@@ -1,7 +1,7 @@
 """Ping-pong: of two consumer warpgroups, one ends its tile some steps earlier and stores it while the other multiplies.
 
     %sum = loop(%steps, [%zero]) {…}           %most = loop(%steps - 2, [%zero]) {…}
-    ‹what is computed from %sum and written›   role(second group) { await(%passed, 0, ‹tile›) }
+    ‹what is computed from %sum and written›   role(second group) { wait_mbarrier(%passed, 0, ‹tile›) }
                                            →   %sum = loop(2, [%most]) {
                                                  loop(‹1 in the last step›) { role(first group) { arrive(%passed, 0) } }
                                                  …

@@ -2,9 +2,9 @@
 
     loop(%steps) {                     role(consumers) {                      role(producer) {
       copy(%a, …, %x)                    loop(%steps) {                         loop(%steps) {
-      copy(%b, …, %y)                      await(%full, %slot, %phase)            await(%empty, %slot, 1 - %phase)
-      barrier()                            wgmma_shared(%x, [%slot, …])          arrive(%full, %slot) {expect = …}
-      wgmma_shared(%x, %y)                arrive(%empty, %slot)                  tma_load(%a, …, %full, %slot)
+      copy(%b, …, %y)                      wait_mbarrier(%full, %slot, …)         wait_mbarrier(%empty, %slot, …)
+      barrier()                            wgmma_shared(%x, [%slot, …])           arrive(%full, %slot) {expect = …}
+      wgmma_shared(%x, %y)                 arrive(%empty, %slot)                  tma_load(%a, …, %full, %slot)
       barrier()                          }                                        tma_load(%b, …, %full, %slot)
     }                                  }                                        } }
 

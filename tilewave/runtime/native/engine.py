@@ -68,7 +68,7 @@ def engine() -> Engine:
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
     parts = (evaluate, make_launch, make_call, look_at, is_plain, read_tensor, call, layout, replay_call)
     builder = llvm.JITLibraryBuilder().add_ir(INTRINSICS + "".join(part() for part in parts))
-    for name in ("evaluate", "make_launch", "make_call", "call", "lie", "replay_call"):
+    for name in ("evaluate", "make_launch", "make_call", "call", "layout", "replay_call"):
         builder.export_symbol(name)
     compiler = llvm.create_lljit_compiler(machine)
     library = builder.link(compiler, "host_engine")
@@ -78,7 +78,7 @@ def engine() -> Engine:
         ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
         ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
-        _MethodDefinition(b"lie", library["lie"], _FAST_CALL, None),
+        _MethodDefinition(b"layout", library["layout"], _FAST_CALL, None),
         _MethodDefinition(b"replay_call", library["replay_call"], _FAST_CALL, None),
         (compiler, library),
     )

@@ -19,9 +19,9 @@ _ROOM = MOST_ARRAYS * (_HEAD + 2 * MOST_AXES)
 
 def layout() -> str:
     return f"""
-; lie(arrays, grad), a tuple of tensors and None, and whether gradients are recorded: bytes that are equal for arrays of
-; the same layout, or None where Python must handle them.
-define ptr @lie(ptr %self, ptr %arguments, i64 %argument_count) {{
+; layout(arrays, grad), a tuple of tensors and None, and whether gradients are recorded: bytes that are equal for
+; arrays of the same layout, or None where Python must handle them.
+define ptr @layout(ptr %self, ptr %arguments, i64 %argument_count) {{
 entry:
   %tensor_at = alloca i8, i64 {TENSOR_BYTES}, align 16
   %word.in = alloca i64
@@ -60,7 +60,7 @@ none:
   store i64 -1, ptr %to
   %word.none = add i64 %word, 1
   store i64 %word.none, ptr %word.in
-  br label %read.told
+  br label %read.given
 some:
   %is_seen = call i1 @look_at(ptr %reader, ptr %array, ptr %tensor_at)
   br i1 %is_seen, label %seen, label %unknown
@@ -106,8 +106,8 @@ fitting:
   %taken = add i64 %twice, {_HEAD}
   %word.next = add i64 %word, %taken
   store i64 %word.next, ptr %word.in
-  br label %read.told
-read.told:"""
+  br label %read.given
+read.given:"""
 
 
 def _placed() -> str:
