@@ -40,7 +40,7 @@ os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_afte
 
 
 class cached_property(Generic[T]):
-    """functools.cached_property without the lock that Python before 3.12 holds, one for all objects of a class.
+    """A cached property without the lock of Python before 3.12, which is one for all objects of a class.
 
     A process forked while another thread computes a value inherits that lock held, and would wait for it forever.
     """

@@ -67,7 +67,7 @@ class Child:
     def how_it_ended(self, process: subprocess.Popen[str]) -> str:
         code = process.wait()
         self.stop()
-        return f"killed by {signal.Mbarriers(-code).name}" if code < 0 else f"ended with {code}"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def last_words(self) -> str:
         self.errors.seek(0)

@@ -84,7 +84,7 @@ def test_a_formula_in_plain_python_is_verified_number_by_number():
     ("formula", "message"),
     [
         (lambda w, grid: (w / 2, w), "a formula returns integers, not float64"),
-        (lambda w, grid: w, "answers with \\(row, col\\), not with"),
+        (lambda w, grid: w, "must return \\(row, col\\), not"),
         (lambda w, grid: (w // (grid.rows - 1), w), "divides by zero for workgroup 0 of a grid of 1×4"),
         (lambda w, grid: (w[:2], w), "given 4 workgroups answered with shape \\(2,\\)"),
     ],
@@ -276,7 +276,7 @@ def test_batches_share_neither_rows_nor_columns():
 
 def test_locality_prints_a_small_table():
     lines = str(locality(linear(), Grid(8, 8), xcds=8, k_blocks=8)).splitlines()
-    assert lines[0] == "linear() on 8×8, 8 XCDs, 8 k-blocks, 1 round of 64"
+    assert lines[0] == "linear() on 8×8, 8 XCDs, 8 k-blocks, 1 wave of 64"
     assert lines[2].split() == ["0", "8", "1", "8", "8", "64", "72", "72"]
     assert lines[-1] == "  reads 576: 4.50 × the compulsory 128, 0.56 × the 1024 without reuse"
 

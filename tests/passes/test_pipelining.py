@@ -258,9 +258,9 @@ def test_a_tile_that_depends_on_the_workgroup_is_the_only_one_where_there_are_en
     assert (barriers(one_tile_each), barriers(fewer_workgroups)) == (3, 4)
 
 
-@pytest.mark.parametrize("buffers, before, each", [(0, 0, 2), (1, 1, 2), (2, 1, 1), (3, 1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("num_stages, before, each", [(0, 0, 2), (1, 1, 2), (2, 1, 1), (3, 1, 1), (4, 1, 1)])
 def test_how_many_barriers_a_wave_passes(num_stages, before, each):
-    """Two in every step with one buffer, one with more; and one before the last steps."""
+    """Two in every step with one stage, one with more; and one before the last steps."""
     kernel = place_barriers(SoftwarePipeline(num_stages)(staged()) if num_stages else staged())
     ahead = max(1, num_stages - 1) if num_stages else 0
     for trips in (4, 5, 9):

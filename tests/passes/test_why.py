@@ -107,7 +107,7 @@ def test_diff_prints_the_reasons_below_the_pass(call):
     assert [line.split()[0] for line in out.splitlines() if line.strip()][1:] == [
         "use_tma",
         "(unchanged)",
-        "remarks",
+        "remark",
     ]
     assert f"k.py:9: {WHAT}; {REMEDY}" in out
     steps = json.loads(call("diff", "k.py", "--target", "sm_90a", "--set", SIZES, "--json"))["gemm"]

@@ -377,7 +377,7 @@ def test_who_brings_operands_is_who_the_compiler_lets_bring_them(shape, layout):
     )
     copied = [row for row in one.why() if row.step == "pack_unaligned"]
     found = machine_of("sm_90a").loading(cut(shape, (128, 128, 64), layout=layout))
-    assert found is (Loading.REPACKED if copied else Loading.AS_THEY_LIE)
+    assert found is (Loading.REPACKED if copied else Loading.IN_PLACE)
 
 
 @pytest.mark.parametrize("layout", ["NT", "TN"])
@@ -398,7 +398,7 @@ def test_odd_operands_are_left_where_they_lie_as_calls_leave_them(shape, layout)
     subs = sized(shape) | dict(zip(BLOCKS, tile, strict=True))
     one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
     planned = one.build.program.plan_for([view(np.empty(p.shape, np.float16)) for p in one.parameters])
-    copied = Loading.REPACKED if planned.packed_copies else Loading.AS_THEY_LIE
+    copied = Loading.REPACKED if planned.packed_copies else Loading.IN_PLACE
     expected = Loading.BY_LANES if planned.variant.is_plain else copied
     assert machine_of("sm_90a").loading(cut(shape, tile, layout=layout)) is expected
 
@@ -406,7 +406,7 @@ def test_odd_operands_are_left_where_they_lie_as_calls_leave_them(shape, layout)
 def test_small_products_of_odd_rows_are_loaded_by_lanes():
     machine = machine_of("sm_90a")
     assert machine.loading(cut((64, 65, 333), (64, 64, 64))) is Loading.BY_LANES
-    assert machine.loading(cut((64, 64, 336), (64, 64, 64))) is Loading.AS_THEY_LIE
+    assert machine.loading(cut((64, 64, 336), (64, 64, 64))) is Loading.IN_PLACE
     assert not machine.refused(cut((64, 65, 333), (64, 64, 64), split=2))  # lanes load parts as well
 
 

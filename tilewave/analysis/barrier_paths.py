@@ -167,10 +167,10 @@ class Walker:
         for i in range(step.most + 1):
             pending = self.run(step.condition, pending)
             if i >= step.least:
-                left = _joined(left, _renamed(pending, partial(_behind, step, None)))
+                left = _joined(left, _renamed(pending, partial(_after_step, step, None)))
             if i < step.most:
                 self.rounds.update({step.index: i} if step.index else {})
-                pending = _renamed(self.run(step.body, pending), partial(_behind, step, None))
+                pending = _renamed(self.run(step.body, pending), partial(_after_step, step, None))
         self.rounds.pop(step.index or "", None)
         return left
 
@@ -183,8 +183,8 @@ class Walker:
             after = self.run(step.body, checked)
             before = _joined(before, _renamed(after, partial(_a_round_later, step)))
         if step.trips is None:
-            return _renamed(checked, partial(_behind, step, None))
-        left = _renamed(after, partial(_behind, step, self.last_step(step.trips)))
+            return _renamed(checked, partial(_after_step, step, None))
+        left = _renamed(after, partial(_after_step, step, self.last_step(step.trips)))
         return left if step.least else _joined(pending, left)
 
     def last_step(self, trips: Value) -> Callable[[int], Residue]:
@@ -231,7 +231,7 @@ def _a_round_later(step: Round, place: Place) -> Place:
     return _with_index(place, step, partial(Residue.of, {step.index: 1}, -1) if step.index else None)
 
 
-def _behind(step: Round, index: Callable[[int], Residue] | None, place: Place) -> Place:
+def _after_step(step: Round, index: Callable[[int], Residue] | None, place: Place) -> Place:
     """Return a place touched in the loop as seen after it; `index` gives the last iteration, where that is known."""
     if isinstance(place, AccessOnTheWay):
         changed = place.changed | step.made | {step.index or ""}

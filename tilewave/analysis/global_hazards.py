@@ -58,7 +58,7 @@ MOST_SHIFTS = 64
 class Meets(IntEnum):
     """Who conflicts: no one, lanes of one wave, or different waves; of two answers the greater counts."""
 
-    NOBODY = 0
+    NOTHING = 0
     LANES = 1
     """Lanes of one wave."""
     WAVES = 2
@@ -153,25 +153,25 @@ class Conflicts:
         if one is None or other is None:
             return self.worst
         if not len(one.lanes) or not len(other.lanes):
-            return Meets.NOBODY
+            return Meets.NOTHING
         sides = zip(one.based(first), other.based(second), one.places.T, other.places.T, strict=True)
         shifts = [self._shifts(a, b, first.before, (mine, theirs)) for a, b, mine, theirs in sides]
         if prod(map(len, shifts)) > MOST_SHIFTS:
             return self.worst
         moved = (replace(other, places=other.places + np.array(shift)) for shift in combinations(*shifts))
-        return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOBODY)
+        return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOTHING)
 
     def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
         """Return who conflicts where both accesses have the same bases."""
         if self.spreads is None:
-            return self.worst if one.differs(other, 1) else Meets.NOBODY
+            return self.worst if one.differs(other, 1) else Meets.NOTHING
         if one.differs(other, self.wave_lanes):
             return Meets.WAVES
         if isinstance(second, WriteThrough):  # its lanes synchronize within their wave before they store
-            return Meets.NOBODY
+            return Meets.NOTHING
         if isinstance(first, WriteThrough):  # lowering decides which lane of a wave stores an element
             one = replace(one, lanes=np.full_like(one.lanes, -1))
-        return Meets.LANES if one.differs(other, 1) else Meets.NOBODY
+        return Meets.LANES if one.differs(other, 1) else Meets.NOTHING
 
     def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Array, Array]) -> Sequence[int]:
         """Return the possible differences b - a for which the places still overlap."""

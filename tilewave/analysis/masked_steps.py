@@ -247,13 +247,13 @@ def _is_largest_of(condition: Value, v: Value, loop: Loop, makers: Mapping[Value
     assert isinstance(op, Max)
     other = makers.get(op.b if op.a == v else op.a)
     masked = makers.get(other.x) if isinstance(other, Reduce) and other.how == "max" else None
-    while isinstance(masked, Select) and not _is_behind(masked.condition, condition, makers):
+    while isinstance(masked, Select) and not _derives_from(masked.condition, condition, makers):
         hidden = _constant(makers.get(masked.b))
         masked = makers.get(masked.a) if _is(hidden, -np.inf) else None
     return isinstance(masked, Select)
 
 
-def _is_behind(v: Value, condition: Value, makers: Mapping[Value, Op]) -> bool:
+def _derives_from(v: Value, condition: Value, makers: Mapping[Value, Op]) -> bool:
     """Return whether a value is the condition, broadcast or permuted."""
     op = makers.get(v)
-    return v == condition or (isinstance(op, (Broadcast, Permute)) and _is_behind(op.x, condition, makers))
+    return v == condition or (isinstance(op, (Broadcast, Permute)) and _derives_from(op.x, condition, makers))

@@ -69,7 +69,7 @@ def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Remark, ...]
         wrong = [CONDITION.at(loop.loc)] if isinstance(loop, While) else list(placed.faults(loop))
         broken += wrong
         if isinstance(loop, Loop) and not wrong:
-            found.append(_told(loop, kernel))
+            found.append(_sum_order(loop, kernel))
     return tuple(found), tuple(dict.fromkeys(broken))
 
 
@@ -88,7 +88,7 @@ def _sums(block: Block) -> Iterator[Loop | While]:
             yield op
 
 
-def _told(loop: Loop, kernel: Kernel) -> SumOrder:
+def _sum_order(loop: Loop, kernel: Kernel) -> SumOrder:
     made = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
     steps = int(made[loop.trips].value) if loop.trips in made else 0
     depth = next((op.a.type.shape[-1] for op in loop.body.ops if isinstance(op, Mma)), 0)

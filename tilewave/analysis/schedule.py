@@ -291,17 +291,17 @@ class Cover:
             said.append(f"{one} {cut.coordinates(lost[0])} is computed by none")
         name = self.op.memory.name
         counts = f"{name} has {len(times):,} {one}s: {len(lost):,} lost, {len(twice):,} computed more than once."
-        raise _told("; ".join(said), self.op.loc, counts, remedy)
+        raise _coverage_error("; ".join(said), self.op.loc, counts, remedy)
 
     def report_outside(self, visit: Visit, which: int, remedy: Correction) -> None:
         positions = zip(self.cut.axes, self.cut.tile, strict=True)
         tile = tuple(int(visit.at[axis][which]) // size for axis, size in positions)
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
-        raise _told(f"workgroup {visit.workgroups[which]} {what}", visit.op.loc, "", remedy)
+        raise _coverage_error(f"workgroup {visit.workgroups[which]} {what}", visit.op.loc, "", remedy)
 
 
-def _told(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageError:
+def _coverage_error(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageError:
     """Return the error at the line of the tile order where that may be wrong, with the write's location in the text."""
     if remedy.loc.line:
         counts = f"{counts} They are written at {write}." if counts else f"The tiles are written at {write}."

@@ -163,7 +163,7 @@ def grouped(kernels: Mapping[str, Compiled], others: Mapping[str, Compiled]) -> 
     for name, kernel in others.items():
         beside = groups.get(signature(kernel)) or next(iter(groups.values()))
         beside[name] = kernel
-        _alike(beside)
+        _require_same_sizes(beside)
     return list(groups.values())
 
 
@@ -177,7 +177,7 @@ def measure_kernels(
     kernels: Mapping[str, Compiled], settings: KernelSettings, advance: Advance = lambda: None
 ) -> KernelReport:
     """Check and time kernels that take the same arguments; the first is what the others are compared with."""
-    before, first = load(), _alike(kernels)
+    before, first = load(), _require_same_sizes(kernels)
     settings = replace(settings, numbers=scalar_values(kernels.values(), settings.numbers))
     device, arrays = device_of(first), make_arguments(first, settings.seed)
     inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
@@ -209,7 +209,7 @@ def scalar_values(kernels: Iterable[Compiled], given: Mapping[str, float]) -> di
     return {n: (float if t.is_float else int)(given.get(n, ANY_NUMBER)) for n, t in dtypes.items()}
 
 
-def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
+def _require_same_sizes(kernels: Mapping[str, Compiled]) -> Compiled:
     """The first; an error where another takes other arguments, runs elsewhere, or waits for a symbol."""
     (first_name, first), *others = kernels.items()
     for name, kernel in kernels.items():

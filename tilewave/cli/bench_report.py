@@ -67,8 +67,8 @@ def _rows(result: Result, mode: Mode) -> list[tuple[str | Text, ...]]:
             continue
         rate = rounds.tflops(check.contestant, result.operations)
         ratio = rounds.ratio(check.contestant)
-        given = _told(ratio, 3) if ratio else NOTHING
-        rows.append((check.contestant, _told(rate, 1), given, _error(check)))
+        given = _rounded(ratio, 3) if ratio else NOTHING
+        rows.append((check.contestant, _rounded(rate, 1), given, _error(check)))
     return [*rows, *((failed.contestant, NOTHING, NOTHING, NOTHING) for failed in result.failed)]
 
 
@@ -76,7 +76,7 @@ def rounds_in(result: Result, mode: Mode) -> Rounds | None:
     return next((rounds for rounds in result.rounds if rounds.mode == mode), None)
 
 
-def _told(estimate: Estimate, digits: int) -> str:
+def _rounded(estimate: Estimate, digits: int) -> str:
     return f"{estimate.median:.{digits}f} ± {estimate.spread:.{digits}f}"
 
 

@@ -151,18 +151,18 @@ class WaitStates:
             elif step.unit != "scalar":
                 yield from self._say_scalar(row, "is read by another", SCALAR_TO_VECTOR)
         if step.traffic is not None and step.traffic.order == "direct":
-            yield from self._told("m0 says where a direct load writes", M0_TO_DIRECT_LOAD, self._m0)
+            yield from self._reported("m0 says where a direct load writes", M0_TO_DIRECT_LOAD, self._m0)
 
     # -- words -------------------------------------------------------------------------------------------------------
 
     def _say_scalar(self, row: int, why: str, wanted: int) -> Iterator[Said]:
         if row in self._scalar:
-            yield from self._told(f"s{row}, written by a vector instruction, {why}", wanted, self._scalar[row])
+            yield from self._reported(f"s{row}, written by a vector instruction, {why}", wanted, self._scalar[row])
 
     def _say(self, row: int, why: str, wanted: int, at: int) -> Iterator[Said]:
-        yield from self._told(f"{register_name(row)} {why}", wanted, at)
+        yield from self._reported(f"{register_name(row)} {why}", wanted, at)
 
-    def _told(self, why: str, wanted: int, at: int) -> Iterator[Said]:
+    def _reported(self, why: str, wanted: int, at: int) -> Iterator[Said]:
         found = self._now - at - 1
         if found < wanted:
             missing = f"s_nop {wanted - found - 1} is missing"

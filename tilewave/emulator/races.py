@@ -34,7 +34,7 @@ VERBS: dict[Touch, tuple[str, str]] = {
     "change": ("changes", "changed"),
     "look": ("reads", "read"),
 }
-NOBODY = 0
+NO_WRITER = 0
 WAVES = 31
 """The bits of a wave; all ones means more than one wave. A workgroup has at most 16."""
 EVERYBODY = (1 << 62) - 1
@@ -173,7 +173,7 @@ def _unordered(found: Array, own: Array) -> Array:
     """Stamps of other workgroups, and of other waves since the last barrier."""
     elsewhere = (found >> 32) != (own >> 32)
     since = (found >= own & ~WAVES) & ((found ^ own) & WAVES != 0)
-    unordered: Array = (found != NOBODY) & (elsewhere | since)
+    unordered: Array = (found != NO_WRITER) & (elsewhere | since)
     return unordered
 
 
@@ -184,7 +184,7 @@ def _join(stamps: Array, pieces: Array, own: Array) -> None:
         if (before == EVERYBODY).all():
             return
         together = np.where((before >> 5 == own >> 5) & (before != own), own | WAVES, np.maximum(before, own))
-        elsewhere = (before != NOBODY) & (before >> 32 != own >> 32)
+        elsewhere = (before != NO_WRITER) & (before >> 32 != own >> 32)
         after = np.where(elsewhere, EVERYBODY, together)
         grown = after != before
         if not grown.any():

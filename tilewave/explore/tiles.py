@@ -19,13 +19,13 @@ from tilewave.view.traffic import origin_of_tasks
 MOST_TILES = 1 << 20
 MOST_DRAWN, LONGEST_DRAWN = 1 << 16, 512
 """The most cells that are sent to the page; in larger grids a cell is a square of tiles."""
-NOBODY = -1
+NO_TILE = -1
 BYTES = ("asked", "missed", "hbm")
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Tables of the tiles, indexed [row, column]; NOBODY where a row is not full."""
+    """Tables of the tiles, indexed [row, column]; NO_TILE where a row is not full."""
 
     tables: dict[str, Array]
     """turn, xcd and round of each tile; where known, the bytes that it requests, misses in L2, and takes from HBM."""
@@ -66,7 +66,7 @@ def tiles_of(run: SimulatedRun, problem: object) -> Tiles | None:
     shape = (ceil(rows / ceil(sqrt(rows))), ceil(sqrt(rows))) if wrapped else (rows, cols)
     tables = {}
     for name, column in values.items():
-        flat = np.full(prod(shape), NOBODY, np.float64)
+        flat = np.full(prod(shape), NO_TILE, np.float64)
         flat[tile] = column
         tables[name] = flat.reshape(shape)
     return Tiles(tables, wrapped)

@@ -68,7 +68,7 @@ from tilewave.ir.types import Memory, Scalar
 
 Env = dict[Value, Any]
 
-NOBODY, SEVERAL, LATER = -1, -2, -3
+NO_WORKGROUP, SEVERAL, LATER = -1, -2, -3
 """In place of a workgroup's number: no workgroup, several of them, or an asynchronous copy in flight."""
 MOST_ROUNDS = 1 << 20
 """A while loop with more iterations than this is taken to be endless."""
@@ -106,7 +106,7 @@ class TrackedMemory:
         """Make the memory uninitialized."""
         assert self.writer is not None
         self.data[...] = poison
-        self.writer[...] = NOBODY
+        self.writer[...] = NO_WORKGROUP
 
 
 class InterpretedCall:
@@ -141,9 +141,9 @@ class InterpretedCall:
     def argument(self, value: Value, array: Array, written: bool, read: bool) -> TrackedMemory:
         if not written:
             return TrackedMemory(value, array)
-        buffer = TrackedMemory(value, array.copy(), np.full(array.shape, NOBODY, np.int32))
+        buffer = TrackedMemory(value, array.copy(), np.full(array.shape, NO_WORKGROUP, np.int32))
         if read:
-            buffer.reader = np.full(array.shape, NOBODY, np.int32)
+            buffer.reader = np.full(array.shape, NO_WORKGROUP, np.int32)
         self.outputs.append((array, buffer))
         return buffer
 
@@ -164,30 +164,32 @@ class InterpretedCall:
             return
         writer = buffer.writer[where]
         if buffer.value not in self.kernel.body.args:
-            if (writer == NOBODY).any():
-                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which was never written")
+            if (writer == NO_WORKGROUP).any():
+                self.fail(op, f"reads {element(buffer, first(writer == NO_WORKGROUP, where))}, which was never written")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
                 self.fail(op, f"reads {at} before its copy has arrived; a wait_async must be between them")
             return
-        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        foreign = (writer != NO_WORKGROUP) & (writer != self.workgroup)
         if foreign.any():
             at = element(buffer, first(foreign, where))
             self.fail(op, f"reads {at}, which workgroup {writer[foreign].flat[0]} wrote: the order decides the result")
         assert buffer.reader is not None
         readers = buffer.reader[where]
-        buffer.reader[where] = np.where((readers == NOBODY) | (readers == self.workgroup), self.workgroup, SEVERAL)
+        buffer.reader[where] = np.where(
+            (readers == NO_WORKGROUP) | (readers == self.workgroup), self.workgroup, SEVERAL
+        )
 
     def note_write(self, op: Op, buffer: TrackedMemory, where: Any) -> None:
         assert buffer.writer is not None
         writer = buffer.writer[where]
-        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        foreign = (writer != NO_WORKGROUP) & (writer != self.workgroup)
         if foreign.any():
             at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
             self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
         if buffer.reader is not None:
             readers = buffer.reader[where]
-            foreign = (readers != NOBODY) & (readers != self.workgroup)
+            foreign = (readers != NO_WORKGROUP) & (readers != self.workgroup)
             if foreign.any():
                 at = element(buffer, first(foreign, where))
                 self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
@@ -340,7 +342,7 @@ class _Interpreter(InterpretedCall):
     def allocate(self, op: Allocate) -> tuple[Any, ...]:
         kind = op.result.type
         poison = np.full(kind.shape, self.numbers.poison(kind.dtype), self.numbers.storage(kind.dtype))
-        return (TrackedMemory(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+        return (TrackedMemory(op.result, poison, np.full(kind.shape, NO_WORKGROUP, np.int32)),)
 
     def overlay(self, op: Overlay) -> tuple[Any, ...]:
         return (self.env[op.memory],)  # no other tracking needed: a write to an overlay writes all of it (WriteThrough)

@@ -117,7 +117,7 @@ class Fragment:
         terms = [t for term in layout.axes[axis] for t in _renumbered(term, far, self.lanes)]
         return replace(layout, steps=steps, axes=(*layout.axes[:axis], tuple(terms), *layout.axes[axis + 1 :]))
 
-    def many_behind_each_other(self, rows: int) -> int:
+    def consecutive_rows(self, rows: int) -> int:
         """Return how many consecutive rows a lane holds in order."""
         return rows >> len(_row_bits(self.acc.lanes, self.acc.shape))
 

@@ -29,7 +29,7 @@ class Port:
 
     def cycles(self, addresses: Array) -> tuple[int, int]:
         """Return the cycles of all accesses without bank conflicts, and with them; addresses: … x lanes."""
-        accesses, times = _alike(addresses.reshape(-1, addresses.shape[-1]))
+        accesses, times = _distinct(addresses.reshape(-1, addresses.shape[-1]))
         words = accesses[:, np.array(self.phases), None] // BANK_BYTES  # accesses x phases x lanes x words of a lane
         words = np.where(words < 0, NO_LANE, words + np.arange(max(1, self.bytes // BANK_BYTES)))
         words = np.sort(words.reshape(*words.shape[:2], -1))
@@ -70,7 +70,7 @@ def cycles(shared: SharedMemory, addresses: Array, bytes: int, kind: Kind) -> tu
     return ports(shared).of(kind, bytes).cycles(addresses)
 
 
-def _alike(addresses: Array) -> tuple[Array, Array]:
+def _distinct(addresses: Array) -> tuple[Array, Array]:
     """Return the accesses that differ by more than a shift of all lanes by whole words, and how often each occurs.
 
     A shift of all lanes by one distance rotates the banks and does not change the conflicts.

@@ -172,7 +172,7 @@ class CudaProgram:
         try:
             return key_of(arrays, self._names)
         except Refused as refused:
-            raise self._told(refused) from None
+            raise self._described(refused) from None
 
     def _recording(self, number: int, stream: int) -> int:
         """Return the number of the graph capture that the launch is recorded in, which needs its scratch; else 0."""
@@ -188,12 +188,12 @@ class CudaProgram:
             stream = stream_of(arrays, self._names, number) if known_stream is None else known_stream
             kind = self.launch_kind(views, found.numbers, number, stream, found.parameters)
         except (CallError, Refused) as error:  # looking up the author's line costs more than a launch
-            raise self._told(error) from None
+            raise self._described(error) from None
         launched = kind.launch(places_of(views), found.numbers)
         assert launched, "the launch was made for these arrays"
         return kind
 
-    def _told(self, error: CallError | Refused) -> CallError:
+    def _described(self, error: CallError | Refused) -> CallError:
         """Return the error with the author's line."""
         if isinstance(error, CallError):
             return error.at(here())

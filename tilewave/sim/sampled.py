@@ -48,13 +48,13 @@ class SampledCaches:
         # The end of a step is read last: half of the evictions that the step causes have happened by then.
         if self._evict(step, 0.5 * self._too_much(step, np.bincount(cache, size * missing, minlength=caches))):
             missing = self._missing(cache, since)
-        self._renewed_window(step, cache, since, size, missing, taken)
+        self._next_window(step, cache, since, size, missing, taken)
         self.last[key] = step
         if self._evict(step + 1, self._too_much(step + 1, 0.0)):
             self._forget(step + 1)
         return missing
 
-    def _renewed_window(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
+    def _next_window(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
         """Mark the streams read now as last read in this step."""
         known, length = missing < 1.0, step - self.oldest
         flat = cache[known] * length + since[known] - self.oldest

@@ -200,9 +200,9 @@ class TunableKernel:
         """The model's choices."""
         if not self.left_open:
             ranked = rank(self.problem, self.space.within(self.problem.values), self.machine)
-            return self._told(ranked, self.problem, sizes_text(self._sizes(self.problem)), 1.0)
+            return self._explained(ranked, self.problem, sizes_text(self._sizes(self.problem)), 1.0)
         ranked, share = rank_buckets(self.problem, self.space, self.machine, buckets)
-        return self._told(ranked, self.largest(buckets), bucket_text(buckets), share)
+        return self._explained(ranked, self.largest(buckets), bucket_text(buckets), share)
 
     def largest(self, buckets: Mapping[Symbol, int]) -> TiledProblem:
         """With the largest sizes of a bucket."""
@@ -263,7 +263,7 @@ class TunableKernel:
         dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
         return {d: problem.values[d] for d in dims if d in problem.values}
 
-    def _told(self, ranked: RankedConfigs, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
+    def _explained(self, ranked: RankedConfigs, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
         made = []
         for at, one in enumerate(ranked.legal):
             order = "" if at or problem.is_ordered else order_for(problem.cut(one.config), self.machine, self.asked)

@@ -204,7 +204,7 @@ class GpuTiles(GpuRoom):
         busy += self._stored(cut)
         beginning = self._beginning(cut)
         serial += {Beginning.CROWDED: t.no_room, Beginning.LATE: t.not_early}.get(beginning, 0.0)
-        crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.AS_THEY_LIE
+        crowded = beginning is Beginning.CROWDED and self.loading(cut) is Loading.IN_PLACE
         found = self._bytes(cut, t.crowded_bytes_per_second if crowded else t.kept_bytes_per_second)
         name = "compute" if step.products * self.resident(cut) > MOSTLY * step.of(1) else "latency"
         if step.served >= step.alone:

@@ -89,7 +89,7 @@ def _step_cycles(length: int, beside: int) -> float:
 class Loading(Enum):
     """How the operands of a launch are loaded."""
 
-    AS_THEY_LIE = "direct"
+    IN_PLACE = "direct"
     """By TMA, or by lanes on chips without it."""
     REPACKED = "packed"
     """By TMA, after a launch that packs unaligned rows."""
@@ -510,7 +510,7 @@ class GpuRoom:
             return Loading.BY_LANES
         odd = self.odd(cut)
         if not odd:
-            return Loading.AS_THEY_LIE
+            return Loading.IN_PLACE
         asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/packing.py` counts it
         transposed = cut.products[0].dtype.name in ALONG_DEPTH and any(t.is_across for t in odd)
         in_place = 0.0 if transposed else sum(t.array_bytes * t.elements / t.tile_bytes for t in odd)
@@ -519,5 +519,5 @@ class GpuRoom:
     @computed_once
     def on_lines(self, cut: CutWork) -> bool:
         """Return whether rows are aligned to cache lines, in place or after packing."""
-        as_they_lie = (t for t in cut.operands if t not in self.odd(cut))
-        return not any(t.is_off(self.chip.line_bytes) for t in as_they_lie)
+        in_place = (t for t in cut.operands if t not in self.odd(cut))
+        return not any(t.is_off(self.chip.line_bytes) for t in in_place)

@@ -48,10 +48,10 @@ FARTHEST = 0.8
 def likeness(a: Places, b: Places, reach: float) -> NDArray[np.float64]:
     """Return the similarity of each of `a` to each of `b`: 1 for equal, 0 for unrelated."""
     apart = np.square(a).sum(1)[:, None] + np.square(b).sum(1)[None, :] - 2.0 * a @ b.T
-    return _alike(np.maximum(apart, 0.0), reach)
+    return _similarity(np.maximum(apart, 0.0), reach)
 
 
-def _alike(apart: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
+def _similarity(apart: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
     """Return the similarity for squared distances."""
     return np.exp(apart / (-2.0 * reach**2))
 

@@ -221,14 +221,14 @@ def _lines(xcds: tuple[XcdReads, ...]) -> Iterator[list[str]]:
         whole = one.whole
         return whole.tiles, whole.rows, whole.cols, one.a_blocks, one.b_blocks, one.blocks, one.reads
 
-    return _alike([(one.xcd, numbers(one)) for one in xcds])
+    return _grouped_by_numbers([(one.xcd, numbers(one)) for one in xcds])
 
 
 def _work_lines(balance: Balance) -> Iterator[list[str]]:
-    return _alike([(one.xcd, (one.tiles, one.work, one.ends)) for one in balance.xcds])
+    return _grouped_by_numbers([(one.xcd, (one.tiles, one.work, one.ends)) for one in balance.xcds])
 
 
-def _alike(xcds: list[tuple[int, tuple[int, ...]]]) -> Iterator[list[str]]:
+def _grouped_by_numbers(xcds: list[tuple[int, tuple[int, ...]]]) -> Iterator[list[str]]:
     """A line for XCDs that follow each other and have the same numbers."""
     for same, group in groupby(xcds, key=lambda one: one[1]):
         members = [xcd for xcd, _ in group]

@@ -16,11 +16,11 @@ from tilewave.lower.llvm import LlvmFunction
 
 NEIGHBOUR, NEXT_PAIR, MIRRORED = 0b10_11_00_01, 0b01_00_11_10, 0b00_01_10_11
 """quad_perm: the source among four lanes, two bits for each lane."""
-ROW_TURNED_BY_8, HALF_ROW_MIRRORED = 0x128, 0x141
+ROW_ROTATED_BY_8, HALF_ROW_MIRRORED = 0x128, 0x141
 """DPP controls: row_ror:8 and row_half_mirror."""
 OTHER_ROW = 0x1F | 0x10 << 10
 """ds_swizzle: keep all bits of the lane's number, set none, flip the one of 16."""
-IN_A_ROW = {0: (NEIGHBOUR,), 1: (NEXT_PAIR,), 2: (HALF_ROW_MIRRORED, MIRRORED), 3: (ROW_TURNED_BY_8,)}
+IN_A_ROW = {0: (NEIGHBOUR,), 1: (NEXT_PAIR,), 2: (HALF_ROW_MIRRORED, MIRRORED), 3: (ROW_ROTATED_BY_8,)}
 SWAPS = {4: "llvm.amdgcn.permlane16.swap", 5: "llvm.amdgcn.permlane32.swap"}
 ROW_BITS = 4
 

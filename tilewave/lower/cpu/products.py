@@ -157,13 +157,13 @@ def turn(f: LlvmFunction, target: CpuTarget, x: TileInMemory, out: TileInMemory)
         *outer, r, c = index
         first, left = times(f, r, lanes), times(f, c, lanes)
         lines = [load(f, dtype, x.address(f, [*outer, add(f, first, i), left]), lanes) for i in range(lanes)]
-        for i, line in enumerate(_turned(f, lines, lanes, dtype)):
+        for i, line in enumerate(_transposed(f, lines, lanes, dtype)):
             store(f, dtype, line, out.address(f, [*outer, add(f, left, i), first]), lanes)
 
     for_each(f, (*batch, rows // lanes, columns // lanes), square)
 
 
-def _turned(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> list[str]:
+def _transposed(f: LlvmFunction, lines: Sequence[str], lanes: int, dtype: DType) -> list[str]:
     """Return the columns of a square of vectors: lines half the square apart swap halves, then each half likewise."""
     found, kind, far = list(lines), vector(lanes, stored(dtype)), lanes // 2
     while far:

@@ -72,17 +72,17 @@ def _accumulated(
     assert isinstance(end, Yield)
     for carried, following in zip(loop.body.args[1:], end.values, strict=True):
         op = makers.get(following)
-        is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _behind(op.acc, makers, fused)
+        is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _origins(op.acc, makers, fused)
         if is_sum and uses[carried] == 1:
             yield following, carried
 
 
-def _behind(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
+def _origins(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
     """Yield a tile, and the fused tiles' operands that it is computed from element by element."""
     yield v
     if v in fused:
         for operand in makers[v].operands:
-            yield from _behind(operand, makers, fused)
+            yield from _origins(operand, makers, fused)
 
 
 def _operands(body: Block, blocks: Sequence[Block], uses: Mapping[Value, int]) -> frozenset[Value]:

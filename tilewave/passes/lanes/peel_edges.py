@@ -82,7 +82,7 @@ class StepEdge:
         return found
 
     @property
-    def most_behind(self) -> int:
+    def most_steps_past_the_end(self) -> int:
         """The largest number of steps that begin inside, and do not end there."""
         return -(-(self.size - 1) // self.each)
 
@@ -118,7 +118,7 @@ class _Separation:
         inside = tuple(builder.fresh(f"{v.name}_inside", v.type) for v in loop.results)
         body = self.block(replace(loop.body, ops=self.without(loop.body.ops, guards)))
         builder.effect(Loop, whole.value, loop.init, body, results=inside)
-        most = max(edge.most_behind for edge in edges)
+        most = max(edge.most_steps_past_the_end for edge in edges)
         few = self.ranges.of(loop.trips)[1] <= most or all(self.begins_inside(edge, loop.trips) for edge in edges)
         self.edge(loop, whole, most if few else None, inside, builder)
         return builder.ops
@@ -181,7 +181,7 @@ class _Separation:
         trips = trips if most is None else trips.smaller(most)
         copier = Copier(builder, "edge")
         index, *carried = loop.body.args
-        args = builder.fresh(f"{index.name}_behind", INDEX_SCALAR), *map(copier.fresh, carried)
+        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.fresh, carried)
         with builder.region():
             copier.new[index] = (whole + Number(builder, args[0])).value
             body = (*builder.ops, *map(copier.op, loop.body.ops))

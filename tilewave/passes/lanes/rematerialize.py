@@ -47,7 +47,7 @@ class _Recomputing:
     def __init__(self, builder: Builder, most_bytes: int) -> None:
         self.most_bytes, self.builder = most_bytes, builder
         self.makers: dict[Value, Op] = {}
-        self.made_behind: dict[Value, int] = {}
+        self.barriers_before: dict[Value, int] = {}
         """The number of barriers before the definition of each value."""
         self.barriers = 0
         self.repeated: dict[tuple[Value, int], Value] = {}
@@ -61,11 +61,11 @@ class _Recomputing:
                 old = [v for v in dict.fromkeys(op.operands) if self.is_held_over(v) and self.can_be_had(v)]
                 out.ops.append(substitute(op, {v: self.rematerialized(v) for v in old}))
                 for v in op.results:
-                    self.makers[v], self.made_behind[v] = op, self.barriers
+                    self.makers[v], self.barriers_before[v] = op, self.barriers
             return Block(block.args, tuple(out.ops))
 
     def is_held_over(self, v: Value) -> bool:
-        is_old = self.made_behind.get(v, self.barriers) < self.barriers
+        is_old = self.barriers_before.get(v, self.barriers) < self.barriers
         return held_bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
 
     def can_be_had(self, v: Value) -> bool:
@@ -95,7 +95,7 @@ class _Recomputing:
             taken = {x: self.rematerialized(x) for x in op.operands}
             self.builder.ops.append(replace(substitute(op, taken), results=(result,)))
             return result
-        is_old = self.made_behind.get(v, self.barriers) < self.barriers
+        is_old = self.barriers_before.get(v, self.barriers) < self.barriers
         if is_old and isinstance(self.makers[v], Load):
             return self.builder.emit(OpaqueCopy, v, self.barriers, type=v.type, name=v.name)
         return v

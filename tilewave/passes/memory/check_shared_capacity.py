@@ -31,7 +31,7 @@ class CheckSharedCapacity:
             raise ConstraintError(
                 f"a workgroup needs {needed:,} bytes of shared memory, but {self.machine.name} has {there:,}",
                 loc=self.places.tiles,
-                remedy="\n".join([*map(_told, taken), REMEDY]),
+                remedy="\n".join([*map(_described, taken), REMEDY]),
             )
         return kernel
 
@@ -45,6 +45,6 @@ def _bytes(op: Op) -> int:
     return elements(_kind(op)) * _kind(op).dtype.bytes
 
 
-def _told(op: Op) -> str:
+def _described(op: Op) -> str:
     kind = _kind(op)
     return f"{_bytes(op):,} bytes: {dims(kind.shape)}x{kind.dtype}, from {op.loc}"

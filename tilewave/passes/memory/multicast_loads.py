@@ -280,14 +280,14 @@ class _Sharing:
 
     def kernel(self) -> Kernel:
         p = self.p
-        behind_own, before_roles, tile = self.start()
+        after_own, before_roles, tile = self.start()
         new = {self.own: tile.who} if tile else {}
         notified = {op.mbarriers for op in walk(p.consumer.body) if isinstance(op, Arrive)}
         ops: list[Op] = []
         for op in p.tops:
             match op:
                 case Workgroup():
-                    ops += [op, *behind_own]
+                    ops += [op, *after_own]
                 case MakeMbarriers(arrivals) if op.result in notified:
                     ops.append(replace(op, arrivals=self.members * arrivals))
                 case Barrier():

@@ -33,7 +33,7 @@ def drop_true_masks(kernel: Kernel) -> Kernel:
         made: dict[Value, Op] = {}
         for inner in old.ops:
             op = map_blocks(inner, block)
-            given = _told(op, made)
+            given = _scalar_condition(op, made)
             ops += _at_the_border(op, *given, made, builder) if given and isinstance(op, Select) else [op]
             made.update(dict.fromkeys(op.results, op))
         return replace(old, ops=tuple(ops))
@@ -42,7 +42,7 @@ def drop_true_masks(kernel: Kernel) -> Kernel:
     return eliminate_dead_code(changed) if changed != kernel else kernel  # DCE of the comparisons that moved into loops
 
 
-def _told(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
+def _scalar_condition(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
     """Return the scalar that proves a select's mask true, and the mask otherwise; None where there is none."""
     if not isinstance(op, Select) or not isinstance(op.result.type, Vector):
         return None

@@ -43,4 +43,4 @@ def _fits(link: Link, waves: tuple[int, ...]) -> bool:
     if isinstance(one, GroupInstruction) or isinstance(other, GroupInstruction) or one.block != other.block:
         return False
     whole = waves[link.axis] == 1 and link.length & link.length - 1 == 0 and link.length >= one.rows
-    return whole and one.fragment().many_behind_each_other(link.length) % other.fragment().neighbours == 0
+    return whole and one.fragment().consecutive_rows(link.length) % other.fragment().neighbours == 0

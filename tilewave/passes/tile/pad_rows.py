@@ -115,10 +115,10 @@ class _Widening:
                     wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
         if isinstance(wider, (Gather, Scatter)):
             tile = op.tile if isinstance(op, Scatter) else op.results[0]
-            wider = replace(wider, where=self.nowhere_behind(wider.where, self.axes.of(tile)))
+            wider = replace(wider, where=self.nowhere_past_ends(wider.where, self.axes.of(tile)))
         self.builder.ops.append(wider)
 
-    def nowhere_behind(self, where: Block, along: Sequence[Label]) -> Block:
+    def nowhere_past_ends(self, where: Block, along: Sequence[Label]) -> Block:
         """Return a formula of positions that is outside the memory for elements past the ends of rows."""
         ends = [(v, self.lengths[label]) for v, label in zip(where.args, along, strict=True) if label in self.lengths]
         *ops, end = where.ops

@@ -21,7 +21,7 @@ from tilewave.ir.types import Tile, Type
 
 
 def transpose_mma(kernel: Kernel) -> Kernel:
-    found = set(_turned(kernel))
+    found = set(_candidates(kernel))
     builder = Builder(names(kernel))
 
     def turn(op: Op) -> list[Op] | None:
@@ -30,7 +30,7 @@ def transpose_mma(kernel: Kernel) -> Kernel:
     return rewrite(kernel, turn) if found else kernel
 
 
-def _turned(kernel: Kernel) -> Iterator[Value]:
+def _candidates(kernel: Kernel) -> Iterator[Value]:
     """Yield the results of the products to transpose."""
     makers = {v: op for op in walk(kernel.body) for v in op.results}
     along: dict[Value, set[int]] = {}
@@ -51,7 +51,7 @@ def _transposed_op(op: Mma, builder: Builder) -> list[Op]:
     rank = len(op.acc.type.shape)
     axes = (*range(rank - 2), rank - 1, rank - 2)
     kind = _permuted(op.acc.type, axes)
-    begin, sums = builder.fresh(f"{op.acc.name}_turned", kind), builder.fresh(f"{op.result.name}_turned", kind)
+    begin, sums = builder.fresh(f"{op.acc.name}_transposed", kind), builder.fresh(f"{op.result.name}_transposed", kind)
     return [
         Permute(op.acc, axes, results=(begin,), loc=op.loc),
         Mma(op.b, op.a, begin, op.wish, results=(sums,), loc=op.loc),

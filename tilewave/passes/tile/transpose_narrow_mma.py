@@ -46,7 +46,7 @@ class TransposeNarrowMma:
             adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # other carried values have no transpose
             if not adds_to_all or not all(map(self.pays, products.values())):
                 return None
-            return _turned(op, constants, builder)
+            return _transposed_loop(op, constants, builder)
 
         return rewrite(kernel, turn)
 
@@ -64,7 +64,7 @@ class TransposeNarrowMma:
         return min((prod(i.padded(box, i.waves(box[:2], ONE_WAVE, 1))) for i in found), default=None)
 
 
-def _turned(loop: Loop, constants: Mapping[Value, Const], builder: Builder) -> list[Op]:
+def _transposed_loop(loop: Loop, constants: Mapping[Value, Const], builder: Builder) -> list[Op]:
     """Return the loop on transposed sums, and the permutes that transpose them back after it."""
     counter, *carried = loop.body.args
     others = {v: builder.fresh(f"{v.name}_t", _transposed(v)) for v in carried}

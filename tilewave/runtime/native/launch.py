@@ -130,8 +130,8 @@ entry:
 {copy("%fixed_at", "%fixed_words", "%fixed")}
   %refused = call i64 @evaluate(ptr %program, ptr %r)
   %is_refused = icmp ne i64 %refused, 0
-  br i1 %is_refused, label %turned_down, label %filled
-turned_down:
+  br i1 %is_refused, label %refused_launch, label %filled
+refused_launch:
   ret i64 {UNKNOWN}
 filled:
   %frame = alloca i8, i64 %frame_bytes, align 64

@@ -36,7 +36,7 @@ entry:
   %is_few = icmp ule i64 %arrays, {MOST_ARRAYS}
   br i1 %is_few, label %begun, label %unknown
 begun:
-{loop("read", "begun", "%arrays", _told())}
+{loop("read", "begun", "%arrays", _read_one())}
   %count = load i64, ptr %word.in
   %bytes = shl i64 %count, 3
   %found = call ptr {api("PyBytes_FromStringAndSize")}(ptr %r, i64 %bytes)
@@ -49,7 +49,7 @@ unknown:
 """
 
 
-def _told() -> str:
+def _read_one() -> str:
     """Return code that adds one array to the layout key."""
     return f"""  %word = load i64, ptr %word.in
   %to = getelementptr i64, ptr %r, i64 %word
