@@ -120,8 +120,8 @@ def test_tiles_are_walked_with_the_keyboard(page: Any) -> None:
     browser.run("document.querySelector('.cells').focus()")
     _keys(browser).send_keys(DOWN).send_keys(RIGHT).send_keys(RIGHT).send_keys(DOWN).perform()
     said = browser.text("#said").splitlines()
-    assert said[:2] == ["tile (1, 2)", "workgroup 40 · XCD 0 · round 1"]
-    assert said[2].startswith("asks for 131 kB, ")
+    assert said[:2] == ["tile (1, 2)", "workgroup 40 · XCD 0 · wave 1"]
+    assert said[2].startswith("requests 131 kB, ")
 
 
 def test_tabs_are_walked_with_the_keyboard(page: Any) -> None:

@@ -122,7 +122,7 @@ def test_highlighted_blocks_take_the_colour_of_the_xcd(browser: Any, page: Path)
 def test_pointer_on_a_tile_tells_what_it_is(browser: Any, page: Path) -> None:
     browser.open(page)
     _point_at(browser, ".xcds .tile[data-turn='11']")
-    said = "tile (3, 4)\nworkgroup 11 · XCD 3 · round 1\nreads 8 blocks of A in row 3\nreads 8 blocks of B in column 4"
+    said = "tile (3, 4)\nworkgroup 11 · XCD 3 · wave 1\nreads 8 blocks of A in row 3\nreads 8 blocks of B in column 4"
     _soon(lambda: browser.text("#hint"), said)
     _point_at(browser, "h1")
     _soon(lambda: browser.count("#hint:not([hidden])"), 0)
@@ -142,7 +142,7 @@ def test_tiles_can_be_walked_with_the_keyboard(browser: Any, page: Path) -> None
     for _ in range(3):
         keys = keys.send_keys("\ue014")  # right
     keys.send_keys("\ue015").perform()  # down
-    _soon(lambda: browser.text("#said").splitlines()[:2], ["tile (1, 3)", "workgroup 56 · XCD 0 · round 1"])
+    _soon(lambda: browser.text("#said").splitlines()[:2], ["tile (1, 3)", "workgroup 56 · XCD 0 · wave 1"])
 
 
 def test_space_plays_when_nothing_has_the_focus(browser: Any, page: Path) -> None:
@@ -173,9 +173,9 @@ def test_theme_switches_and_text_stays_legible(browser: Any, page: Path) -> None
 def test_persistent_launch_tells_its_rounds(browser: Any, tmp_path: Path) -> None:
     show("xcd_contiguous(8) >> grouped(2)", "6x8", workgroups=20).save(tmp_path / "map.html")
     browser.open(tmp_path / "map.html", "#turn=41")
-    assert browser.text("#now") == "41 of 48 tiles launched, round 3 of 3"
+    assert browser.text("#now") == "41 of 48 tiles launched, wave 3 of 3"
     _point_at(browser, ".xcds .tile[data-turn='40']")
-    _soon(lambda: "workgroup 0 · XCD 0 · round 3" in browser.text("#hint"), True)
+    _soon(lambda: "workgroup 0 · XCD 0 · wave 3" in browser.text("#hint"), True)
 
 
 def test_large_grid_is_walked_in_cells(browser: Any, tmp_path: Path) -> None:
