@@ -89,8 +89,8 @@ def _sums(block: Block) -> Iterator[Loop | While]:
 
 
 def _sum_order(loop: Loop, kernel: Kernel) -> SumOrder:
-    made = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
-    steps = int(made[loop.trips].value) if loop.trips in made else 0
+    trips = kernel.defs.get(loop.trips)
+    steps = int(trips.value) if isinstance(trips, Const) else 0
     depth = next((op.a.type.shape[-1] for op in loop.body.ops if isinstance(op, Mma)), 0)
     return SumOrder(loop.loc, steps, depth, loop.split)
 

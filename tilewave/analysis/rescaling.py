@@ -66,8 +66,8 @@ SAME = Change()
 class Rescaling:
     """Follows changes from op to op; `changes` has those of the values that are known to change."""
 
-    def __init__(self, makers: Mapping[Value, Op], changes: Mapping[Value, Change]) -> None:
-        self.makers = makers
+    def __init__(self, defs: Mapping[Value, Op], changes: Mapping[Value, Change]) -> None:
+        self.defs = defs
         self.changes: dict[Value, Change | None] = dict(changes)
 
     def of(self, v: Value) -> Change | None:
@@ -94,7 +94,7 @@ class Rescaling:
 
     def number(self, v: Value) -> float | None:
         """Return the constant that all elements of v are; None if there is none."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         if isinstance(op, Broadcast):
             return self.number(op.x)
         return float(op.value) if isinstance(op, Const) else None

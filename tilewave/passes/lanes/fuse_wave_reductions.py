@@ -198,7 +198,7 @@ class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
         self.ranges, self.builder, self.most_bytes = Ranges(kernel), Builder(names(kernel)), most_bytes
         self.meetings = WaveMeetings(kernel)
-        self.makers = self.meetings.makers
+        self.defs = kernel.defs
 
     def block(self, block: Block, instead: Iterable[Op] = ()) -> Block:
         """Return the block with reductions fused; `instead`: ops that do not run in a launch where this block runs."""
@@ -220,11 +220,11 @@ class _Kernel:
 
     def is_instead(self, one: Loop, other: Loop) -> bool:
         """Whether one of two loops has a trip, and the other has none."""
-        rest = [(self.makers.get(a.trips), b.trips) for a, b in ((one, other), (other, one))]
+        rest = [(self.defs.get(a.trips), b.trips) for a, b in ((one, other), (other, one))]
         return any(isinstance(op, Sub) and op.b == trips and self.is_const(op.a, 1) for op, trips in rest)
 
     def is_const(self, v: Value, value: int) -> bool:
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         return isinstance(op, Const) and op.value == value
 
     # -- the terms
@@ -238,30 +238,30 @@ class _Kernel:
         return self.powers(first, added, reductions) if first.how == "max" else self.squares(first, added, reductions)
 
     def powers(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Powers | None:
-        ops, op = list(reductions), self.makers.get(added)
+        ops, op = list(reductions), self.defs.get(added)
         if isinstance(op, Select) and self.is_const(op.b, 0):  # the mask of elements past the end of a row
             ops.append(op)
-            op = self.makers.get(op.a)
+            op = self.defs.get(op.a)
         if not isinstance(op, (Exp, Exp2, Exp2Flushed)):
             return None
         ops.append(op)
-        power, scale, op = type(op), None, self.makers.get(op.x)
+        power, scale, op = type(op), None, self.defs.get(op.x)
         if isinstance(op, Mul):
             ops.append(op)
-            scale, op = self.number(op.b), self.makers.get(op.a)
+            scale, op = self.number(op.b), self.defs.get(op.a)
             if scale is None:
                 return None
-        shift = self.makers.get(op.b) if isinstance(op, Sub) else None
+        shift = self.defs.get(op.b) if isinstance(op, Sub) else None
         if not isinstance(op, Sub) or not isinstance(shift, Broadcast) or shift.x != first.result:
             return None
         return _Powers(op.a, shift.x, (shift, op, *reversed(ops)), power, scale)
 
     def squares(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Squares | None:
         """Return the squares, only where each wave has the same number of elements: none are past the end of a row."""
-        square = self.makers.get(added)
-        op = self.makers.get(square.a) if isinstance(square, Mul) and square.a == square.b else None
-        shift = self.makers.get(op.b) if isinstance(op, Sub) else None
-        mean = self.makers.get(shift.x) if isinstance(shift, Broadcast) else None
+        square = self.defs.get(added)
+        op = self.defs.get(square.a) if isinstance(square, Mul) and square.a == square.b else None
+        shift = self.defs.get(op.b) if isinstance(op, Sub) else None
+        mean = self.defs.get(shift.x) if isinstance(shift, Broadcast) else None
         if not (square and shift and isinstance(op, Sub) and isinstance(mean, Div)) or mean.a != first.result:
             return None
         summed, steps = self.meetings.reduced_to(first.own)
@@ -271,7 +271,7 @@ class _Kernel:
 
     def number(self, v: Value) -> Value | None:
         """Return the scalar that all registers hold, if there is one."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         return op.x if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar) else None
 
     # -- the block
@@ -338,8 +338,8 @@ class _Kernel:
 
     def narrow(self, x: Value) -> Value | None:
         """Return the loaded value that `x` is cast from, if it takes fewer registers."""
-        op = self.makers.get(x)
-        if not isinstance(op, Cast) or not isinstance(self.makers.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
+        op = self.defs.get(x)
+        if not isinstance(op, Cast) or not isinstance(self.defs.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
             return None
         return op.x
 

@@ -39,14 +39,8 @@ class SliceStores:
 class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
         self.builder, self.most_bytes = Builder(names(kernel)), most_bytes
-        self.makers: dict[Value, Op] = {}
-        self.users: dict[Value, list[Op]] = {}
-        ops = list(walk(kernel.body))
-        for op in ops:
-            self.makers.update(dict.fromkeys(op.results, op))
-            for v in dict.fromkeys(op.operands):
-                self.users.setdefault(v, []).append(op)
-        self.written = {memory for op in ops for memory in op.written}
+        self.defs, self.users = kernel.defs, kernel.users
+        self.written = {memory for op in walk(kernel.body) for memory in op.written}
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -71,7 +65,7 @@ class _Kernel:
 
     def needed_bytes(self, own: set[Value]) -> int:
         """Return the bytes that a lane holds of results, and of the loads for them."""
-        loaded = sum(held_bytes(v) for v in own if isinstance(self.makers[v], Load))
+        loaded = sum(held_bytes(v) for v in own if isinstance(self.defs[v], Load))
         return loaded + max(map(held_bytes, own), default=0)
 
     def made_for(self, store: Store) -> set[Value]:
@@ -79,14 +73,14 @@ class _Kernel:
         found = {store.x}
         waiting = [store.x]
         while waiting:
-            op = self.makers.get(waiting.pop())
+            op = self.defs.get(waiting.pop())
             if op is None or not self.is_divided(op):
                 continue
             for v in op.operands:
                 if v not in found and all(user is store or found.issuperset(user.results) for user in self.users[v]):
                     found.add(v)
                     waiting.append(v)
-        return {v for v in found if v in self.makers and self.is_divided(self.makers[v])}
+        return {v for v in found if v in self.defs and self.is_divided(self.defs[v])}
 
     def is_divided(self, op: Op) -> bool:
         if isinstance(op, Load):
@@ -116,7 +110,7 @@ class _OnePart:
         kind = Vector((*shape[:axis], 1, *shape[axis + 1 :]), v.type.dtype)
         if v not in self.own:
             return out.emit(ExtractSlice, v, axis, self.i, type=kind)
-        op = self.kernel.makers[v]
+        op = self.kernel.defs[v]
         if isinstance(op, Load):
             op = replace(op, begin=self.kernel.begin(op, axis, self.i))
         else:

@@ -118,10 +118,7 @@ class _Finder:
         self.positions = BlockScalars(kernel.body)
         self.written, _ = touched(kernel)
         self.remarks: list[Remark] = []
-        self.users: dict[Value, list[Op]] = {}
-        for op in walk(kernel.body):
-            for v in op.operands:
-                self.users.setdefault(v, []).append(op)
+        self.users = kernel.users
 
     def blocks(self, block: Block) -> Iterator[list[LoadedTile]]:
         """Yield the copies of each block whose staged tiles can all be copied directly."""
@@ -148,7 +145,7 @@ class _Finder:
         others = [op for op in self.users[write.memory] if op != write]
         inputs = is_in(read.memory, "global") and read.memory not in self.written
         want(inputs, WRITTEN, read.loc, memory=read.memory.name)
-        alone = self.users[read.result] == [write] and all(isinstance(op, Read) for op in others)
+        alone = self.users[read.result] == (write,) and all(isinstance(op, Read) for op in others)
         want(alone, USED_TWICE, read.loc, memory=read.memory.name)
 
     def check_suits(self, read: Read, write: Write) -> None:

@@ -40,7 +40,7 @@ class _Places:
 
 class _Comparing:
     def __init__(self, kernel: Kernel) -> None:
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.builder = Builder(names(kernel))
 
     def block(self, block: Block) -> Block:
@@ -69,7 +69,7 @@ class _Comparing:
 
     def less(self, v: Value, numbers: Sequence[Value]) -> Value:
         """Return `v` minus `numbers`, subtracted before the broadcast where `v` is one."""
-        maker, b = self.makers.get(v), self.builder
+        maker, b = self.defs.get(v), self.builder
         if isinstance(maker, Broadcast):
             return b.emit(Broadcast, self.less(maker.x, numbers), maker.axes, type=v.type)
         for number in numbers:
@@ -78,7 +78,7 @@ class _Comparing:
         return v
 
     def places(self, v: Value) -> _Places | None:
-        op, shape = self.makers.get(v), v.type.shape
+        op, shape = self.defs.get(v), v.type.shape
         match op:
             case Broadcast(x) if x.type == INDEX_SCALAR:
                 return _Places((x,), (0,) * len(shape), shape)

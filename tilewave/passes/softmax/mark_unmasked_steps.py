@@ -20,21 +20,20 @@ from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import And, Broadcast, Const, Less, LessEqual, Loop, Mma, Or, Select
-from tilewave.ir.rewrite import map_blocks, names, uses, walk
+from tilewave.ir.rewrite import map_blocks, names, uses
 from tilewave.ir.types import BOOL, Tile
 
 
 def mark_unmasked_steps(kernel: Kernel) -> Kernel:
     """Mark the steps of loops with products, where masks cost as much as what they mask."""
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
-    telling = _Telling(makers, uses(kernel), Ranges(kernel), Builder(names(kernel)))
+    telling = _Telling(dict(kernel.defs), uses(kernel), Ranges(kernel), Builder(names(kernel)))
     marked = replace(kernel, body=telling.block(kernel.body))
     return marked if marked != kernel else kernel
 
 
 class _Telling:
-    def __init__(self, makers: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
-        self.makers, self.used, self.ranges, self.builder = makers, used, ranges, builder
+    def __init__(self, defs: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
+        self.defs, self.used, self.ranges, self.builder = defs, used, ranges, builder
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -46,7 +45,7 @@ class _Telling:
 
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop whose selects test the scalar first, after the ops that compute the bounds."""
-        rounds = MaskedIterations(loop, self.makers, self.ranges)
+        rounds = MaskedIterations(loop, self.defs, self.ranges)
         front: list[Op] = []
         whole: dict[Value, tuple[list[Op], Value]] = {}
         body: list[Op] = []
@@ -67,7 +66,7 @@ class _Telling:
         """Return the ops with one select for two nested ones by the same value."""
         found: list[Op] = []
         for op in ops:
-            inner = self.makers.get(op.a) if isinstance(op, Select) else None
+            inner = self.defs.get(op.a) if isinstance(op, Select) else None
             if (
                 isinstance(op, Select)
                 and isinstance(inner, Select)
@@ -79,7 +78,7 @@ class _Telling:
                     both = self.builder.binary(And, inner.condition, op.condition)
                     joint = replace(op, condition=both, a=inner.a)
                     found = [*(other for other in found if other != inner), *self.builder.ops, joint]
-                self.makers.update({both: found[-2], op.result: joint})
+                self.defs.update({both: found[-2], op.result: joint})
             else:
                 found.append(op)
         return found
@@ -92,7 +91,7 @@ class _Telling:
         return same and marked and self.used[inner.result] == 1
 
     def constant(self, v: Value) -> float | None:
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         if isinstance(op, Broadcast):
             return self.constant(op.x)
         return op.value if isinstance(op, Const) else None

@@ -45,7 +45,7 @@ def _masks(loop: Loop) -> list[Select]:
 
 class _Skipping:
     def __init__(self, kernel: Kernel) -> None:
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.ranges, self.sums, self.taken = Ranges(kernel), Sums(kernel), names(kernel)
         self.remarks: list[Remark] = []
 
@@ -63,7 +63,7 @@ class _Skipping:
             left = self.left_by(condition, loop)
             if left == StepBounds():
                 continue
-            if is_idle(loop, condition, self.makers):
+            if is_idle(loop, condition, self.defs):
                 rounds &= left
             else:
                 self.remarks.append(NOT_IDLE.at(select.loc))
@@ -71,18 +71,18 @@ class _Skipping:
 
     def root(self, condition: Value) -> Value:
         """Return the condition without broadcasts and permutes."""
-        op = self.makers.get(condition)
+        op = self.defs.get(condition)
         return self.root(op.x) if isinstance(op, (Broadcast, Permute)) else condition
 
     def left_by(self, condition: Value, loop: Loop) -> StepBounds:
         """Return the bounds of steps in which a condition holds somewhere, without those that the loop has anyway."""
-        found, ends = MaskedIterations(loop, self.makers, self.ranges).somewhere(condition), self.ends(loop.trips)
+        found, ends = MaskedIterations(loop, self.defs, self.ranges).somewhere(condition), self.ends(loop.trips)
         stops = (q for q in found.stops if q not in ends and not q.is_at_least(self.ranges.of(loop.trips)[1]))
         return StepBounds(tuple(q for q in found.starts if not q.is_at_most(0)), tuple(stops))
 
     def ends(self, trips: Value) -> list[Quotient]:
         """Return quotients that are upper bounds of a trip count, from its definition."""
-        op = self.makers.get(trips)
+        op = self.defs.get(trips)
         match op:
             case Launch():
                 end = op.body.ops[-1]

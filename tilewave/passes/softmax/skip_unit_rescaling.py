@@ -41,33 +41,32 @@ LEAST_REGISTERS = 32
 
 
 def skip_unit_rescaling(kernel: Kernel) -> Kernel:
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
     added_to = {op.acc for op in walk(kernel.body) if isinstance(op, Wgmma)}
     used, builder = uses(kernel), Builder(names(kernel))
 
     def skip(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Mul) or op.result not in added_to or used[op.result] > 1:
             return None
-        factor = makers.get(op.b)
+        factor = kernel.defs.get(op.b)
         many = prod(op.result.type.shape) >= LEAST_REGISTERS
-        if not many or not isinstance(factor, Broadcast) or not _is_one_while_a_maximum_stays(factor.x, makers):
+        if not many or not isinstance(factor, Broadcast) or not _is_one_while_a_maximum_stays(factor.x, kernel.defs):
             return None
         return _unless_one(op, factor.x, kernel.lanes, builder)
 
     return rewrite(kernel, skip)
 
 
-def _is_one_while_a_maximum_stays(v: Value, makers: Mapping[Value, Op]) -> bool:
+def _is_one_while_a_maximum_stays(v: Value, defs: Mapping[Value, Op]) -> bool:
     """Whether `v` is the exponential of a (scaled) difference between an operand of a maximum and the maximum."""
-    power = makers.get(v)
+    power = defs.get(v)
     if not isinstance(power, (Exp, Exp2, Exp2Flushed)):
         return False
-    change = makers.get(power.x)
+    change = defs.get(power.x)
     if isinstance(change, Mul):
-        change = makers.get(change.a)
+        change = defs.get(change.a)
     if not isinstance(change, Sub):
         return False
-    larger = makers.get(change.b)
+    larger = defs.get(change.b)
     return isinstance(larger, Max) and change.a in larger.operands
 
 

@@ -70,7 +70,7 @@ def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
 class _Padding:
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.builder = kernel, Builder(names(kernel))
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.axes = Axes(kernel.body.ops)
         self.multiples: dict[Label, int] = {}
         for op in walk(kernel.body):
@@ -153,7 +153,7 @@ class _Padding:
 
     def is_zero_beyond(self, v: Value, axis: int) -> bool:
         """Whether a tile is 0 in its padding along an axis."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Read() | Gather():
                 return True
