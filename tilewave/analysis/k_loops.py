@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.launch import launch_of
-from tilewave.ir.ops import Add, Const, FloorDiv, Loop, Max, Mma, Mul, Read
+from tilewave.ir.match import constant
+from tilewave.ir.ops import Add, FloorDiv, Loop, Max, Mma, Mul, Read
 
 
 class Depths:
@@ -66,5 +67,5 @@ class Depths:
                 return v.name == extent and most <= 0
 
     def constant(self, v: Value) -> int | None:
-        op = self.defs.get(v)
-        return int(op.value) if isinstance(op, Const) else None
+        found = constant(v, self.defs)
+        return None if found is None else int(found)

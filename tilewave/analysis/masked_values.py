@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Op, Value
+from tilewave.ir.match import constant
 from tilewave.ir.ops import (
     Abs,
     Add,
@@ -88,10 +89,8 @@ class HiddenPlaces:
         return None if root is None else HiddenNumber(number, frozenset({root}))
 
     def constant(self, v: Value) -> HiddenNumber | None:
-        op = self.defs.get(v)
-        if isinstance(op, (Broadcast, Permute)):
-            return self.constant(op.x)
-        return HiddenNumber(np.asarray(op.value).astype(v.type.dtype.numpy)[()]) if isinstance(op, Const) else None
+        found = constant(v, self.defs, Broadcast, Permute)
+        return None if found is None else HiddenNumber(np.asarray(found).astype(v.type.dtype.numpy)[()])
 
     # -- what is not infinite ------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tilewave.analysis.ranges import (
     workgroup_range,
 )
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import made
 from tilewave.ir.ops import (
     Add,
     AllOf,
@@ -48,6 +49,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Vector
 
+COUNTED_ROUND = made(Select, made(Equal, "i", "last"), "zero", made(Add, "i", "one"))
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
 
@@ -151,14 +153,10 @@ class LaneRanges:
 
     def _round(self, arg: Value, later: Value) -> Range | None:
         """Return the bounds of a number that counts from 0 to a last one and wraps to 0."""
-        chosen = self._defs.get(later)
-        if not isinstance(chosen, Select) or self.of(chosen.a) != (0, 0):
+        found = COUNTED_ROUND.match(later, self._defs, {"i": arg})
+        if found is None or self.of(found["zero"]) != (0, 0) or self.of(found["one"]) != (1, 1):
             return None
-        match self._defs.get(chosen.condition), self._defs.get(chosen.b):
-            case Equal(a, last), Add(b, one) if a == b == arg and self.of(one) == (1, 1):
-                return 0, self.of(last)[1]
-            case _:
-                return None
+        return 0, self.of(found["last"])[1]
 
     def _while(self, op: While) -> None:
         """Bound an increasing number of a while loop by its initial value and the bound that ends the loop."""

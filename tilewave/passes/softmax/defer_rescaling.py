@@ -31,13 +31,14 @@ from tilewave.analysis.program_slices import following, made_in, renamed_op, tak
 from tilewave.analysis.rescaling import SAME, Change, Rescaling
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import ANY, either, made
 from tilewave.ir.ops import (
     Agree,
     Broadcast,
     Cast,
-    Exp,
     Exp2,
     Exp2Flushed,
+    Exponential,
     LessEqual,
     Loop,
     Max,
@@ -56,6 +57,9 @@ from tilewave.layouts.fragments import GROUP
 
 LARGEST_SUM = 32768.0
 """The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""
+
+GROWTH = made(Sub, "old", "larger")
+FACTOR = made(Exponential, GROWTH | either(Mul, GROWTH, ANY))
 
 
 def defer_rescaling(kernel: Kernel) -> Kernel:
@@ -122,17 +126,15 @@ class _Softmax:
         """Sums of the second product's left operand, where that is an exponential, and so not negative."""
         cast = self.defs.get(self.weighted.a)
         weights = cast.x if isinstance(cast, Cast) else self.weighted.a
-        if not isinstance(self.defs.get(weights), (Exp, Exp2, Exp2Flushed)):
+        if not isinstance(self.defs.get(weights), Exponential):
             return []
         sums = [op for op in self.computed if isinstance(op, ReduceRegisters) and op.how == "sum"]
         return [op for op in sums if op.x == weights]
 
     def is_factor(self, op: Op) -> bool:
         """Whether `op` is the rescaling factor, the exponential of the maximum's growth: 1 where it did not grow."""
-        grown = self.defs.get(op.x) if isinstance(op, (Exp, Exp2, Exp2Flushed)) else None
-        if isinstance(grown, Mul):
-            grown = next((m for v in grown.operands if isinstance(m := self.defs.get(v), Sub)), None)
-        return isinstance(grown, Sub) and (grown.a, grown.b) == (self.old, self.largest.result)
+        known = {"old": self.old, "larger": self.largest.result}
+        return len(op.results) == 1 and FACTOR.match(op.results[0], self.defs, known) is not None
 
     @property
     def rate(self) -> float | None:

@@ -19,7 +19,8 @@ from tilewave.analysis.masked_iterations import MaskedIterations, StepBounds
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import And, Broadcast, Const, Less, LessEqual, Loop, Mma, Or, Select
+from tilewave.ir.match import constant
+from tilewave.ir.ops import And, Broadcast, Less, LessEqual, Loop, Mma, Or, Select
 from tilewave.ir.rewrite import map_blocks, names, uses
 from tilewave.ir.types import BOOL, Tile
 
@@ -85,16 +86,10 @@ class _Telling:
 
     def are_one(self, inner: Select, outer: Select, rounds: MaskedIterations) -> bool:
         """Whether no other op uses the inner result, and the unmasked steps of both conditions are known."""
-        hidden = {self.constant(op.b) for op in (inner, outer)}
+        hidden = {constant(op.b, self.defs, Broadcast) for op in (inner, outer)}
         same = len(hidden) == 1 and None not in hidden
         marked = all(_masks(op) and rounds.everywhere(op.condition) for op in (inner, outer))
         return same and marked and self.used[inner.result] == 1
-
-    def constant(self, v: Value) -> float | None:
-        op = self.defs.get(v)
-        if isinstance(op, Broadcast):
-            return self.constant(op.x)
-        return op.value if isinstance(op, Const) else None
 
     def marked(self, loop: Loop, bounds: StepBounds, op: Op) -> tuple[list[Op], list[Op], Value]:
         """Return the ops that compute the bounds of unmasked steps, the ops that test them, and the result."""

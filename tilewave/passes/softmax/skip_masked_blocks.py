@@ -21,6 +21,7 @@ from tilewave.analysis.masked_steps import is_idle
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import source
 from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select, Yield
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, walk
@@ -59,7 +60,8 @@ class _Skipping:
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop over the steps in which every mask leaves something, after the ops that count them."""
         rounds = StepBounds()
-        for condition, select in {self.root(op.condition): op for op in _masks(loop)}.items():
+        roots = {source(op.condition, self.defs, Broadcast, Permute): op for op in _masks(loop)}
+        for condition, select in roots.items():
             left = self.left_by(condition, loop)
             if left == StepBounds():
                 continue
@@ -68,11 +70,6 @@ class _Skipping:
             else:
                 self.remarks.append(NOT_IDLE.at(select.loc))
         return [loop] if rounds == StepBounds() else self.narrowed(loop, rounds)
-
-    def root(self, condition: Value) -> Value:
-        """Return the condition without broadcasts and permutes."""
-        op = self.defs.get(condition)
-        return self.root(op.x) if isinstance(op, (Broadcast, Permute)) else condition
 
     def left_by(self, condition: Value, loop: Loop) -> StepBounds:
         """Return the bounds of steps in which a condition holds somewhere, without those that the loop has anyway."""
