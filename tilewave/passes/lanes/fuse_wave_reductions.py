@@ -293,7 +293,7 @@ class _Kernel:
                 return [*out.ops, replace(second.store, x=found)]
             copier = Copier(out, "own")
             copier.new.update({terms.base: base, terms.x: self.opaque(terms.x)})
-            out.ops += [copier.op(op) for op in terms.ops]
+            out.ops += [copier.renamed(op) for op in terms.ops]
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
 
     def runs(self, first: WaveMeeting) -> _Runs | None:

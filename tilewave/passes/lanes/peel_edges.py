@@ -181,10 +181,10 @@ class _Separation:
         trips = trips if most is None else trips.smaller(most)
         copier = Copier(builder, "edge")
         index, *carried = loop.body.args
-        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.fresh, carried)
+        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.value, carried)
         with builder.region():
             copier.new[index] = (whole + Number(builder, args[0])).value
-            body = (*builder.ops, *map(copier.op, loop.body.ops))
+            body = (*builder.ops, *map(copier.renamed, loop.body.ops))
         builder.effect(Loop, trips.value, init, Block(args, body), results=loop.results)
 
     # -- code after loops
@@ -205,7 +205,7 @@ class _Separation:
         builder = Builder(self.taken, locate=lambda: parted[0].loc)
         inside = self.inside([op for op in parted if isinstance(op, Access)], guards, builder)
         self.once(inside, self.without(parted, guards), builder)
-        self.once(1 - inside, tuple(map(Copier(builder, "edge").op, parted)), builder)
+        self.once(1 - inside, tuple(map(Copier(builder, "edge").renamed, parted)), builder)
         return (*ops[:first], *numbers, *builder.ops, *ends)
 
     def open_axes(self, op: Access) -> tuple[int, ...]:

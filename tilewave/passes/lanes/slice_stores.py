@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
 from tilewave.ir.ops import ExtractSlice, Load, Matrix, OpaqueCopy, Store, WgmmaShared
 from tilewave.ir.placements import is_in
-from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+from tilewave.ir.rewrite import names, rewrite, substitute, walk
 from tilewave.ir.types import Vector
 
 
@@ -33,7 +33,8 @@ class SliceStores:
         if any(isinstance(op, (Matrix, WgmmaShared)) for op in walk(kernel.body)):
             return kernel  # accumulators are sliced where distribute_lanes transposes them into rows
         kernel = eliminate_dead_code(kernel)  # a dead op would count as using a result whole
-        return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body))
+        slices = _Kernel(kernel, self.most_bytes)
+        return rewrite(kernel, lambda op: slices.store(op) if isinstance(op, Store) else None)
 
 
 class _Kernel:
@@ -41,12 +42,6 @@ class _Kernel:
         self.builder, self.most_bytes = Builder(names(kernel)), most_bytes
         self.defs, self.users = kernel.defs, kernel.users
         self.written = {memory for op in walk(kernel.body) for memory in op.written}
-
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for op in block.ops:
-            ops += self.store(op) if isinstance(op, Store) else [map_blocks(op, self.block)]
-        return replace(block, ops=tuple(ops))
 
     def store(self, op: Store) -> list[Op]:
         """Return a store in slices along the first axis that has several, if its values take too many registers."""

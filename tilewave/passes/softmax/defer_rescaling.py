@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.program_slices import following, made_in, renamed_op, taken_by
+from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.rescaling import SAME, Change, Rescaling
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -51,7 +51,7 @@ from tilewave.ir.ops import (
     WgmmaRegisters,
     Yield,
 )
-from tilewave.ir.rewrite import names, walk
+from tilewave.ir.rewrite import made_in, names, rename, walk
 from tilewave.ir.types import BOOL, F32, INDEX, Scalar
 from tilewave.layouts.fragments import GROUP
 
@@ -203,7 +203,7 @@ class _Softmax:
                 ones.add(op.result)
             else:
                 new |= {v: builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
-                builder.ops.append(renamed_op(op, new))
+                builder.ops.append(rename(op, new))
         (proof,) = self.proofs
         small = builder.elementwise(LessEqual, new[proof.result], builder.const(LARGEST_SUM, proof.result.type))
         fits = builder.emit(Agree, small, GROUP, type=Scalar(BOOL))
@@ -213,7 +213,7 @@ class _Softmax:
         """Return the product again, and the step with the true maximum."""
         repeated = (self.product, *self.computed)
         new = {v: builder.fresh(v.name, v.type) for v in made_in(Block((), repeated))}
-        ops = [renamed_op(op, new) for op in repeated]
+        ops = [rename(op, new) for op in repeated]
         args = (
             builder.fresh("once", self.loop.body.args[0].type),
             *(builder.fresh(v.name, v.type) for v in self.outputs),

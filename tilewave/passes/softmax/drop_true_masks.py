@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from tilewave.analysis.program_slices import renamed
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
 from tilewave.ir.match import either, made, of_type
 from tilewave.ir.ops import Broadcast, Loop, Not, Or, Select, Yield
-from tilewave.ir.rewrite import map_blocks, names
+from tilewave.ir.rewrite import map_blocks, names, renamed
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
 
 LEAST_REGISTERS = 16

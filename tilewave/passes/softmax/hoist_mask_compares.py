@@ -16,15 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Broadcast, Less, LessEqual, Loop, Ramp, Sub
-from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
+from tilewave.ir.rewrite import names, rewrite_block, rewrite_outermost, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 
 def hoist_mask_compares(kernel: Kernel) -> Kernel:
-    comparing = _Comparing(kernel)
-    return replace(kernel, body=comparing.block(kernel.body))
+    return replace(kernel, body=rewrite_outermost(kernel.body, _Comparing(kernel).in_tiles))
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,11 @@ class _Comparing:
         self.defs = kernel.defs
         self.builder = Builder(names(kernel))
 
-    def block(self, block: Block) -> Block:
-        """Return the block with comparisons rewritten in loops over tiles that decide the trips of inner loops."""
-        return replace(block, ops=tuple(map(self.op, block.ops)))
-
-    def op(self, op: Op) -> Op:
-        if isinstance(op, Loop) and any(_steps_differ(inner, op) for inner in op.body.ops):
-            return replace(op, body=rewrite_block(op.body, self.compared))
-        return map_blocks(op, self.block)
+    def in_tiles(self, op: Op) -> Sequence[Op] | None:
+        """Return a loop over tiles that decide the trips of inner loops, with its comparisons rewritten."""
+        if not isinstance(op, Loop) or not any(_steps_differ(inner, op) for inner in op.body.ops):
+            return None
+        return [replace(op, body=rewrite_block(op.body, self.compared))]
 
     def compared(self, op: Op) -> Sequence[Op] | None:
         if not isinstance(op, (Less, LessEqual)) or op.a.type.dtype != INDEX or not isinstance(op.a.type, Vector):

@@ -18,17 +18,17 @@ from dataclasses import replace
 from tilewave.analysis.masked_iterations import MaskedIterations, StepBounds
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.match import constant
 from tilewave.ir.ops import And, Broadcast, Less, LessEqual, Loop, Mma, Or, Select
-from tilewave.ir.rewrite import map_blocks, names, uses
+from tilewave.ir.rewrite import names, rewrite, uses
 from tilewave.ir.types import BOOL, Tile
 
 
 def mark_unmasked_steps(kernel: Kernel) -> Kernel:
     """Mark the steps of loops with products, where masks cost as much as what they mask."""
     telling = _Telling(dict(kernel.defs), uses(kernel), Ranges(kernel), Builder(names(kernel)))
-    marked = replace(kernel, body=telling.block(kernel.body))
+    marked = rewrite(kernel, telling.rule)
     return marked if marked != kernel else kernel
 
 
@@ -36,13 +36,9 @@ class _Telling:
     def __init__(self, defs: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
         self.defs, self.used, self.ranges, self.builder = defs, used, ranges, builder
 
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for old in block.ops:
-            op = map_blocks(old, self.block)
-            multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)
-            ops += self.loop(op) if multiplies and isinstance(op, Loop) else [op]
-        return replace(block, ops=tuple(ops))
+    def rule(self, op: Op) -> list[Op] | None:
+        multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)
+        return self.loop(op) if multiplies and isinstance(op, Loop) else None
 
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop whose selects test the scalar first, after the ops that compute the bounds."""

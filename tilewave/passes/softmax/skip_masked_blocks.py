@@ -24,7 +24,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.match import source
 from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select, Yield
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 
 NOT_IDLE = RemarkKind(
@@ -37,7 +37,8 @@ def skip_masked_blocks(kernel: Kernel) -> Kernel:
     if not any(_masks(op) for op in walk(kernel.body) if isinstance(op, Loop)):
         return kernel
     skipping = _Skipping(kernel)
-    return replace(kernel, body=skipping.block(kernel.body)).with_remarks(*skipping.remarks)
+    skipped = rewrite(kernel, lambda op: skipping.loop(op) if isinstance(op, Loop) else None)
+    return skipped.with_remarks(*skipping.remarks)
 
 
 def _masks(loop: Loop) -> list[Select]:
@@ -49,13 +50,6 @@ class _Skipping:
         self.defs = kernel.defs
         self.ranges, self.sums, self.taken = Ranges(kernel), Sums(kernel), names(kernel)
         self.remarks: list[Remark] = []
-
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for op in block.ops:
-            inner = map_blocks(op, self.block)
-            ops += self.loop(inner) if isinstance(inner, Loop) else [inner]
-        return replace(block, ops=tuple(ops))
 
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop over the steps in which every mask leaves something, after the ops that count them."""
