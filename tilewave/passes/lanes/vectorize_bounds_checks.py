@@ -7,21 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tilewave.analysis.register_positions import RegisterPositions
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Add, Below, Broadcast, Const, Less, Ramp
+from tilewave.ir.ops import Add, Below, Broadcast, Const, Less
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
-
-
-@dataclass(frozen=True)
-class _Places:
-    """A sum of scalars that all registers share, and the offset of each register from the first."""
-
-    numbers: tuple[Value, ...]
-    steps: tuple[int, ...]
 
 
 def vectorize_bounds_checks(kernel: Kernel) -> Kernel:
@@ -30,8 +22,8 @@ def vectorize_bounds_checks(kernel: Kernel) -> Kernel:
     def compare(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Less) or not isinstance(op.result.type, Vector) or op.a.type.dtype != INDEX:
             return None
-        places, bound = _places(op.a, kernel.defs), _number(op.b, kernel.defs)
-        if places is None or not places.numbers or bound is None or min(places.steps) < 0:
+        places, bound = RegisterPositions.of(op.a, kernel.defs), _number(op.b, kernel.defs)
+        if places is None or bound is None or not places.numbers or places.axes is not None or min(places.steps) < 0:
             return None
         with builder.region():
             builder.locate = lambda: op.loc
@@ -51,21 +43,5 @@ def _number(v: Value, defs: Mapping[Value, Op]) -> Value | int | None:
             return x
         case Const(value):
             return int(value)
-        case _:
-            return None
-
-
-def _places(v: Value, defs: Mapping[Value, Op]) -> _Places | None:
-    op, nowhere = defs.get(v), (0,) * len(v.type.shape)
-    match op:
-        case Broadcast(x) if x.type == INDEX_SCALAR:
-            return _Places((x,), nowhere)
-        case Ramp(steps):
-            return _Places((), steps)
-        case Add(a, b):
-            one, other = _places(a, defs), _places(b, defs)
-            if one is None or other is None:
-                return None
-            return _Places(one.numbers + other.numbers, tuple(map(sum, zip(one.steps, other.steps, strict=True))))
         case _:
             return None

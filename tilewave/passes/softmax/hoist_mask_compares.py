@@ -13,28 +13,18 @@ overflow, so both comparisons are equal. Where a workgroup computes one tile, co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilewave.analysis.register_positions import RegisterPositions
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Add, Broadcast, Less, LessEqual, Loop, Ramp, Sub
+from tilewave.ir.ops import Broadcast, Less, LessEqual, Loop, Ramp, Sub
 from tilewave.ir.rewrite import names, rewrite_block, rewrite_outermost, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 
 def hoist_mask_compares(kernel: Kernel) -> Kernel:
     return replace(kernel, body=rewrite_outermost(kernel.body, _Comparing(kernel).in_tiles))
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Scalars that all registers share, and the offset of each register from the first."""
-
-    numbers: tuple[Value, ...]
-    steps: tuple[int, ...]
-    shape: tuple[int, ...]
-    axes: tuple[int, ...] | None = None
-    """The axes along which the positions are broadcast; None where they are not."""
 
 
 class _Comparing:
@@ -51,7 +41,7 @@ class _Comparing:
     def compared(self, op: Op) -> Sequence[Op] | None:
         if not isinstance(op, (Less, LessEqual)) or op.a.type.dtype != INDEX or not isinstance(op.a.type, Vector):
             return None
-        places = self.places(op.a)
+        places = RegisterPositions.of(op.a, self.defs)
         if places is None or not places.numbers or not any(places.steps):
             return None
         b = self.builder
@@ -72,25 +62,6 @@ class _Comparing:
             other = number if v.type == INDEX_SCALAR else b.emit(Broadcast, number, type=v.type)
             v = b.binary(Sub, v, other)
         return v
-
-    def places(self, v: Value) -> _Places | None:
-        op, shape = self.defs.get(v), v.type.shape
-        match op:
-            case Broadcast(x) if x.type == INDEX_SCALAR:
-                return _Places((x,), (0,) * len(shape), shape)
-            case Broadcast(x, axes):
-                found = self.places(x)
-                return None if found is None or found.axes is not None else replace(found, axes=axes)
-            case Ramp(steps):
-                return _Places((), steps, shape)
-            case Add(a, b):
-                one, other = self.places(a), self.places(b)
-                if one is None or other is None or one.axes is not None or other.axes is not None:
-                    return None
-                steps = tuple(map(sum, zip(one.steps, other.steps, strict=True)))
-                return _Places(one.numbers + other.numbers, steps, shape)
-            case _:
-                return None
 
 
 def _steps_differ(inner: Op, tiles: Loop) -> bool:
