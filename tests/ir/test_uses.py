@@ -91,3 +91,30 @@ def test_equality_hash_text_and_pickle_do_not_see_it(kernel):
     copy = pickle.loads(pickle.dumps(kernel))
     assert copy == kernel and copy.defs == kernel.defs
     assert not {"defs", "users"} & pickle.loads(pickle.dumps(kernel)).body.__dict__.keys()
+
+
+def test_a_block_yields_the_operands_of_its_yield_and_nothing_without_one(kernel):
+    loop = next(op for op in kernel.body.ops if isinstance(op, Loop))
+    assert [v.name for v in loop.body.yielded] == ["z"]
+    assert kernel.body.yielded == replace(kernel.body, ops=()).yielded == ()
+
+
+def test_a_loop_s_carried_values_are_named_from_its_result_to_the_initial_value(kernel):
+    loop = next(op for op in kernel.body.ops if isinstance(op, Loop))
+    assert [[v.name for v in same] for same in loop.carried] == [["sum", "acc", "z", "zero"]]
+
+
+def test_a_while_has_a_name_for_a_carried_value_in_each_of_its_blocks():
+    text = """
+kernel @k {workgroups = 1} (%n: index) {
+  %r = while([%n]) : index do (%x: index) {
+    %more = less(%x, %n) : bool
+    yield([%more])
+  } do (%y: index) {
+    %z = add(%y, %n) : index
+    yield([%z])
+  }
+}
+"""
+    (op,) = parse(text).body.ops
+    assert [[v.name for v in same] for same in op.carried] == [["r", "x", "y", "z", "n"]]

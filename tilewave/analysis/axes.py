@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
     Const,
@@ -22,7 +22,6 @@ from tilewave.ir.ops import (
     Reduce,
     Shift,
     While,
-    Yield,
 )
 from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
@@ -71,9 +70,9 @@ class Axes:
     def _learn(self, op: Op) -> None:
         match op:
             case Loop(_, init, body):
-                self._learn_carried(init, body.args[1:], _yielded(body), op.results)
+                self._learn_carried(init, body.args[1:], body.yielded, op.results)
             case While(init, condition, body):
-                self._learn_carried(init, condition.args, body.args, _yielded(body), op.results)
+                self._learn_carried(init, condition.args, body.args, body.yielded, op.results)
             case _:
                 for one, other in op.corresponding() or ():
                     self._join(*one, *other)
@@ -82,12 +81,6 @@ class Axes:
     def _learn_carried(self, *stages: Sequence[Value]) -> None:
         for values in zip(*stages, strict=True):
             self._join_all(*values)
-
-
-def _yielded(body: Block) -> tuple[Value, ...]:
-    end = body.ops[-1]
-    assert isinstance(end, Yield)
-    return end.values
 
 
 def own_leaves(kernel: Kernel) -> Kernel:

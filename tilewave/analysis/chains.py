@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Elementwise, Loop, Mma, Permute, Yield
+from tilewave.ir.ops import Elementwise, Loop, Mma, Permute
 from tilewave.ir.rewrite import walk
 
 
@@ -47,9 +47,7 @@ def sums_in(v: Value, axis: int, defs: Mapping[Value, Op]) -> tuple[Mma, int] | 
         case Mma():
             return op, axis - len(v.type.shape) + 2
         case Loop():  # one that adds products up
-            end = op.body.ops[-1]
-            assert isinstance(end, Yield)
-            return sums_in(end.values[op.results.index(v)], axis, defs)
+            return sums_in(op.body.yielded[op.results.index(v)], axis, defs)
         case Permute(x, axes):
             return sums_in(x, axes[axis], defs)
         case Elementwise():

@@ -37,7 +37,6 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
-    Yield,
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.rewrite import walk
@@ -235,9 +234,7 @@ class _Look:
 
     def launch(self, op: Launch) -> None:
         self.block(op.body, _Scope())
-        ends = op.body.ops[-1]
-        assert isinstance(ends, Yield)
-        for result, v in zip(op.results, ends.values, strict=True):
+        for result, v in zip(op.results, op.body.yielded, strict=True):
             self.learn(result, self.of(v))
 
     def other(self, op: Op) -> None:

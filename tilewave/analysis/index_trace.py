@@ -131,7 +131,7 @@ class IndexRun:
 
     def is_known(self, op: While) -> bool:
         """Return whether a loop's condition does not depend on data, so that it can be run to see that it ends."""
-        return not any(v in self.of_data for v in op.condition.ops[-1].operands)
+        return not any(v in self.of_data for v in op.condition.yielded)
 
     def matters(self, op: Loop | While) -> bool:
         return any(v in self.needed for v in op.results) or any(map(self.wanted, walk(op.body)))
@@ -272,7 +272,7 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
                 if chosen:
                     needed.update(v for o in walk(op.where) for v in o.operands)
             elif op.blocks:
-                needed.update(v for b in op.blocks for v in b.ops[-1].operands if isinstance(v.type, Scalar))
+                needed.update(v for b in op.blocks for v in b.yielded if isinstance(v.type, Scalar))
     return needed
 
 
@@ -284,19 +284,11 @@ def made_of_data(body: Block) -> set[Value]:
         size = len(found)
         for op in walk(body):
             if isinstance(op, (Loop, While)):
-                for result, init, last, *names in _carried(op):
+                for result, *names, last, init in op.carried:
                     found.update((result, *names) if found.intersection((init, last)) else ())
             elif isinstance(op, (Read, Gather)) or found.intersection(op.operands):
                 found.update(op.results)
     return found
-
-
-def _carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
-    """Yield for each carried value of a loop: its result, its initial value, what an iteration yields, names inside."""
-    ends = op.body.ops[-1]
-    assert isinstance(ends, Yield)
-    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
-    return zip(op.results, op.init, ends.values, *inside, strict=True)
 
 
 def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[Value]) -> set[Value]:
@@ -304,10 +296,10 @@ def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[
 
     Carried numbers that are made of data are left out where they are not needed.
     """
-    runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
+    runs = (op.trips,) if isinstance(op, Loop) else op.condition.yielded
     asked = wanted(op) or any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
     found = set(runs) if asked or (isinstance(op, While) and not of_data.intersection(runs)) else set()
-    for result, init, last, *names in _carried(op):
+    for result, *names, last, init in op.carried:
         if any(v in needed for v in (result, *names)):
             found |= {init, last}
     return found

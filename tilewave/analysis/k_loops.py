@@ -17,7 +17,7 @@ class Depths:
     def __init__(self, kernel: Kernel) -> None:
         self.defs = kernel.defs
         launch = launch_of(kernel)
-        ends = launch.body.ops[-1].operands if launch else ()
+        ends = launch.body.yielded if launch else ()
         self.launched: Mapping[Value, Value] = dict(zip(launch.results, ends, strict=True)) if launch else {}
 
     def of(self, loop: Loop) -> dict[Value, int]:

@@ -102,12 +102,10 @@ class _Step:
         self.numbers: set[Value] = set()
         """The carried values that are assumed to be finite."""
         self.condition, self.defs = condition, defs
-        *ops, end = loop.body.ops
-        for op in ops:
+        for op in loop.body.ops:
             if len(op.results) == 1:
                 self.known[op.result] = self.result(op)
-        assert isinstance(end, Yield)
-        found = [self.of(v) for v in end.values]
+        found = [self.of(v) for v in loop.body.yielded]
         self.is_idle = all(x is not None and _same(x, y) for x, y in zip(found, carried, strict=True))
 
     def of(self, v: Value) -> Known:
@@ -230,9 +228,7 @@ def _same(a: Known, b: Known) -> bool:
 
 def _next(v: Value, loop: Loop, defs: Mapping[Value, Op]) -> Op | None:
     """Return the op that makes the next value of a carried value."""
-    end = loop.body.ops[-1]
-    assert isinstance(end, Yield)
-    return defs.get(end.values[loop.body.args.index(v) - 1])
+    return defs.get(loop.body.yielded[loop.body.args.index(v) - 1])
 
 
 def _grows(v: Value, loop: Loop, defs: Mapping[Value, Op]) -> bool:

@@ -38,7 +38,6 @@ from tilewave.ir.ops import (
     Permute,
     Reduce,
     Sub,
-    Yield,
 )
 
 NAN_OF_NAN = (Add, Sub, Mul, Div, Fma, Neg, Abs, Function)
@@ -143,9 +142,7 @@ class HiddenPlaces:
     def grows(self, v: Value) -> bool:
         """Return whether a carried value begins finite, and each next one is its maximum with another value."""
         number = self.loop.body.args.index(v) - 1
-        end = self.loop.body.ops[-1]
-        assert isinstance(end, Yield)
-        after = self.defs.get(end.values[number])
+        after = self.defs.get(self.loop.body.yielded[number])
         return isinstance(after, Max) and v in after.operands and self.is_bounded(self.loop.init[number])
 
     # -- rows of NaN -------------------------------------------------------------------------------------------------

@@ -125,9 +125,6 @@ def following(kernel: Kernel) -> set[Value]:
             if isinstance(op, Workgroup) or any(v in found for v in op.operands):
                 found.update(op.results)
             if isinstance(op, Loop):
-                ends = op.body.ops[-1]
-                assert isinstance(ends, Yield)
-                carried = zip(op.init, op.body.args[1:], ends.values, strict=True)
-                found.update(arg for start, arg, later in carried if start in found or later in found)
-                found.update(v for v, arg in zip(op.results, op.body.args[1:], strict=True) if arg in found)
+                found.update(arg for _, arg, later, start in op.carried if start in found or later in found)
+                found.update(v for v, arg, *_ in op.carried if arg in found)
     return found

@@ -26,7 +26,7 @@ class BlockScalars:
         self._launched: dict[Value, Value] = {}
         for op in walk(body):
             if isinstance(op, Launch):
-                self._launched.update(zip(op.results, op.body.ops[-1].operands, strict=True))
+                self._launched.update(zip(op.results, op.body.yielded, strict=True))
             if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.is_pure:
                 self._divisors[op.result] = self._divisor(op)
                 self._formulas[op.result] = self._number(self._key(op))

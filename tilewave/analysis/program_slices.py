@@ -42,30 +42,14 @@ def _needs(op: Op, wanted: Wanted, needed: set[Value]) -> Sequence[Value]:
         return ()
     if not isinstance(op, (Loop, While)):
         return op.operands
-    found = [op.trips] if isinstance(op, Loop) else list(_ends(op.condition))
-    for carried, stays in zip(_carried(op), _kept(op, needed), strict=True):
+    found = [op.trips] if isinstance(op, Loop) else list(op.condition.yielded)
+    for carried, stays in zip(op.carried, _kept(op, needed), strict=True):
         found += carried if stays else ()
     return found
 
 
-def _end(block: Block) -> Yield:
-    end = block.ops[-1]
-    assert isinstance(end, Yield)
-    return end
-
-
-def _ends(block: Block) -> tuple[Value, ...]:
-    return _end(block).values
-
-
-def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
-    """Return for each carried value of a loop: its initial value, its names inside, the next value, and the result."""
-    args = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
-    return list(zip(op.init, *args, _ends(op.body), op.results, strict=True))
-
-
 def _kept(op: Loop | While, needed: set[Value]) -> list[bool]:
-    return [any(v in needed for v in carried[1:-2] + carried[-1:]) for carried in _carried(op)]
+    return [any(v in needed for v in same[:-2]) for same in op.carried]
 
 
 def _cut(block: Block, wanted: Wanted, needed: set[Value]) -> Block:
@@ -83,7 +67,7 @@ def _cut_op(op: Op, wanted: Wanted, needed: set[Value]) -> Op:
 
     first = 1 if isinstance(op, Loop) else 0
     args = (*op.body.args[:first], *those(op.body.args[first:]))
-    end = replace(_end(op.body), values=those(_ends(op.body)))
+    end = Yield(those(op.body.yielded), loc=op.body.ops[-1].loc)
     body = _cut(Block(args, (*op.body.ops[:-1], end)), wanted, needed)
     cut = replace(op, init=those(op.init), body=body, results=those(op.results))
     if isinstance(cut, While):

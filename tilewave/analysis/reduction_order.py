@@ -20,7 +20,7 @@ from tilewave.errors import Loc
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import open_sizes
 from tilewave.ir.match import constant
-from tilewave.ir.ops import Launch, Loop, Mma, Reduce, TileOf, While, Workgroup, Yield
+from tilewave.ir.ops import Launch, Loop, Mma, Reduce, TileOf, While, Workgroup
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar, Tile
@@ -125,7 +125,7 @@ def _places(op: Op) -> list[Value]:
     """Return the scalars that decide where an op reads memory."""
     if not op.read:
         return []
-    inner = [v for block in op.blocks for v in _yielded(block)]
+    inner = [v for block in op.blocks for v in block.yielded]
     return [v for v in (*op.operands, *inner) if isinstance(v.type, Scalar)]
 
 
@@ -158,16 +158,16 @@ def _reached(block: Block, known: set[Value], is_source: Source) -> set[Value]:
 
 def _pass_on(op: Op, found: set[Value]) -> None:
     if isinstance(op, Loop):
-        ends = _yielded(op.body)
+        ends = op.body.yielded
         for at, arg in enumerate(op.body.args[1:]):
             pair = (op.init[at], ends[at])
             _mark(found, pair, (arg, op.results[at]))
         _mark(found, (op.trips,), op.body.args[:1])
     elif isinstance(op, Launch):
-        for result, v in zip(op.results, _yielded(op.body), strict=True):
+        for result, v in zip(op.results, op.body.yielded, strict=True):
             _mark(found, (v,), (result,))
     elif op.blocks:
-        _mark(found, [*op.operands, *(v for block in op.blocks for v in _yielded(block))], op.results)
+        _mark(found, [*op.operands, *(v for block in op.blocks for v in block.yielded)], op.results)
     else:
         _mark(found, op.operands, op.results)
 
@@ -175,8 +175,3 @@ def _pass_on(op: Op, found: set[Value]) -> None:
 def _mark(found: set[Value], by: Iterable[Value], to: Iterable[Value]) -> None:
     if any(v in found for v in by):
         found.update(v for v in to if isinstance(v.type, Scalar))
-
-
-def _yielded(block: Block) -> tuple[Value, ...]:
-    end = block.ops[-1] if block.ops else None
-    return tuple(end.values) if isinstance(end, Yield) else ()

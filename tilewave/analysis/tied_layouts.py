@@ -35,7 +35,6 @@ from tilewave.ir.ops import (
     Reduce,
     TakeOver,
     While,
-    Yield,
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
@@ -193,12 +192,7 @@ def part_of(spread: TileLayouts, op: ExtractSlice) -> TileLayouts | None:
 
 def carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
     """Yield for each carried tile of a loop: its result, names inside, what is yielded, and its initial value."""
-    ends = op.body.ops[-1]
-    assert isinstance(ends, Yield)
-    inside = [carried_args(op, body) for body in bodies(op)]
-    for i, result in enumerate(op.results):
-        if isinstance(result.type, Tile):
-            yield (result, *(args[i] for args in inside), ends.values[i], op.init[i])
+    return (same for same in op.carried if isinstance(same[0].type, Tile))
 
 
 def bodies(op: Loop | While) -> list[Block]:

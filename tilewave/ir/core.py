@@ -51,6 +51,11 @@ class Block(Indexed):
     args: tuple[Value, ...]
     ops: tuple[Op, ...]
 
+    @property
+    def yielded(self) -> tuple[Value, ...]:
+        """The values that the block yields; () where it ends without a `yield`."""
+        return self.ops[-1].operands if self.ops and self.ops[-1].ends_blocks else ()
+
     def __str__(self) -> str:
         return "\n".join(self.lines())
 

@@ -45,17 +45,11 @@ def _needed(ops: Sequence[Op]) -> set[Value]:
         size = len(needed)
         for op in ops:
             if isinstance(op, (Loop, While)):
-                needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
+                needed.update(v for same in op.carried if not needed.isdisjoint(same[:-2]) for v in same)
                 needed.update((op.trips,) if isinstance(op, Loop) else ())
             elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
                 needed.update(op.operands)
     return needed
-
-
-def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
-    """Return for each carried value of a loop: its result, names inside, what is yielded, and its initial value."""
-    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
-    return list(zip(op.results, *inside, op.body.ops[-1].operands, op.init, strict=True))
 
 
 def _carrying_only(op: Loop | While, needed: set[Value]) -> Op:

@@ -280,9 +280,7 @@ def _results(kernel: Kernel) -> dict[str, Value]:
     launch = launch_of(kernel)
     if launch is None:
         return {}
-    ends = launch.body.ops[-1]
-    assert isinstance(ends, Yield)
-    return {r.name: v for r, v in zip(launch.results, ends.values, strict=True)}
+    return {r.name: v for r, v in zip(launch.results, launch.body.yielded, strict=True)}
 
 
 class HostLaunch:

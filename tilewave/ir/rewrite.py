@@ -25,6 +25,14 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def blocks_in(block: Block) -> Iterator[Block]:
+    """Yield the block and every block inside it, outermost first, in program order."""
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from blocks_in(inner)
+
+
 def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
     """Replace each op by `rule(op)`, innermost first; None keeps the op, and unchanged blocks are kept."""
     body = rewrite_block(kernel.body, rule)

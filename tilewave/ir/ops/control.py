@@ -40,6 +40,11 @@ class Loop(Computed):
         want_yields(self.body, carried, want)
         want_results(self, want, *carried)
 
+    @property
+    def carried(self) -> list[tuple[Value, ...]]:
+        """For each carried value: the result, its name inside, what is yielded, and the initial value."""
+        return list(zip(self.results, self.body.args[1:], self.body.yielded, self.init, strict=True))
+
 
 @dataclass(frozen=True)
 class While(Computed):
@@ -60,6 +65,12 @@ class While(Computed):
         want_yields(self.condition, [Scalar(BOOL)], want)
         want_yields(self.body, carried, want)
         want_results(self, want, *carried)
+
+    @property
+    def carried(self) -> list[tuple[Value, ...]]:
+        """For each carried value: the result, its names inside, what is yielded, and the initial value."""
+        inside = (self.condition.args, self.body.args)
+        return list(zip(self.results, *inside, self.body.yielded, self.init, strict=True))
 
 
 def _want_carried(op: Loop | While, want: Want) -> None:

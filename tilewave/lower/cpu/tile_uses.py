@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Elementwise, Loop, Mma, Read, Scatter, Write, Yield
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import blocks_in, walk
 from tilewave.ir.types import Tile
 
 
@@ -30,19 +30,12 @@ class TileUses:
 
 def tile_uses(body: Block) -> TileUses:
     uses = Counter(v for op in walk(body) for v in op.operands)
-    blocks = list(_blocks(body))
+    blocks = list(blocks_in(body))
     fused = frozenset(v for block in blocks for v in _used_in_place(block) if uses[v] == 1)
     finished = frozenset(v for block in blocks for v in _taken_from_registers(block) if uses[v] == 1)
     loops = [op for op in walk(body) if isinstance(op, Loop)]
     accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, body.defs, uses, fused)}
     return TileUses(fused, finished, accumulated, _operands(body, blocks, uses))
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _blocks(inner)
 
 
 def _used_in_place(block: Block) -> Iterator[Value]:
@@ -67,9 +60,7 @@ def _taken_from_registers(block: Block) -> Iterator[Value]:
 def _accumulated(
     loop: Loop, defs: Mapping[Value, Op], uses: Mapping[Value, int], fused: frozenset[Value]
 ) -> Iterator[tuple[Value, Value]]:
-    end = loop.body.ops[-1]
-    assert isinstance(end, Yield)
-    for carried, following in zip(loop.body.args[1:], end.values, strict=True):
+    for carried, following in zip(loop.body.args[1:], loop.body.yielded, strict=True):
         op = defs.get(following)
         is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _origins(op.acc, defs, fused)
         if is_sum and uses[carried] == 1:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tilewave.analysis.affine import Affine, sum_of
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Const, Launch, Loop, Ramp, Wave, While, Workgroup, Yield
+from tilewave.ir.ops import Const, Launch, Loop, Ramp, Wave, While, Workgroup
 from tilewave.ir.types import INDEX, Scalar
 from tilewave.lower.gpu.ranges import LaneRanges
 
@@ -85,8 +85,6 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
 def _carried(
     results: tuple[Value, ...], args: tuple[Value, ...], init: tuple[Value, ...], body: Block
 ) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
-    ends = body.ops[-1]
-    assert isinstance(ends, Yield)
-    for result, arg, first, later in zip(results, args, init, ends.values, strict=True):
+    for result, arg, first, later in zip(results, args, init, body.yielded, strict=True):
         yield arg, (first, later)
         yield result, (arg, first, later)

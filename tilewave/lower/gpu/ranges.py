@@ -45,7 +45,6 @@ from tilewave.ir.ops import (
     Wave,
     While,
     Workgroup,
-    Yield,
 )
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Vector
 
@@ -144,9 +143,7 @@ class LaneRanges:
     def _carry(self, init: tuple[Value, ...], args: tuple[Value, ...], body: Block) -> None:
         """Bound carried values: unknown at first, then by what the body yields."""
         self._learn(body)
-        ends = body.ops[-1]
-        assert isinstance(ends, Yield)
-        for first, arg, later in zip(init, args, ends.values, strict=True):
+        for first, arg, later in zip(init, args, body.yielded, strict=True):
             if arg.type.dtype == INDEX:
                 self._known[arg] = union(self.of(first), self._round(arg, later) or self.of(later))
         self._learn(body)
@@ -162,9 +159,7 @@ class LaneRanges:
         """Bound an increasing number of a while loop by its initial value and the bound that ends the loop."""
         self._learn(op.condition)
         self._learn(op.body)
-        ends = op.body.ops[-1]
-        assert isinstance(ends, Yield)
-        for i, (first, arg, later) in enumerate(zip(op.init, op.body.args, ends.values, strict=True)):
+        for i, (first, arg, later) in enumerate(zip(op.init, op.body.args, op.body.yielded, strict=True)):
             step = self._step(arg, later)
             bound = self._bound(op.condition, i)
             if arg.type.dtype != INDEX or step is None or bound is None or step[0] < 0:
@@ -189,9 +184,7 @@ class LaneRanges:
 
     def _bound(self, condition: Block, i: int) -> int | None:
         """Return a number that argument i is below wherever the condition holds."""
-        ends = condition.ops[-1]
-        assert isinstance(ends, Yield)
-        return self._below(ends.values[0], condition.args[i])
+        return self._below(condition.yielded[0], condition.args[i])
 
     def _below(self, holds: Value, arg: Value) -> int | None:
         match self._defs.get(holds):

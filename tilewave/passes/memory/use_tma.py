@@ -8,7 +8,7 @@ TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import is_in, is_one_row, row_elements, row_pitch, stored_axes
 from tilewave.ir.remarks import Left, RemarkKind, want
-from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.rewrite import blocks_in, rewrite, walk
 from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip, Tma
 
@@ -96,12 +96,12 @@ class UseTma:
         """Return all staged tiles, of one block or of nested blocks; raise `Left` where TMA cannot load one of
         them."""
         finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
-        homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
+        homes = [block for block in blocks_in(kernel.body) if any(finder.stages(op) for op in block.ops)]
         found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
         for move in found:
             move.check(engine, positions)
         for outer, inner in pairwise(homes):
-            if not any(block is inner for block in _blocks(outer)):
+            if not any(block is inner for block in blocks_in(outer)):
                 other = next(op for op in inner.ops if finder.stages(op))
                 raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
         return found
@@ -143,13 +143,6 @@ class CopiedTile:
     def axes(self) -> tuple[int, ...]:
         """The axis of global memory for each axis of shared memory."""
         return tuple(self.read.axes[axis] for axis in self.write.axes)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _blocks(inner)
 
 
 class _Finder:

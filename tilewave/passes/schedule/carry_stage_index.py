@@ -57,10 +57,7 @@ class _Counters:
     def __init__(self, loop: Loop, ranges: Ranges) -> None:
         self.loop, self.ranges = loop, ranges
         self.defs = loop.body.defs
-        ends = loop.body.ops[-1]
-        assert isinstance(ends, Yield)
-        carried = zip(loop.body.args[1:], loop.init, ends.values, strict=True)
-        self.first = {arg: first for arg, first, later in carried if self.grows(arg, later)}
+        self.first = {arg: first for _, arg, later, first in loop.carried if self.grows(arg, later)}
 
     def grows(self, arg: Value, later: Value) -> bool:
         match self.defs.get(later):

@@ -17,7 +17,7 @@ in which the producer takes no part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -53,7 +53,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import elements, is_in
 from tilewave.ir.remarks import RemarkKind
-from tilewave.ir.rewrite import names, renamed, rewrite_block, rewrite_blocks, walk
+from tilewave.ir.rewrite import blocks_in, names, renamed, rewrite_block, rewrite_blocks, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
 from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
@@ -103,7 +103,7 @@ class SpecializeWaves:
     def __call__(self, kernel: Kernel) -> Kernel:
         if kernel.level != "lane":
             raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
-        homes = [block for block in _blocks(kernel.body) if any(isinstance(op, Copy) for op in block.ops)]
+        homes = [block for block in blocks_in(kernel.body) if any(isinstance(op, Copy) for op in block.ops)]
         meet = next((op for op in walk(kernel.body) if isinstance(op, Barrier) and op.over == "global"), None)
         if not homes or not all(_is_inside(inner, outer) for outer, inner in pairwise(homes)):
             return kernel
@@ -384,13 +384,6 @@ Step = Callable[[list[Op], Stream, Value], list[Op]]
 """A function that returns the ops of a step for one role, with what the role does for a pipeline."""
 
 
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _blocks(inner)
-
-
 def _bytes(memory: Value) -> int:
     kind = memory.type
     assert isinstance(kind, Memory)
@@ -416,7 +409,7 @@ def _own_bytes(kernel: Kernel, home: Block) -> int:
 
 
 def _is_inside(inner: Block, outer: Block) -> bool:
-    return any(block is inner for op in outer.ops for own in op.blocks for block in _blocks(own))
+    return any(block is inner for op in outer.ops for own in op.blocks for block in blocks_in(own))
 
 
 def _kept_by_waves(block: Block) -> set[Value]:

@@ -22,7 +22,7 @@ from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.match import source
-from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select, Yield
+from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
@@ -76,9 +76,7 @@ class _Skipping:
         op = self.defs.get(trips)
         match op:
             case Launch():
-                end = op.body.ops[-1]
-                assert isinstance(end, Yield)
-                return self.ends(end.values[op.results.index(trips)])
+                return self.ends(op.body.yielded[op.results.index(trips)])
             case Min(a, b):
                 return [*self.ends(a), *self.ends(b)]
             case FloorDiv(a, b):

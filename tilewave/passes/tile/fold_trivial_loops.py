@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tilewave.analysis.residues import Residues
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
-from tilewave.ir.ops import Const, Loop, Yield
+from tilewave.ir.ops import Const, Loop
 from tilewave.ir.rewrite import replace_values, rewrite
 
 
@@ -26,10 +26,9 @@ def fold_trivial_loops(kernel: Kernel) -> Kernel:
         if rounds < 1:
             known.update(zip(op.results, op.init, strict=True))
             return []
-        (index, *carried), (*body, end) = op.body.args, op.body.ops
-        assert isinstance(end, Yield)
+        (index, *carried), (*body, _) = op.body.args, op.body.ops
         known.update(zip(carried, op.init, strict=True))
-        known.update(zip(op.results, end.values, strict=True))
+        known.update(zip(op.results, op.body.yielded, strict=True))
         return [Const(0, results=(index,), loc=op.loc), *body]
 
     after = rewrite(kernel, dissolve)

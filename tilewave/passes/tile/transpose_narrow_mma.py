@@ -42,7 +42,7 @@ class TransposeNarrowMma:
             if not isinstance(op, Loop) or not only_adds_up(op):
                 return None
             products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
-            adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # other carried values have no transpose
+            adds_to_all = products.keys() >= set(op.body.yielded)  # other carried values have no transpose
             if not adds_to_all or not all(map(self.pays, products.values())):
                 return None
             return _transposed_loop(op, kernel.defs, builder)
