@@ -62,7 +62,8 @@ def test_a_command_brings_in_its_own_file_alone():
     assert (done.returncode, done.stderr) == (0, "")
     brought = ast.literal_eval(done.stdout.splitlines()[-1])
     own = ["tilewave.cli.declared.machines", "tilewave.cli.machines"]
-    assert brought == ["tilewave.cli.main", "tilewave.cli.commands", "tilewave.cli.declared", *own]
+    start = ["tilewave.cli.version", "tilewave.cli.main", "tilewave.cli.commands"]
+    assert brought == [*start, "tilewave.cli.declared", *own]
 
 
 def test_the_names_that_are_promised_are_those_that_are_there():
