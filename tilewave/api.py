@@ -1,5 +1,6 @@
 """The public names of tilewave, each with its module; `import tilewave` imports this at the first use of a name."""
 
+import tilewave.call  # noqa: F401  gives kernels their `__call__`
 from tilewave import mapping as mapping
 from tilewave.compile import Compiled as Compiled
 from tilewave.compile import SchedulingType as SchedulingType
