@@ -11,7 +11,8 @@ from typing import Any
 
 from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
+from tilewave.compile import compile_near, wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
@@ -20,6 +21,7 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import Calling, WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
+from tilewave.options import WaveCompileOptions
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, short_path
 from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.ops.lane import Wgmma
