@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, compile_near, in_place_of_option, wave_compile
 from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
@@ -190,16 +190,17 @@ class KernelCalls:
             if name == "subs":
                 continue
             if name not in self.symbols:
-                raise self._unknown(name)
+                raise self._unknown(name, value)
             found.update(given_subs({self.symbols[name]: value}))
         return found
 
-    def _unknown(self, name: str) -> CallError:
+    def _unknown(self, name: str, value: object) -> CallError:
         known = [*self.signature.names, *self.symbols]
         near = get_close_matches(name, known, 1, 0.5)
         guess = f"did you mean {near[0]}? " if near else ""
         what = f"{self.kernel.name} has neither a parameter nor a symbol {name}"
-        return CallError(what, loc=here(), remedy=f"{guess}It takes {', '.join(known)}")
+        remedy = in_place_of_option(self.kernel.name, name, value) or f"{guess}It takes {', '.join(known)}"
+        return CallError(what, loc=here(), remedy=remedy)
 
     # -- compiling
 
@@ -213,7 +214,7 @@ class KernelCalls:
         if found is None:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
-            with _missing_given(self.kernel.name):
+            with _missing_given(self.kernel.name, [str(kind.space) for _, kind in self.memories]):
                 found = compiled_for(self.kernel, target, subs, max_sizes, self._sizes(places))
             key = said, *self._taken(found, max_sizes).items()
             self._kernels[key] = found
@@ -274,13 +275,13 @@ def _is_other(one: str, other: str) -> bool:
 
 
 @contextmanager
-def _missing_given(kernel: str) -> Iterator[None]:
-    """Raise the error of a symbol without a value with a remedy for calls."""
+def _missing_given(kernel: str, spaces: Collection[str]) -> Iterator[None]:
+    """Raise the error of a symbol without a value, other than an address space, with a remedy for calls."""
     try:
         yield
     except SymbolError as error:
         name = error.missing
-        if not name:
+        if not name or name in spaces:
             raise
         raise SymbolError(
             f"{kernel}: {name} has no value, and no array gives it",

@@ -144,6 +144,17 @@ OPTIONS_OF_OTHERS = {
 }
 
 
+def in_place_of_option(kernel: str, name: str, value: object) -> str:
+    """Return what to write for an option of compilation that was given elsewhere; empty for what is none."""
+    if name in OPTIONS_OF_OTHERS:
+        return OPTIONS_OF_OTHERS[name]
+    if name not in (f.name for f in fields(WaveCompileOptions) if f.repr):
+        return ""
+    shown = repr(value) if isinstance(value, (bool, int, str)) else "…"
+    tuned = ", or @wave(constraints, tune=Tune(num_stages=(2, 3)))" if name == "num_stages" else ""
+    return f"it is an option of compilation: write {kernel}.compile({name}={shown}){tuned}"
+
+
 def _no_option(name: str, known: list[str]) -> TilewaveError:
     near = get_close_matches(name, known, 1, 0.6)
     guess = OPTIONS_OF_OTHERS.get(name) or (f"did you mean {near[0]}? " if near else "")
@@ -452,7 +463,8 @@ class Compiled:
         missing = [name for name in (self.dynamic_symbols if wanted is None else wanted) if name not in given]
         if unknown:
             known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
-            remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            otherwise = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            remedy = in_place_of_option("kernel", unknown[0], given[unknown[0]]) or otherwise
             raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
         if missing:
             passed = ", ".join(f"{name}=…" for name in wanted or ())

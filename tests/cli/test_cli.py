@@ -148,7 +148,7 @@ def test_a_pass_that_is_not_there_is_told_with_those_that_are(call):
 def test_a_kernel_that_does_not_compile_says_why(call):
     code, out, err = call("diff", "k.py", "--set", "M=64,N=48", k=KERNEL)
     assert (code, out) == (2, "")
-    assert err.startswith("error: SPACE has no value\n  k.py:6\n")
+    assert err.startswith("error: a: SPACE is in the place of the address space, and has no value\n  k.py:6\n")
     assert err.endswith("  give it a value: --set SPACE=…\n")
 
 

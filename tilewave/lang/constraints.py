@@ -119,6 +119,17 @@ class WorkgroupConstraint(Constraint):
     primary: bool = True
     iters: Any = field(default=None, kw_only=True)
 
+    def __new__(cls, *given: Any, **named: Any) -> WorkgroupConstraint:
+        """Refuse a constraint without its dimension of the grid, before the fields are set."""
+        if len(given) == 2 and "workgroup_dim" not in named:
+            shown = ", ".join(map(str, given))
+            raise ConstraintError(
+                f"WorkgroupConstraint({shown}) names no dimension of the grid",
+                loc=here(),
+                remedy=f"write WorkgroupConstraint({shown}, 0); 0 is the fastest, and each dim has its own",
+            )
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         _as_expression(self, "tile", *(("iters",) if self.iters is not None else ()))
 

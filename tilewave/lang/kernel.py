@@ -9,7 +9,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from tilewave.errors import CallError, ConstraintError, Loc, SymbolError, TraceError, here, raised_at
+from tilewave.errors import (
+    CallError,
+    ConstraintError,
+    Loc,
+    SymbolError,
+    TilewaveError,
+    TraceError,
+    here,
+    raised_at,
+)
 from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
@@ -25,18 +34,18 @@ from tilewave.lang.constraints import (
     WorkgroupMapping,
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
-from tilewave.lang.pythons_own import misused
+from tilewave.lang.pythons_own import assigned_inside, misused
 from tilewave.lang.symbols import (
     COORDINATES,
     HARDWARE,
     Expression,
     Symbol,
     expression,
-    no_value,
     rounded_where_open,
     want_no_hardware,
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
+from tilewave.lang.wave_words import no_such_name
 from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
@@ -124,16 +133,22 @@ def _calling() -> ModuleType:
 
 
 def wave(
-    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None, tune: Any = None
+    constraints: Sequence[Constraint],
+    subs: Mapping[Symbol, Any] | None = None,
+    tune: Any = None,
+    *others: NoReturn,
+    **options: NoReturn,
 ) -> Callable[[Callable[..., Any]], WaveKernel]:
     """Make a kernel of a function; `subs` are default values of symbols.
 
     `tune` is a `Tune`: the values to choose among for symbols that neither `subs`, the options nor a call give.
     """
     loc = here()
+    _want_list(constraints, (subs, tune, *others))
+    for name in options:
+        remedy = _calling().in_place_of_option("kernel", name, options[name])
+        raise ConstraintError(f"wave has no parameter {name}", loc=loc, remedy=remedy or WAVE_TAKES)
     own = given_subs({} if subs is None else subs)
-    if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
-        raise ConstraintError("wave takes a list of constraints", loc=loc, remedy="write @wave([constraint, …])")
     constraints = tuple(constraints)
     for c in constraints:
         if not isinstance(c, Constraint):
@@ -141,6 +156,23 @@ def wave(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
     return lambda function: WaveKernel(function, constraints, _definition(function, loc), own, tune)
+
+
+WAVE_TAKES = "it takes constraints, subs and tune: @wave([constraint, …], subs={…}, tune=Tune(…))"
+
+
+def _want_list(constraints: object, others: Sequence[object]) -> None:
+    """Refuse constraints that are not in one list; `others` are the arguments after the first."""
+    more = [c for c in others if isinstance(c, Constraint)]
+    if more or isinstance(constraints, Constraint):
+        first = ["…"] if not isinstance(constraints, Constraint) else [constraints]
+        listed = ", ".join(c if isinstance(c, str) else f"{type(c).__name__}(…)" for c in (*first, *more))
+        remedy = f"put the constraints in one list: @wave([{listed}])"
+        raise ConstraintError("wave takes a list of constraints", loc=here(), remedy=remedy)
+    if not isinstance(constraints, Iterable):
+        raise ConstraintError("wave takes a list of constraints", loc=here(), remedy="write @wave([constraint, …])")
+    if len(others) > 2:
+        raise ConstraintError(f"wave got {1 + len(others)} arguments", loc=here(), remedy=WAVE_TAKES)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -174,6 +206,7 @@ def trace_kernel(
     """
     defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
     said = {**defaults, **given_subs(subs)}
+    _want_spaces(kernel)
     left_open = tuple(dict.fromkeys((*unsaid_sizes(kernel, said), *dynamic)))
     _check_open(kernel, left_open, said)
     trace = Trace(
@@ -268,13 +301,20 @@ def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
     trace.locate = here
     try:
         kernel.function(*arguments)
-    except TypeError as error:
-        what, remedy = misused(error)
-        if not what:
+    except (TypeError, NameError) as error:
+        if (ours := _explained(error)) is None:
             raise
-        raise TraceError(what, loc=raised_at(error), remedy=remedy) from None
+        raise ours.at(raised_at(error)) from None
     finally:
         trace.locate = lambda: kernel.loc
+
+
+def _explained(error: TypeError | NameError) -> TilewaveError | None:
+    """Return an error of Python's in the author's function with what to write instead; None where that is unknown."""
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return no_such_name(error.name or "")
+    what, remedy = assigned_inside(error) if isinstance(error, UnboundLocalError) else misused(error)
+    return TraceError(what, remedy=remedy) if what else None
 
 
 def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) -> None:
@@ -355,13 +395,12 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
     loc = _annotated_at(kernel, kind)
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
-        raise no_value(kind.space, example="SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # a symbol
+        what = f"{name}: {kind.space} is in the place of the address space, and has no value"
+        given = f"give it a value: subs={{{kind.space}: SHARED_ADDRESS_SPACE, …}}"
+        remedy = f"if {kind.space} is a size, {_with_space(kind)}; else {given}"
+        raise SymbolError(what, loc=loc, remedy=remedy, missing=str(kind.space))
     if not isinstance(space, AddressSpace):
-        raise SymbolError(
-            f"{name}: the address space is missing; {kind.space} is a size",
-            loc=loc,
-            remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
-        )
+        raise _no_space(name, kind, loc)
     for d in kind.dims:
         if d not in trace.lengths:
             trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
@@ -370,6 +409,26 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
         kind.layout.want(name, loc, kind.dims, sizes, subs)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
     return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+
+
+def _want_spaces(kernel: WaveKernel) -> None:
+    """Refuse a memory that has a dim of the kernel in the place of its address space."""
+    parameters = [(name, kind) for name, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    dims: set[object] = {getattr(c, "dim", None) for c in kernel.constraints}
+    dims |= {s for _, kind in parameters for d in kind.dims for s in d.symbols()}
+    for name, kind in parameters:
+        if kind.space in dims:
+            raise _no_space(name, kind, _annotated_at(kernel, kind))
+
+
+def _no_space(name: str, kind: MemoryType, loc: Loc) -> SymbolError:
+    what = f"{name}: the address space is missing; {kind.space} is a size"
+    return SymbolError(what, loc=loc, remedy=_with_space(kind))
+
+
+def _with_space(kind: MemoryType) -> str:
+    """Return what to write for a memory with a size in the place of its address space."""
+    return f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}"
 
 
 def _annotated_at(kernel: WaveKernel, kind: MemoryType) -> Loc:

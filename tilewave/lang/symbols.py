@@ -111,7 +111,14 @@ class Expression:
     def __index__(self) -> int:
         self._not_in_python("is no Python number")
 
-    __int__ = __float__ = __index__
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise TraceError(
+            f"{self} is no Python number: it has its value only when a kernel is compiled",
+            loc=here(),
+            remedy=f"in a kernel, write cast({self}, f32); elsewhere, use the number that you give it in subs",
+        )
 
     def __len__(self) -> int:
         self._not_in_python("has no Python length")
@@ -353,6 +360,22 @@ def quotient(x: Expression) -> tuple[Expression, Expression]:
             return x, ONE
 
 
+def in_floats(x: Expression, dtype: str) -> str:
+    """Return how to write an expression of sizes among floats of a dtype.
+
+    >>> in_floats(1 / sym.N, "f32")
+    '1 / cast(N, f32)'
+    """
+    match x:
+        case Whole(value):
+            return str(value)
+        case Combined(how, a, b) if _is_ratio(x) and how in ("+", "-", "*", "/"):
+            parts = (in_floats(e, dtype) for e in (a, b))
+            return f" {how} ".join(f"({p})" if _is_ratio(e) else p for p, e in zip(parts, (a, b), strict=True))
+        case _:
+            return f"cast({x}, {dtype})"
+
+
 def _times(a: Expression, b: Expression) -> Expression:
     if isinstance(a, Whole) and isinstance(b, Whole):
         return Whole(a.value * b.value)
@@ -383,7 +406,19 @@ def _combine(how: str, a: object, b: object) -> Expression:
     for other in (a, b):
         if not isinstance(other, Expression) and hasattr(other, "builder"):
             return NotImplemented  # type: ignore[no-any-return]  # a traced value takes the expression in
+        if isinstance(other, float):
+            _refuse_float(how, a, b, other)
     return Combined(how, expression(a), expression(b))
+
+
+def _refuse_float(how: str, a: object, b: object, x: float) -> NoReturn:
+    """Refuse a float in an index expression, which may be meant for a tile of floats."""
+    one, other = (f"cast({e}, f32)" if isinstance(e, Expression) else repr(e) for e in (a, b))
+    raise SymbolError(
+        f"{x!r} is no index expression",
+        loc=here(),
+        remedy=f"write {one} {how} {other} among floats of a kernel; for sizes and indices, {whole_in_place_of(x)}",
+    )
 
 
 def _fold(how: str, first: object, *rest: object) -> Expression:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from tilewave.errors import NOWHERE, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.lang.pythons_own import FROM_NUMPY
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.renamed import current_options
 
@@ -140,7 +141,21 @@ _ATOMICS = (
 _NUMBERS = "random numbers are not supported; pass an array of them"
 _SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
 
+OF_OTHERS = {
+    **FROM_NUMPY,
+    "arange": "write self_index(N), a tile with the index of every element along N",
+    "cdiv": "write ceiling(a / b) for sizes, (a + b - 1) // b for numbers of the kernel",
+    "clamp": FROM_NUMPY["clip"],
+    "full": "write Register[M, N, f32](1.0)",
+    "program_id": "leave it out: constraints place the tiles; scalar(WORKGROUP_0) is the number of the workgroup",
+    "relu": "write maximum(x, 0.0)",
+    "store": "write write(tile, memory)",
+    "zeros": "write Register[M, N, f32](0.0)",
+}
+"""Functions of numpy, torch and Triton that are spelt otherwise here."""
+
 NOT_THERE = {
+    **OF_OTHERS,
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "scatter_add"), _ATOMICS),
     **dict.fromkeys(("gather", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
     **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),
