@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size, is_right_unseen
 from tilewave.analysis.index_trace import needed_values
+from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, Cut, Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
@@ -207,7 +208,7 @@ class Compiled:
             sizes = ", ".join(f"{name}{most.get(name, '')}" for name in self.open_sizes)
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
-        return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
+        return f"<compiled {self.name} for {self.target}: {self.workgroups} workgroups, {tiles} tiles>"
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
         """Yield what rich prints, and a notebook shows as a table."""
@@ -217,7 +218,7 @@ class Compiled:
             most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
             yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
         else:
-            yield "workgroups", self.kernel.workgroups
+            yield "workgroups", self.workgroups
             yield "tiles", grid_of(self.kernel)
         yield "proof", self.proof.verdict
         for name, figure in ({} if self.file else self.build.metrics).items():
@@ -230,6 +231,15 @@ class Compiled:
             for name, value in self.__rich_repr__()
         )
         return f"<table>{cells}</table>"
+
+    @cached_property
+    def workgroups(self) -> Count:
+        """The number of workgroups (CTAs) that one launch starts; for dynamic sizes a formula, or the most, as text.
+
+        A persistent kernel starts fewer than it has tiles: on an H200 `132`.
+        """
+        found = self.build.workgroups
+        return workgroups_of(self.kernel) if found is None else found
 
     # -- running it
 
@@ -580,7 +590,10 @@ class Compiled:
 
     @property
     def resources(self) -> Resources:
-        """Waves, the matrix instruction, shared bytes, and the loads of each lane."""
+        """Waves, matrix instructions, shared bytes, loads of each lane, registers, spilled bytes and occupancy.
+
+        On NVIDIA what ptxas counts is None where this machine has no CUDA toolkit.
+        """
         found = self.build.resources
         if found is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
