@@ -55,6 +55,7 @@ from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileLimits
+from tilewave.tune.fixed import want_free
 from tilewave.tune.space import tunable
 from tilewave.tune.tune import Tune
 
@@ -719,7 +720,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     """Compile a kernel, first for a call with these sizes; it serves all sizes that the options leave dynamic."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
-    _check_tune(options.tune or kernel.tune)
+    _check_tune(options, kernel)
     if tunable(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
         compiled = _choosing(options, kernel, target, sizes)
     else:
@@ -850,9 +851,12 @@ def _check_schedule(schedule: object) -> None:
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
 
 
-def _check_tune(tune: object) -> None:
-    if tune is not None and not isinstance(tune, Tune):
-        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+def _check_tune(options: WaveCompileOptions, kernel: WaveKernel) -> None:
+    """Refuse what is no `Tune`, and one that names symbols with a value; options may fix what a kernel's own names."""
+    for tune, subs in ((options.tune, options.subs), (kernel.tune, {})):
+        if tune is not None and not isinstance(tune, Tune):
+            raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+        want_free(tune, kernel, subs)
 
 
 def _check_kinds(options: object, kernel: object) -> None:
