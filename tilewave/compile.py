@@ -37,7 +37,7 @@ from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
-from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.ir.remarks import TILES, Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
@@ -535,10 +535,14 @@ class Compiled:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The kernel before and after every pass, those of the target included."""
+        """The kernel before and after every pass, those of the target included.
+
+        Where tiles were chosen, remarks that advise other tiles are left out: the search compared those.
+        """
         if self.file:
             self._has_no("steps")
-        return numbered(self.tile_steps + self.build.steps)
+        steps = numbered(self.tile_steps + self.build.steps)
+        return steps if self.choice is None else tuple(step.without_remarks(TILES) for step in steps)
 
     def why(self, *arrays: Any) -> Why:
         """Return the remarks of passes that did nothing, with their reasons; prints as a table.
