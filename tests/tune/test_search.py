@@ -8,8 +8,9 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
+from tilewave.bench import measured_on
 from tilewave.bench.tuning import tune
-from tilewave.errors import SymbolError
+from tilewave.errors import SymbolError, TargetError
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.neighbours import likeness
 from tilewave.tune.records import merged
@@ -248,6 +249,15 @@ def test_a_card_that_is_not_here_leaves_the_model_and_counts(tmp_path):
     found = tune(gemm(), SIZES, "gfx942", "measured", records=tmp_path)
     assert found.record.how == "model" and "by the model alone" in found.record.notes
     assert "instructions for each matrix instruction" in found.record.notes
+
+
+def test_a_missing_gpu_is_reported_in_the_name_of_the_command(tmp_path, monkeypatch):
+    def no_driver():
+        raise TargetError("no card")
+
+    monkeypatch.setattr(measured_on, "cuda_driver", no_driver)
+    found = tune(gemm(), SIZES, "sm_90a", "measured", records=tmp_path)
+    assert found.record.notes == "by the model alone: tilewave tune measures on an NVIDIA GPU, but no card"
 
 
 def test_what_was_tuned_is_what_is_compiled(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ class ConfigTimer:
     def why_not(self, first: Compiled) -> str:
         """Why nothing can be timed here, and what is known instead; nothing where it can."""
         try:
-            device_of(first)
+            device_of(first, "tilewave tune")
         except TargetError as error:
             return f"by the model alone: {_line(error)}{_counted(first)}"
         return ""
