@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size, is_right_unseen
 from tilewave.analysis.index_trace import needed_values
+from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.reads import reads_depend_on
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, Cut, Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
@@ -36,7 +37,7 @@ from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
-from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.ir.remarks import TILES, Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
@@ -54,6 +55,7 @@ from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileLimits
+from tilewave.tune.fixed import want_free
 from tilewave.tune.space import tunable
 from tilewave.tune.tune import Tune
 
@@ -218,7 +220,7 @@ class Compiled:
             sizes = ", ".join(f"{name}{most.get(name, '')}" for name in self.open_sizes)
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
-        return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
+        return f"<compiled {self.name} for {self.target}: {self.workgroups} workgroups, {tiles} tiles>"
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
         """Yield what rich prints, and a notebook shows as a table."""
@@ -228,7 +230,7 @@ class Compiled:
             most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
             yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
         else:
-            yield "workgroups", self.kernel.workgroups
+            yield "workgroups", self.workgroups
             yield "tiles", grid_of(self.kernel)
         yield "proof", self.proof.verdict
         for name, figure in ({} if self.file else self.build.metrics).items():
@@ -241,6 +243,15 @@ class Compiled:
             for name, value in self.__rich_repr__()
         )
         return f"<table>{cells}</table>"
+
+    @cached_property
+    def workgroups(self) -> Count:
+        """The number of workgroups (CTAs) that one launch starts; for dynamic sizes a formula, or the most, as text.
+
+        A persistent kernel starts fewer than it has tiles: on an H200 `132`.
+        """
+        found = self.build.workgroups
+        return workgroups_of(self.kernel) if found is None else found
 
     # -- running it
 
@@ -536,10 +547,14 @@ class Compiled:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The kernel before and after every pass, those of the target included."""
+        """The kernel before and after every pass, those of the target included.
+
+        Where tiles were chosen, remarks that advise other tiles are left out: the search compared those.
+        """
         if self.file:
             self._has_no("steps")
-        return numbered(self.tile_steps + self.build.steps)
+        steps = numbered(self.tile_steps + self.build.steps)
+        return steps if self.choice is None else tuple(step.without_remarks(TILES) for step in steps)
 
     def why(self, *arrays: Any) -> Why:
         """Return the remarks of passes that did nothing, with their reasons; prints as a table.
@@ -592,7 +607,10 @@ class Compiled:
 
     @property
     def resources(self) -> Resources:
-        """Waves, the matrix instruction, shared bytes, and the loads of each lane."""
+        """Waves, matrix instructions, shared bytes, loads of each lane, registers, spilled bytes and occupancy.
+
+        On NVIDIA what ptxas counts is None where this machine has no CUDA toolkit.
+        """
         found = self.build.resources
         if found is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
@@ -718,7 +736,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     """Compile a kernel, first for a call with these sizes; it serves all sizes that the options leave dynamic."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
-    _check_tune(options.tune or kernel.tune)
+    _check_tune(options, kernel)
     if tunable(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
         compiled = _choosing(options, kernel, target, sizes)
     else:
@@ -849,9 +867,12 @@ def _check_schedule(schedule: object) -> None:
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
 
 
-def _check_tune(tune: object) -> None:
-    if tune is not None and not isinstance(tune, Tune):
-        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+def _check_tune(options: WaveCompileOptions, kernel: WaveKernel) -> None:
+    """Refuse what is no `Tune`, and one that names symbols with a value; options may fix what a kernel's own names."""
+    for tune, subs in ((options.tune, options.subs), (kernel.tune, {})):
+        if tune is not None and not isinstance(tune, Tune):
+            raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+        want_free(tune, kernel, subs)
 
 
 def _check_kinds(options: object, kernel: object) -> None:
