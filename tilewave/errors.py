@@ -97,11 +97,16 @@ class TilewaveError(Exception):
 
 
 class SymbolError(TilewaveError):
-    """A symbol has no value, or one that cannot be used; `missing` is the name of a symbol without one."""
+    """A symbol has no value, or one that cannot be used.
 
-    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "") -> None:
+    `missing` is the name of a symbol without one, `example` a value that it might have.
+    """
+
+    def __init__(
+        self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "", example: str = "…"
+    ) -> None:
         super().__init__(what, loc=loc, remedy=remedy)
-        self.missing = missing
+        self.missing, self.example = missing, example
 
 
 class ConstraintError(TilewaveError):

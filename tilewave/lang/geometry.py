@@ -439,6 +439,7 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
         if s not in known:
             left_open = ", ".join(map(str, missing))
             otherwise = f"or leave {_it(missing)} dynamic until the call: dynamic_symbols=[{left_open}]"
+            otherwise = otherwise if all(s.name.isidentifier() for s in missing) else ""
             raise no_value(*missing, otherwise=otherwise).at(order.loc)
 
 

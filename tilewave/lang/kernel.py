@@ -41,6 +41,8 @@ from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
+A_SPACE = "SHARED_ADDRESS_SPACE"
+"""The value that errors suggest for the symbol of an address space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,14 @@ class WaveKernel:
         found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
         found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
         return tuple(s for s in dict.fromkeys(found) if s not in HARDWARE)
+
+    def spaces(self) -> tuple[Symbol, ...]:
+        """Return the symbols that stand for address spaces alone, and for no size."""
+        annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
+        sizes = {s for c in self.constraints for s in c.symbols()}
+        sizes |= {s for kind in annotated for d in kind.dims for s in d.symbols()}
+        named = (kind.space for kind in annotated if isinstance(kind.space, Symbol))
+        return tuple(dict.fromkeys(s for s in named if s not in sizes))
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} at {self.loc}>"
@@ -243,12 +253,32 @@ def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequenc
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
     names = [name for name, _ in parameters_of(kernel)]
     for s in dynamic:
+        if not s.name.isidentifier():
+            raise _not_by_name(s, kernel)
         if s in sizes:
             remedy = "leave it out of one of them"
             raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
             what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
+
+
+def _not_by_name(s: Symbol, kernel: WaveKernel) -> SymbolError:
+    """Return the error for a dynamic symbol whose name no call can give."""
+    user = next((c for c in kernel.constraints if s in c.symbols()), None)
+    of = f"{type(user).__name__} depends on {s}, which" if user is not None else str(s)
+    return SymbolError(
+        f"{kernel.name}: {of} is left dynamic, but {s} is no name in Python, by which a call could give its value",
+        loc=user.loc if user is not None else kernel.loc,
+        remedy=f"give it a number in subs, WaveCompileOptions(subs={{{s.code}: …}}), or name it differently, such as "
+        f"sym.{_as_name(s.name)}",
+    )
+
+
+def _as_name(text: str) -> str:
+    """Return a text without the characters that no name in Python has."""
+    kept = "".join(c for c in text if c.isalnum() or c == "_").lstrip("_0123456789")
+    return kept or "X"
 
 
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
@@ -355,8 +385,14 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
     loc = _annotated_at(kernel, kind)
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
-        raise no_value(kind.space, example="SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # a symbol
+        raise no_value(kind.space, example=A_SPACE).at(loc)  # type: ignore[arg-type]  # a symbol
     if not isinstance(space, AddressSpace):
+        if kind.space in kernel.spaces():
+            raise SymbolError(
+                f"{name}: {kind.space} is {space}, no address space",
+                loc=loc,
+                remedy=f"give it one: subs={{{kind.space}: {A_SPACE}}}, or {GLOBAL_ADDRESS_SPACE}",
+            )
         raise SymbolError(
             f"{name}: the address space is missing; {kind.space} is a size",
             loc=loc,
