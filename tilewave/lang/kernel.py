@@ -21,8 +21,11 @@ from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
     Constraint,
+    GridConstraint,
     ReorderingConstraint,
+    TilingConstraint,
     WorkgroupMapping,
+    order_of_tiles,
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import misused
@@ -37,6 +40,7 @@ from tilewave.lang.symbols import (
     want_no_hardware,
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
+from tilewave.mapping import Coverage
 from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
@@ -95,6 +99,17 @@ class WaveKernel:
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
         order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
         return replace(self, constraints=(*others, order), kept={})
+
+    def tile_order(self, others: Sequence[Any], subs: Mapping[Symbol, Any]) -> Coverage:
+        """Return the order of this kernel's tiles on every grid, with values of symbols."""
+        loop = next((c for c in self.constraints if isinstance(c, TilingConstraint) and c.tile is None), None)
+        if loop is not None and any(isinstance(c, GridConstraint) for c in self.constraints):
+            raise ConstraintError(
+                f"{self.name}: its own while loop decides which tiles it computes, and is checked when it is compiled",
+                loc=loop.loc,
+                remedy="write the loop as PersistentFormula(start, order), which is checked on any grid",
+            )
+        return order_of_tiles((*self.constraints, *others), {**self.subs, **subs})
 
     def with_options(self, **options: Any) -> WaveKernel:
         """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
