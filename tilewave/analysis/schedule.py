@@ -333,7 +333,8 @@ class Cover:
     def counts(self, times: Array, lost: Array) -> str:
         """Return how many tiles are lost and computed more than once, as a sentence."""
         name, twice = self.op.memory.name, int((times > 1).sum())
-        return f"{name} has {len(times):,} {self.one}s: {len(lost):,} lost, {twice:,} computed more than once."
+        many = f"{len(times):,} {self.one}" + ("" if len(times) == 1 else "s")
+        return f"{name} has {many}: {len(lost):,} lost, {twice:,} computed more than once."
 
     def outside_at(self, visit: Visit, which: int) -> tuple[int, tuple[int, ...], Loc]:
         """Return the workgroup of a visit, its tile and the line of its write."""
