@@ -283,10 +283,14 @@ def _missing_given(kernel: str, spaces: Collection[str]) -> Iterator[None]:
         name = error.missing
         if not name or name in spaces:
             raise
+        code, call = Symbol(name).code, here()
+        value = error.example
+        given = f"{name}={value}" if code == name else f"subs={{{code}: {value}}}"
+        used = "" if str(error.loc) == str(call) else f"\nit is used at {error.loc}"
         raise SymbolError(
             f"{kernel}: {name} has no value, and no array gives it",
-            loc=here(),
-            remedy=f"write {kernel}(…, {name}=…), or @wave(constraints, subs={{{name}: …}})",
+            loc=call,
+            remedy=f"write {kernel}(…, {given}), or @wave(constraints, subs={{{code}: {value}}}){used}",
             missing=name,
         ) from None
 

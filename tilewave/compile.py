@@ -42,6 +42,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, no_grid, trace_kernel
+from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.wave_words import HINTS, accepting_hints, remarks
 from tilewave.pipeline.batch_invariant import want_batch_invariant
@@ -810,6 +811,9 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     rightly_ordered = kind == "plain" and not traced.order.doubt
     passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
     remedy = Correction(passed, NOWHERE if rightly_ordered else traced.order.loc)
+    if isinstance(traced.order, Reordering):
+        passed = f"{traced.order.left_alone}\n{passed}".lstrip()
+        remedy = replace(remedy, text=passed, coordinates=traced.order.coordinates)
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)

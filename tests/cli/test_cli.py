@@ -150,7 +150,7 @@ def test_a_kernel_that_does_not_compile_says_why(call):
     code, out, err = call("diff", "k.py", "--set", "M=64,N=48", k=KERNEL)
     assert (code, out) == (2, "")
     assert err.startswith("error: a: SPACE is in the place of the address space, and has no value\n  k.py:6\n")
-    assert err.endswith("  give it a value: --set SPACE=…\n")
+    assert err.endswith("  give it a value: --set SPACE=shared, or --set SPACE=global\n")
 
 
 def test_sizes_are_read_with_blanks_and_several_times():

@@ -228,7 +228,7 @@ def test_what_only_a_file_takes_is_refused_for_gemm(command, shape, call):
 def test_a_value_that_is_missing_is_asked_for_at_its_line(call):
     code, _, err = call("run", "k.py", "--sizes", "M=40,N=20", k=SCALE)
     assert code == 2 and err.startswith("error: a: SPACE is in the place of the address space, and has no value\n  ")
-    assert err.endswith("give it a value: --set SPACE=…\n")
+    assert err.endswith("give it a value: --set SPACE=shared, or --set SPACE=global\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

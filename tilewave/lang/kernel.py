@@ -30,8 +30,11 @@ from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
     Constraint,
+    GridConstraint,
     ReorderingConstraint,
+    TilingConstraint,
     WorkgroupMapping,
+    order_of_tiles,
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import assigned_inside, misused
@@ -46,10 +49,13 @@ from tilewave.lang.symbols import (
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.lang.wave_words import no_such_name
+from tilewave.mapping import Coverage
 from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
+A_SPACE = "SHARED_ADDRESS_SPACE"
+"""The value that errors suggest for the symbol of an address space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +109,17 @@ class WaveKernel:
         order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
         return replace(self, constraints=(*others, order), kept={})
 
+    def tile_order(self, others: Sequence[Any], subs: Mapping[Symbol, Any]) -> Coverage:
+        """Return the order of this kernel's tiles on every grid, with values of symbols."""
+        loop = next((c for c in self.constraints if isinstance(c, TilingConstraint) and c.tile is None), None)
+        if loop is not None and any(isinstance(c, GridConstraint) for c in self.constraints):
+            raise ConstraintError(
+                f"{self.name}: its own while loop decides which tiles it computes, and is checked when it is compiled",
+                loc=loop.loc,
+                remedy="write the loop as PersistentFormula(start, order), which is checked on any grid",
+            )
+        return order_of_tiles((*self.constraints, *others), {**self.subs, **subs})
+
     def with_options(self, **options: Any) -> WaveKernel:
         """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
         named = current_options(f"{self.name}.with_options", options)
@@ -115,6 +132,14 @@ class WaveKernel:
         found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
         found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
         return tuple(s for s in dict.fromkeys(found) if s not in HARDWARE)
+
+    def spaces(self) -> tuple[Symbol, ...]:
+        """Return the symbols that stand for address spaces alone, and for no size."""
+        annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
+        sizes = {s for c in self.constraints for s in c.symbols()}
+        sizes |= {s for kind in annotated for d in kind.dims for s in d.symbols()}
+        named = (kind.space for kind in annotated if isinstance(kind.space, Symbol))
+        return tuple(dict.fromkeys(s for s in named if s not in sizes))
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} at {self.loc}>"
@@ -276,12 +301,32 @@ def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequenc
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
     names = [name for name, _ in parameters_of(kernel)]
     for s in dynamic:
+        if not s.name.isidentifier():
+            raise _not_by_name(s, kernel)
         if s in sizes:
             remedy = "leave it out of one of them"
             raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
             what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
+
+
+def _not_by_name(s: Symbol, kernel: WaveKernel) -> SymbolError:
+    """Return the error for a dynamic symbol whose name no call can give."""
+    user = next((c for c in kernel.constraints if s in c.symbols()), None)
+    of = f"{type(user).__name__} depends on {s}, which" if user is not None else str(s)
+    return SymbolError(
+        f"{kernel.name}: {of} is left dynamic, but {s} is no name in Python, by which a call could give its value",
+        loc=user.loc if user is not None else kernel.loc,
+        remedy=f"give it a number in subs, WaveCompileOptions(subs={{{s.code}: …}}), or name it differently, such as "
+        f"sym.{_as_name(s.name)}",
+    )
+
+
+def _as_name(text: str) -> str:
+    """Return a text without the characters that no name in Python has."""
+    kept = "".join(c for c in text if c.isalnum() or c == "_").lstrip("_0123456789")
+    return kept or "X"
 
 
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
@@ -396,11 +441,11 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
         what = f"{name}: {kind.space} is in the place of the address space, and has no value"
-        given = f"give it a value: subs={{{kind.space}: SHARED_ADDRESS_SPACE, …}}"
+        given = f"give it a value: subs={{{kind.space}: {A_SPACE}, …}}"
         remedy = f"if {kind.space} is a size, {_with_space(kind)}; else {given}"
-        raise SymbolError(what, loc=loc, remedy=remedy, missing=str(kind.space))
+        raise SymbolError(what, loc=loc, remedy=remedy, missing=str(kind.space), example=A_SPACE)
     if not isinstance(space, AddressSpace):
-        raise _no_space(name, kind, loc)
+        raise _number_for_space(name, kind, space, loc) if kind.space in kernel.spaces() else _no_space(name, kind, loc)
     for d in kind.dims:
         if d not in trace.lengths:
             trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
@@ -419,6 +464,13 @@ def _want_spaces(kernel: WaveKernel) -> None:
     for name, kind in parameters:
         if kind.space in dims:
             raise _no_space(name, kind, _annotated_at(kernel, kind))
+
+
+def _number_for_space(name: str, kind: MemoryType, number: Any, loc: Loc) -> SymbolError:
+    what = f"{name}: {kind.space} is {number}, no address space"
+    return SymbolError(
+        what, loc=loc, remedy=f"give it one: subs={{{kind.space}: {A_SPACE}}}, or {GLOBAL_ADDRESS_SPACE}"
+    )
 
 
 def _no_space(name: str, kind: MemoryType, loc: Loc) -> SymbolError:

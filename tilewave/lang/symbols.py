@@ -170,9 +170,9 @@ def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> Sym
         return SymbolError(f"{hardware} has no value here", loc=here(), remedy=in_place_of_hardware(hardware))
     one, names = len(symbols) == 1, [str(s) for s in symbols]
     what = f"{names[0]} has no value" if one else f"{', '.join(names[:-1])} and {names[-1]} have no values"
-    given = ", ".join(f"{name}: {example}" for name in names)
+    given = ", ".join(f"{s.code}: {example}" for s in symbols)
     remedy = f"give {'it one' if one else 'them some'}: WaveCompileOptions(subs={{{given}, …}})"
-    return SymbolError(what, loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=names[0])
+    return SymbolError(what, loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=names[0], example=example)
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,11 @@ class Symbol(Expression):
         return self.name
 
     __repr__ = __str__
+
+    @property
+    def code(self) -> str:
+        """The symbol as it is typed in Python: its name, or `index_symbol("$X")` for a name that Python cannot read."""
+        return self.name if self.name.isidentifier() else f'index_symbol("{self.name}")'
 
     def symbols(self) -> Iterator[Symbol]:
         yield self
@@ -253,7 +258,12 @@ class Names:
     def __getattr__(self, name: str) -> Symbol:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Symbol(name)
+        return symbol_named(name)
+
+
+def symbol_named(name: str) -> Symbol:
+    """Return the symbol of a name; `$WG0` and `$T0`, by which Wave names those of the hardware, are tilewave's own."""
+    return OF_WAVE.get(name, Symbol(name))
 
 
 sym = Names()
@@ -265,6 +275,8 @@ COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
 LANES = (THREAD_0, THREAD_1, THREAD_2)
 HARDWARE = COORDINATES + LANES
 """The symbols that have no value in `subs`: the hardware gives it."""
+OF_WAVE = dict(zip(("$WG0", "$WG1", "$WG2", "$T0", "$T1", "$T2"), HARDWARE, strict=True))
+"""Hardware symbols by the names that Wave gives them in `index_symbol`."""
 
 
 def want_no_hardware(what: str, *symbols: object) -> None:
@@ -550,7 +562,7 @@ def _from_sympy(x: Any) -> Expression:
         return _SEEN_BY_SYMPY[x.dummy_index]
     kind = type(x).__name__
     if getattr(x, "is_Symbol", False):
-        return Symbol(x.name)
+        return symbol_named(x.name)
     if getattr(x, "is_Rational", False):
         return Whole(int(x.p)) if x.q == 1 else Combined("/", Whole(int(x.p)), Whole(int(x.q)))
     args = [_from_sympy(a) for a in x.args]
