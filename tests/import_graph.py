@@ -10,6 +10,9 @@ NAME = re.compile(r"\w+(\.\w+)+\.?")
 """A module's name as a string; where an f-string begins with it, it ends with a dot."""
 
 
+LOADERS = ("import_module", "__import__", "resolve_name", "run_module")
+
+
 @dataclass(frozen=True)
 class Import:
     """An import of one module of the package by another."""
@@ -43,7 +46,7 @@ def imports_of(package):
 def imports_in(module, source, modules):
     """Return the imports of the modules in one module's source."""
     found, tree = [], ast.parse(source)
-    anchors = {*_anchors(tree)}
+    loads = _loads_by_name(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [Import(_known(alias.name, modules), module, node.lineno) for alias in node.names]
@@ -51,7 +54,7 @@ def imports_in(module, source, modules):
             base = _base(node, module, modules)
             names = [f"{base}.{alias.name}" for alias in node.names]
             found += [Import(_known(n if n in modules else base, modules), module, node.lineno) for n in names]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in anchors:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and loads:
             found.append(Import(_named(node.value, modules), module, node.lineno, is_string=True))
     return [one for one in dict.fromkeys(found) if one.of not in ("", module)]
 
@@ -75,11 +78,10 @@ def _named(text, modules):
     return _known(text.rstrip("."), modules) if NAME.fullmatch(text) else ""
 
 
-def _anchors(tree):
-    """Yield the packages of `importlib.resources.files`, which are imported already."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "files":
-            yield from node.args
+def _loads_by_name(tree):
+    """Return whether a module loads others by their names; elsewhere, strings that name modules import nothing."""
+    named = {getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree)}
+    return not named.isdisjoint(LOADERS)
 
 
 def circles(imports):

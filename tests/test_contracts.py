@@ -53,6 +53,12 @@ def test_an_f_string_imports_from_the_package_that_it_begins_with():
     assert upward([found], LAYERS) == [found]
 
 
+def test_a_string_imports_nothing_where_no_module_is_loaded_by_name():
+    source = 'files("tilewave.cli"), frame.module == "tilewave.cli.main"'
+    assert imports_in("tilewave.errors", source, MODULES) == []
+    assert imports_in("tilewave.errors", f"importlib.import_module(name), {source}", MODULES)
+
+
 def test_the_package_itself_is_above_all_and_neighbours_are_apart():
     assert upward([Import("tilewave", "tilewave.cli.run", 1)], LAYERS)
     assert upward([Import("tilewave.bench.gpu", "tilewave.view.axes", 1)], LAYERS)

@@ -19,6 +19,7 @@ from tilewave.ir.launch import bind, open_sizes
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import arguments
+from tilewave.options import in_place_of_option
 from tilewave.runtime.array_layouts import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
 from tilewave.runtime.call_class import CallLook, SeenCall
@@ -101,7 +102,8 @@ class KernelArguments:
         missing = [name for name in (self.dynamic_symbols if wanted is None else wanted) if name not in given]
         if unknown:
             known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
-            remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            otherwise = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            remedy = in_place_of_option("kernel", unknown[0], given[unknown[0]]) or otherwise
             raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
         if missing:
             passed = ", ".join(f"{name}=…" for name in wanted or ())

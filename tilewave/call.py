@@ -21,7 +21,7 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import Calling, WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.options import WaveCompileOptions
+from tilewave.options import WaveCompileOptions, in_place_of_option
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
@@ -63,7 +63,7 @@ def compiled_for(
     return compile_near(options, kernel, sizes)
 
 
-WaveKernel.calling = Calling(prepared, compile_kernel)
+WaveKernel.calling = Calling(prepared, compile_kernel, in_place_of_option)
 
 
 LEAST_WHOLE, LONG = 16, 2048
@@ -195,16 +195,17 @@ class KernelCalls:
             if name == "subs":
                 continue
             if name not in self.symbols:
-                raise self._unknown(name)
+                raise self._unknown(name, value)
             found.update(given_subs({self.symbols[name]: value}))
         return found
 
-    def _unknown(self, name: str) -> CallError:
+    def _unknown(self, name: str, value: object) -> CallError:
         known = [*self.signature.names, *self.symbols]
         near = get_close_matches(name, known, 1, 0.5)
         guess = f"did you mean {near[0]}? " if near else ""
         what = f"{self.kernel.name} has neither a parameter nor a symbol {name}"
-        return CallError(what, loc=here(), remedy=f"{guess}It takes {', '.join(known)}")
+        remedy = in_place_of_option(self.kernel.name, name, value) or f"{guess}It takes {', '.join(known)}"
+        return CallError(what, loc=here(), remedy=remedy)
 
     # -- compiling
 
@@ -218,7 +219,7 @@ class KernelCalls:
         if found is None:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
-            with _missing_given(self.kernel.name):
+            with _missing_given(self.kernel.name, [str(kind.space) for _, kind in self.memories]):
                 found = compiled_for(self.kernel, target, subs, max_sizes, self._sizes(places))
             key = said, *self._taken(found, max_sizes).items()
             self._kernels[key] = found
@@ -279,18 +280,22 @@ def _is_other(one: str, other: str) -> bool:
 
 
 @contextmanager
-def _missing_given(kernel: str) -> Iterator[None]:
-    """Raise the error of a symbol without a value with a remedy for calls."""
+def _missing_given(kernel: str, spaces: Collection[str]) -> Iterator[None]:
+    """Raise the error of a symbol without a value, other than an address space, with a remedy for calls."""
     try:
         yield
     except SymbolError as error:
         name = error.missing
-        if not name:
+        if not name or name in spaces:
             raise
+        code, call = Symbol(name).code, here()
+        value = error.example
+        given = f"{name}={value}" if code == name else f"subs={{{code}: {value}}}"
+        used = "" if str(error.loc) == str(call) else f"\nit is used at {error.loc}"
         raise SymbolError(
             f"{kernel}: {name} has no value, and no array gives it",
-            loc=here(),
-            remedy=f"write {kernel}(…, {name}=…), or @wave(constraints, subs={{{name}: …}})",
+            loc=call,
+            remedy=f"write {kernel}(…, {given}), or @wave(constraints, subs={{{code}: {value}}}){used}",
             missing=name,
         ) from None
 

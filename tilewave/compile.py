@@ -21,6 +21,7 @@ from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
 from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, trace_kernel
+from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.wave_words import remarks
 from tilewave.options import (
@@ -68,7 +69,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     """Compile a kernel, first for a call with these sizes; it serves all sizes that the options leave dynamic."""
     check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
-    check_tune(options.tune or kernel.tune)
+    check_tune(options, kernel)
     if tunable(kernel, options.subs, open_symbols(options.dynamic_symbols)):
         compiled = _choosing(options, kernel, target, sizes)
     else:
@@ -135,6 +136,9 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     rightly_ordered = kind == "plain" and not traced.order.doubt
     passed = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
     remedy = Correction(passed, NOWHERE if rightly_ordered else traced.order.loc)
+    if isinstance(traced.order, Reordering):
+        passed = f"{traced.order.left_alone}\n{passed}".lstrip()
+        remedy = replace(remedy, text=passed, coordinates=traced.order.coordinates)
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)

@@ -89,7 +89,7 @@ class Compiled(CompiledCode):
             sizes = ", ".join(f"{name}{most.get(name, '')}" for name in self.open_sizes)
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
-        return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
+        return f"<compiled {self.name} for {self.target}: {self.workgroups} workgroups, {tiles} tiles>"
 
     def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
         """Yield what rich prints, and a notebook shows as a table."""
@@ -99,7 +99,7 @@ class Compiled(CompiledCode):
             most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
             yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
         else:
-            yield "workgroups", self.kernel.workgroups
+            yield "workgroups", self.workgroups
             yield "tiles", grid_of(self.kernel)
         yield "proof", self.proof.verdict
         for name, figure in ({} if self.file else self.build.metrics).items():

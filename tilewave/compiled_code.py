@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.backend.protocol import Build, CountedLoop, Resources
 from tilewave.backend.targets import TARGETS, quoted
 from tilewave.errors import SavedKernelError, TargetError, here
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
+from tilewave.ir.remarks import TILES
 from tilewave.pipeline.runner import Step, numbered
 from tilewave.renamed import current_name, current_pass
+
+if TYPE_CHECKING:
+    from tilewave.tune.choose import TileChoice
 
 T = TypeVar("T")
 
@@ -23,17 +29,31 @@ class CompiledCode:
     target: str
     build: Build
     file: str
+    choice: TileChoice | None
 
     @property
     def name(self) -> str:
         return self.kernel.name
 
+    @cached_property
+    def workgroups(self) -> Count:
+        """The number of workgroups (CTAs) that one launch starts; for dynamic sizes a formula, or the most, as text.
+
+        A persistent kernel starts fewer than it has tiles: on an H200 `132`.
+        """
+        found = self.build.workgroups
+        return workgroups_of(self.kernel) if found is None else found
+
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The kernel before and after every pass, those of the target included."""
+        """The kernel before and after every pass, those of the target included.
+
+        Where tiles were chosen, remarks that advise other tiles are left out: the search compared those.
+        """
         if self.file:
             self._has_no("steps")
-        return numbered(self.tile_steps + self.build.steps)
+        steps = numbered(self.tile_steps + self.build.steps)
+        return steps if self.choice is None else tuple(step.without_remarks(TILES) for step in steps)
 
     def ir(self, pass_name: str = "") -> Kernel:
         """Return the kernel after a pass: "trace" for the traced function, by default the last pass, or a file's IR."""
@@ -73,7 +93,10 @@ class CompiledCode:
 
     @property
     def resources(self) -> Resources:
-        """Waves, the matrix instruction, shared bytes, and the loads of each lane."""
+        """Waves, matrix instructions, shared bytes, loads of each lane, registers, spilled bytes and occupancy.
+
+        On NVIDIA what ptxas counts is None where this machine has no CUDA toolkit.
+        """
         found = self.build.resources
         if found is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())

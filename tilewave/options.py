@@ -17,6 +17,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.wave_words import HINTS, accepting_hints
 from tilewave.renamed import OPTIONS
+from tilewave.tune.fixed import want_free
 from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ OPTIONS_OF_OTHERS = {
 }
 
 
+def in_place_of_option(kernel: str, name: str, value: object) -> str:
+    """Return what to write for an option of compilation that was given elsewhere; empty for what is none."""
+    if name in OPTIONS_OF_OTHERS:
+        return OPTIONS_OF_OTHERS[name]
+    if name not in (f.name for f in fields(WaveCompileOptions) if f.repr):
+        return ""
+    shown = repr(value) if isinstance(value, (bool, int, str)) else "…"
+    tuned = ", or @wave(constraints, tune=Tune(num_stages=(2, 3)))" if name == "num_stages" else ""
+    return f"it is an option of compilation: write {kernel}.compile({name}={shown}){tuned}"
+
+
 def _no_option(name: str, known: list[str]) -> TilewaveError:
     near = get_close_matches(name, known, 1, 0.6)
     guess = OPTIONS_OF_OTHERS.get(name) or (f"did you mean {near[0]}? " if near else "")
@@ -153,9 +165,12 @@ def _check_schedule(schedule: object) -> None:
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
 
 
-def check_tune(tune: object) -> None:
-    if tune is not None and not isinstance(tune, Tune):
-        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+def check_tune(options: WaveCompileOptions, kernel: WaveKernel) -> None:
+    """Refuse what is no `Tune`, and one that names symbols with a value; options may fix what a kernel's own names."""
+    for tune, subs in ((options.tune, options.subs), (kernel.tune, {})):
+        if tune is not None and not isinstance(tune, Tune):
+            raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
+        want_free(tune, kernel, subs)
 
 
 def check_kinds(options: object, kernel: object) -> None:

@@ -48,7 +48,7 @@ def stored_nvidia(build: Build) -> Stored:
         code = program.copies.code(copy)
         members[f"{copy.member}.ptx"] = code.ptx.encode()
         copies.append({"copy": asdict(copy), **code.facts})
-    counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.name != "assemble"}
+    counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.repr}
     counted["loads"] = [asdict(x) for x in build.resources.loads]
     return {"codes": codes, "copies": copies, "resources": counted}, members
 
@@ -104,9 +104,13 @@ def _loaded_resources(r: Record) -> NvidiaResources:
         r.texts("instructions"),
         r.number("shared_bytes"),
         tuple(restored(LaneLoads, one) for one in r.records("loads")),
-        lambda: None,
+        _no_build,
         r.texts("not_as_asked"),
     )
+
+
+def _no_build() -> NvidiaBuild:
+    raise AssertionError("`NvidiaBuild.resources` puts the build in its place")
 
 
 def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]:
