@@ -13,6 +13,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
 from tilewave.ir.remarks import Remark
 from tilewave.ir.types import Type
+from tilewave.ir.uses import Indexed
 
 INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
@@ -44,7 +45,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Indexed):
     """A region: its arguments, then its ops, the last of which may yield."""
 
     args: tuple[Value, ...]
@@ -309,6 +310,16 @@ class Kernel:
     """`one_order`: deterministic; the order of each sum depends on K, the tile and the dtype alone."""
     remarks: tuple[Remark, ...] = field(default=(), compare=False)
     """Remarks: what the last pass did not do, and why; like locations, not part of the text."""
+
+    @property
+    def defs(self) -> Mapping[Value, Op]:
+        """The op that defines each value; arguments have none."""
+        return self.body.defs
+
+    @property
+    def users(self) -> Mapping[Value, tuple[Op, ...]]:
+        """The ops that use each value, `yield` included; () for a value that no op uses."""
+        return self.body.users
 
     @property
     def workgroup_count(self) -> int:
