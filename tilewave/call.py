@@ -11,15 +11,17 @@ from typing import Any
 
 from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, compile_near, in_place_of_option, wave_compile
+from tilewave.compile import compile_near, wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
-from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
+from tilewave.lang.kernel import Calling, WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
+from tilewave.options import WaveCompileOptions, in_place_of_option
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
@@ -59,6 +61,9 @@ def compiled_for(
     """
     options = WaveCompileOptions(subs=subs, target=target, max_sizes=max_sizes, **kernel.options)
     return compile_near(options, kernel, sizes)
+
+
+WaveKernel.calling = Calling(prepared, compile_kernel, in_place_of_option)
 
 
 LEAST_WHOLE, LONG = 16, 2048
@@ -135,7 +140,7 @@ class KernelCalls:
         compiled.launch(call.arrays, {**call.scalars, **passed} if passed else call.scalars)
 
     def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
-        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
+        """Return a replayed call for arrays with the layout of these, after a first call: see `Compiled.replay`."""
         arrays, scalars, others = self.signature.bind(given, named)
         where = None if others else self._where(arrays)
         known = self._without_symbols.get(where)

@@ -10,7 +10,7 @@ import pytest
 
 from tilewave.bench import measure, measured_on, reference
 from tilewave.cli.main import main
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TargetError
 
 SCALE = """

@@ -163,10 +163,6 @@ class Build(Protocol):
         return None
 
     @abstractmethod
-    def stored(self) -> Stored:
-        """Return what a file must contain for the backend's `load`."""
-
-    @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return files for inspection, by suffix."""
 
@@ -267,7 +263,11 @@ class Backend(Protocol):
 
     @abstractmethod
     def load(self, contents: Contents, kernel: Kernel) -> Build:
-        """Return the build that `Build.stored` wrote to a file."""
+        """Return the build that `stored` wrote to a file."""
+
+    @abstractmethod
+    def stored(self, build: Build) -> Stored:
+        """Return what a file must contain for `load` to return this build."""
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:

@@ -16,7 +16,7 @@ from tilewave.bench.measure import PAUSE_SECONDS, SHORTEST_SECONDS, Calls
 from tilewave.bench.measured_on import MeasuredOn, nvidia_gpu, this_cpu, this_gpu
 from tilewave.bench.problem import Array
 from tilewave.bench.rounds import Mode
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TargetError
 from tilewave.ir.types import DType
 

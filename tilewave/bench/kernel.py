@@ -21,7 +21,7 @@ from tilewave.bench.measured_on import BENCH, MeasuredOn, busy, load
 from tilewave.bench.problem import Array
 from tilewave.bench.reference import Accuracy, KernelReference
 from tilewave.bench.rounds import FEWEST_ROUNDS, SHORT, Estimate, Mode, Rounds, play
-from tilewave.compile import Compiled, grid_of
+from tilewave.compiled import Compiled, grid_of
 from tilewave.errors import TilewaveError
 from tilewave.runtime.arrays import Parameter
 

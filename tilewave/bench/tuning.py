@@ -12,11 +12,13 @@ from tilewave.backend.targets import TARGETS, target_named
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
-from tilewave.compile import Compiled, WaveCompileOptions, as_chosen, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import Symbol
+from tilewave.options import WaveCompileOptions, as_chosen
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.chosen import MOST_TRIED
 from tilewave.tune.default import TunableKernel

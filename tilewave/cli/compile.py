@@ -15,10 +15,11 @@ from tilewave.backend.targets import TARGETS
 from tilewave.cli.asked import given
 from tilewave.cli.diff import compiled_in, named_kernels, parse_names, parse_sizes
 from tilewave.cli.emulate import statistics_table
-from tilewave.compile import Compiled, SchedulingType
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.explore.code import compiled_json, loop_json, reasons_of
 from tilewave.machine.chips import CHIPS
+from tilewave.options import SchedulingType
 
 
 def compile_command(

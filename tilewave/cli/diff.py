@@ -18,13 +18,15 @@ from rich.syntax import Syntax
 
 from tilewave.backend.names import DEFAULT_TARGET, INTERPRETER
 from tilewave.backend.targets import TARGETS, target_of
-from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
+from tilewave.options import SchedulingType, WaveCompileOptions
 from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
 from tilewave.renamed import current_pass

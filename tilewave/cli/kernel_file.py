@@ -19,7 +19,7 @@ from tilewave.bench.measure import threads_of
 from tilewave.bench.rounds import Rounds
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.cli.progress import progress
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.view.placement import counted
 from tilewave.view.save import check_place, save

@@ -20,7 +20,7 @@ from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
 
 if TYPE_CHECKING:
-    from tilewave.compile import Compiled
+    from tilewave.compiled import Compiled
 
 ITS_OWN = "its GridConstraint decides it; leave it out"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tilewave.analysis.launch_counts import is_persistent, tiles_of
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, short_path
 from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.ops.lane import Wgmma

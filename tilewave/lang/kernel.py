@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from tilewave.errors import (
     CallError,
@@ -19,7 +17,6 @@ from tilewave.errors import (
     here,
     raised_at,
 )
-from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.constraint_locations import Places
@@ -58,6 +55,28 @@ A_SPACE = "SHARED_ADDRESS_SPACE"
 """The value that errors suggest for the symbol of an address space."""
 
 
+class PreparedCalls(Protocol):
+    """The calls of one kernel, with what is compiled for them."""
+
+    def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None: ...
+
+    def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> Any: ...
+
+    def words(self, numbers: Sequence[Any]) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The functions that call and compile kernels."""
+
+    prepared: Callable[[WaveKernel], PreparedCalls]
+    """Returns the calls of a kernel, made at the first one."""
+    compile_kernel: Callable[[WaveKernel, str | None, Mapping[Symbol, Any], Mapping[str, Any]], Any]
+    """Compiles a kernel for a target, with values of symbols and options."""
+    in_place_of_option: Callable[[str, str, object], str]
+    """Returns what to write for an option of compilation that was given elsewhere; empty for what is none."""
+
+
 @dataclass(frozen=True, eq=False)
 class WaveKernel:
     """A kernel as its author wrote it; nothing in it changes, however often it is compiled."""
@@ -73,6 +92,8 @@ class WaveKernel:
     """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `num_stages`."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls store for later ones, such as compiled code."""
+    calling: ClassVar[Calling]
+    """How every kernel is called; `tilewave.call` sets it, and is imported with the public names and the kernels."""
 
     @property
     def name(self) -> str:
@@ -83,7 +104,7 @@ class WaveKernel:
 
         Arrays and scalars come in the author's order or by name; symbols by name, or in `subs={…}`.
         """
-        call = self.kept.get("call") or _calling().prepared(self)
+        call = self.kept.get("call") or self.calling.prepared(self)
         call(arrays, named)
 
     def __getitem__(self, grid: object) -> NoReturn:
@@ -91,17 +112,16 @@ class WaveKernel:
         raise no_grid(self.name, [name for name, _ in parameters_of(self)])
 
     def replay(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
-        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
-        return _calling().prepared(self).replay(arrays, {}, fresh)
+        """Return a replayed call for arrays with the layout of these, after a first call: see `Compiled.replay`."""
+        return self.calling.prepared(self).replay(arrays, {}, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """Return the scalar arguments of a call as the words that a replayed call passes."""
-        found: tuple[int, ...] = _calling().prepared(self).words(numbers)
-        return found
+        return self.calling.prepared(self).words(numbers)
 
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
-        return _calling().compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
+        return self.calling.compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
@@ -151,12 +171,6 @@ def no_grid(kernel: str, parameters: Sequence[str]) -> CallError:
     return CallError(what, loc=here(), remedy=f"call it: {kernel}({', '.join(parameters)})")
 
 
-def _calling() -> ModuleType:
-    """Import the compiler, which calling a kernel needs and defining one does not."""
-    with IMPORTING:
-        return import_module("tilewave.call")
-
-
 def wave(
     constraints: Sequence[Constraint],
     subs: Mapping[Symbol, Any] | None = None,
@@ -171,7 +185,7 @@ def wave(
     loc = here()
     _want_list(constraints, (subs, tune, *others))
     for name in options:
-        remedy = _calling().in_place_of_option("kernel", name, options[name])
+        remedy = WaveKernel.calling.in_place_of_option("kernel", name, options[name])
         raise ConstraintError(f"wave has no parameter {name}", loc=loc, remedy=remedy or WAVE_TAKES)
     own = given_subs({} if subs is None else subs)
     constraints = tuple(constraints)

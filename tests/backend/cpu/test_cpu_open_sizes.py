@@ -132,7 +132,7 @@ def saved(tmp_path, monkeypatch):
     """The facts and members of a file that holds a product's machine code."""
     monkeypatch.chdir(tmp_path)
     made = PRODUCTS["f32"].compiled()
-    facts, members = made.build.stored()
+    facts, members = TARGETS["cpu"].stored(made.build)
     return made.kernel, json.loads(json.dumps(facts)), members
 
 

@@ -26,7 +26,6 @@ from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
     from tilewave.backend.amd.program import AmdProgram
-    from tilewave.runtime.saved_file import Stored
 
 
 REGISTER_BYTES = 4
@@ -117,12 +116,6 @@ class AmdBuild(Build):
 
     def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         return self.program.remarks_for(arrays, parameters)
-
-    def stored(self) -> Stored:
-        with IMPORTING:
-            from tilewave.backend.amd.saved import stored_amd  # noqa: PLC0415  few save
-
-        return stored_amd(self)
 
     def files(self) -> Mapping[str, bytes]:
         text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tilewave.backend.nvidia.packing import RowCopy
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
-    from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
@@ -224,12 +223,6 @@ class NvidiaBuild(Build):
 
     def prepacked(self, array: Any, name: str) -> Any:
         return self.program.prepacked(array, name)
-
-    def stored(self) -> Stored:
-        with IMPORTING:
-            from tilewave.backend.nvidia.saved import stored_nvidia  # noqa: PLC0415  few save
-
-        return stored_nvidia(self)
 
     def files(self) -> Mapping[str, bytes]:
         text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}

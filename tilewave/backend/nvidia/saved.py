@@ -11,6 +11,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.packing import ALLOCATED_BYTES, RowCopy
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.row_copies import want_copy
+from tilewave.backend.protocol import Build
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
@@ -20,7 +21,8 @@ from tilewave.runtime.saved_file import Contents, Stored
 LANES, PLAIN, UNALIGNED_LINES = "lanes.ir", "plain.ir", "unaligned_lines.ir"
 
 
-def stored_nvidia(build: NvidiaBuild) -> Stored:
+def stored_nvidia(build: Build) -> Stored:
+    assert isinstance(build, NvidiaBuild)
     program = build.program
     members = {LANES: str(build.lanes).encode()}
     if build.otherwise:
