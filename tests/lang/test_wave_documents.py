@@ -34,6 +34,7 @@ def run_and_check(compiled, m, n, k, **how):
     check_product(c, a, b)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_it_matches_float64(seed, shape):

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
@@ -31,30 +31,29 @@ class Link:
 
 
 def links(kernel: Kernel) -> Iterator[Link]:
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
     for op in walk(kernel.body):
         if isinstance(op, Mma):
             for side, operand in enumerate((op.a, op.b)):
-                found = sums_in(operand, len(operand.type.shape) - 1, makers)
+                found = sums_in(operand, len(operand.type.shape) - 1, kernel.defs)
                 if found and found[1] >= 0:
                     yield Link(*found, op, side)
 
 
-def sums_in(v: Value, axis: int, makers: dict[Value, Op]) -> tuple[Mma, int] | None:
+def sums_in(v: Value, axis: int, defs: Mapping[Value, Op]) -> tuple[Mma, int] | None:
     """Return the MMA that a tile is computed from elementwise, and the axis of its accumulator (0 for rows, 1 for
     columns, others for batches) that is `axis` of the tile."""
-    op = makers.get(v)
+    op = defs.get(v)
     match op:
         case Mma():
             return op, axis - len(v.type.shape) + 2
         case Loop():  # one that adds products up
             end = op.body.ops[-1]
             assert isinstance(end, Yield)
-            return sums_in(end.values[op.results.index(v)], axis, makers)
+            return sums_in(end.values[op.results.index(v)], axis, defs)
         case Permute(x, axes):
-            return sums_in(x, axes[axis], makers)
+            return sums_in(x, axes[axis], defs)
         case Elementwise():
-            found = (sums_in(x, axis, makers) for x in op.operands if x.type.shape == v.type.shape)
+            found = (sums_in(x, axis, defs) for x in op.operands if x.type.shape == v.type.shape)
             return next((sums for sums in found if sums), None)
         case _:
             return None

@@ -231,8 +231,7 @@ class Conflicts:
 
     def _scattered(self, where: Block, lanes: Array, found: Array) -> Footprint | None:
         known = {arg: Position(found[:, i], NOWHERE) for i, arg in enumerate(where.args)}
-        inside = {v: op for op in walk(where) for v in op.results}
-        positions = [self._position(v, inside, known) for v in where.ops[-1].operands]
+        positions = [self._position(v, where.defs, known) for v in where.ops[-1].operands]
         if any(position is None for position in positions):
             return None
         own = [np.broadcast_to(position.own, lanes.shape) for position in positions if position]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.launch import launch_of
-from tilewave.ir.ops import Add, Const, FloorDiv, Loop, Max, Mma, Mul, Read
-from tilewave.ir.rewrite import walk
+from tilewave.ir.match import constant
+from tilewave.ir.ops import Add, FloorDiv, Loop, Max, Mma, Mul, Read
 
 
 class Depths:
     """Finds, for tiles that a loop reads one step further each iteration, the axis that ends with the loop."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.makers: dict[Value, Op] = {op.results[0]: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.defs = kernel.defs
         launch = launch_of(kernel)
         ends = launch.body.ops[-1].operands if launch else ()
         self.launched: Mapping[Value, Value] = dict(zip(launch.results, ends, strict=True)) if launch else {}
@@ -25,7 +25,7 @@ class Depths:
         found: dict[Value, int] = {}
         for op in loop.body.ops:
             for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
-                by = self.makers.get(position)
+                by = self.defs.get(position)
                 far = self.constant(by.b) if isinstance(by, Mul) and by.a == index else None
                 if far is not None and self.reaches(loop.trips, far, op.memory.type.extents[axis]):  # type: ignore[attr-defined]
                     found[op.results[0]] = axis
@@ -50,7 +50,7 @@ class Depths:
         count = self.constant(trips)
         if isinstance(extent, int):
             return count is not None and far * count >= extent
-        match self.makers.get(self.launched.get(trips, trips)):
+        match self.defs.get(self.launched.get(trips, trips)):
             case Max(a, b):
                 return self.reaches(a, far, extent) or self.reaches(b, far, extent)
             case FloorDiv(a, b) if self.constant(b) == far:
@@ -60,12 +60,12 @@ class Depths:
 
     def is_above(self, v: Value, extent: str, most: int) -> bool:
         """Return whether a value is the extent plus a constant of at least `most`."""
-        match self.makers.get(v):
+        match self.defs.get(v):
             case Add(a, b):
                 return a.name == extent and (self.constant(b) or 0) >= most
             case _:
                 return v.name == extent and most <= 0
 
     def constant(self, v: Value) -> int | None:
-        op = self.makers.get(v)
-        return int(op.value) if isinstance(op, Const) else None
+        found = constant(v, self.defs)
+        return None if found is None else int(found)

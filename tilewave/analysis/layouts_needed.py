@@ -60,9 +60,7 @@ class LayoutsNeeded:
         self.needed: dict[Value, list[TileLayouts]] = {}
         self.mismatches: dict[Value, list[Op]] = {}
         self._had: dict[tuple[Value, TileLayouts], bool] = {}
-        self._makers: dict[Value, Op] = {}
-        for op in walk(kernel.body):
-            self._makers.update(dict.fromkeys(op.results, op))
+        self._defs = kernel.defs
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
         self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
@@ -98,12 +96,12 @@ class LayoutsNeeded:
         return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
 
     def _is_met(self, v: Value) -> bool:
-        maker = self._makers.get(v)
+        maker = self._defs.get(v)
         return isinstance(maker, Read) and is_in(maker.memory, "shared") and len(self._reduced[v]) == 1
 
     def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
         """Return the axes of v in the order of the memory it is made from, and the bytes of an element there."""
-        op = self._makers.get(v)
+        op = self._defs.get(v)
         match op:
             case Read() if is_in(op.memory, "global"):
                 return memory_order(op), v.type.dtype.bytes
@@ -131,7 +129,7 @@ class LayoutsNeeded:
         return tuple(with_axis_met(layout, axis, op.x.type.shape[axis], lanes) for layout in spread)
 
     def maker(self, v: Value) -> Op | None:
-        return self._makers.get(v)
+        return self._defs.get(v)
 
     def is_group(self, op: Mma) -> bool:
         """Return whether warpgroups compute an MMA, with operands in shared memory, or the first in registers."""
@@ -142,7 +140,7 @@ class LayoutsNeeded:
 
     def is_of_product(self, v: Value) -> bool:
         """Return whether a tile is computed elementwise from an accumulator, so that it has the same layout."""
-        op = self._makers.get(v)
+        op = self._defs.get(v)
         if isinstance(op, (Elementwise, Permute)):
             return any(self.is_of_product(x) for x in op.operands if _is_tile(x))
         return isinstance(op, Mma)
@@ -162,11 +160,11 @@ class LayoutsNeeded:
 
     def is_held(self, operand: Value) -> bool:
         """Return whether lanes hold an operand of a warpgroup's MMA; else it is read from shared memory."""
-        maker = self._makers.get(operand)
+        maker = self._defs.get(operand)
         return not (isinstance(maker, Read) and is_in(maker.memory, "shared"))
 
     def _as_read(self, v: Value) -> TileLayouts | None:
-        op = self._makers.get(v)
+        op = self._defs.get(v)
         match op:
             case Read(spread=spread) if spread:
                 return self._read(op)
@@ -280,7 +278,7 @@ class LayoutsNeeded:
         if v not in self._tied or self._tied[v] == spread:
             return True
         if (v, spread) not in self._had:
-            parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+            parts = self._made_of(self._defs[v], spread) if v in self._defs else []
             self._had[v, spread] = bool(parts) and all(self._can_be_had(x, passed) for x, passed in parts)
         return self._had[v, spread]
 
@@ -290,7 +288,7 @@ class LayoutsNeeded:
 
     def _is_smaller_before(self, v: Value, spread: TileLayouts) -> bool:
         """Return whether converting what `v` is made from moves fewer bytes."""
-        parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+        parts = self._made_of(self._defs[v], spread) if v in self._defs else []
         wrong = {x for x, passed in parts if not self._can_be_had(x, passed)}
         return bool(parts) and sum(map(_bytes, wrong)) < _bytes(v)
 

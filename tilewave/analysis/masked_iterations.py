@@ -89,13 +89,13 @@ class StepBounds:
 class MaskedIterations:
     """The iterations in which conditions of a loop hold, as bounds that are computed before the loop."""
 
-    def __init__(self, loop: Loop, makers: Mapping[Value, Op], ranges: Ranges) -> None:
-        self.counter, self.makers, self.ranges = loop.body.args[0], makers, ranges
+    def __init__(self, loop: Loop, defs: Mapping[Value, Op], ranges: Ranges) -> None:
+        self.counter, self.defs, self.ranges = loop.body.args[0], defs, ranges
         self.inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
 
     def somewhere(self, condition: Value) -> StepBounds:
         """Return bounds of the iterations outside of which the condition holds for no element."""
-        op = self.makers.get(condition)
+        op = self.defs.get(condition)
         match op:
             case And(a, b):
                 return self.somewhere(a) & self.somewhere(b)
@@ -109,7 +109,7 @@ class MaskedIterations:
 
     def everywhere(self, condition: Value) -> StepBounds | None:
         """Return the iterations in which the condition holds for all elements; None where no bounds express them."""
-        op = self.makers.get(condition)
+        op = self.defs.get(condition)
         match op:
             case And(a, b):
                 one, other = self.everywhere(a), self.everywhere(b)
@@ -134,7 +134,7 @@ class MaskedIterations:
             case LessEqual(a, b):
                 return a, b, 0
             case Not(x):
-                opposite = self.comparison(self.makers.get(x))
+                opposite = self.comparison(self.defs.get(x))
                 return (opposite[1], opposite[0], 1 - opposite[2]) if opposite else None
             case _:
                 return None
@@ -161,7 +161,7 @@ class MaskedIterations:
     def span(self, v: Value) -> Extremes | None:
         if not v.type.dtype.is_int:
             return None
-        op, itself = self.makers.get(v), Affine(0, {v: 1})
+        op, itself = self.defs.get(v), Affine(0, {v: 1})
         if v.type == INDEX_SCALAR and v not in self.inside and not isinstance(op, Const):
             return Extremes(itself, itself)
         found = self.computed(op) if op is not None and self.fits(v) else None

@@ -76,32 +76,32 @@ Known = Any
 """A numpy number, the same for all elements; `Carried`; `Finite`; or None for anything else."""
 
 
-def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
+def is_idle(loop: Loop, condition: Value, defs: Mapping[Value, Op]) -> bool:
     """Return whether a step in which the condition is false everywhere leaves all carried values unchanged."""
     _, *carried = loop.body.args
     if any(op.has_effect for op in walk(loop.body) if not isinstance(op, Yield)):
         return False
-    step = _Step(loop, condition, makers, [Carried(v, tuple(range(len(v.type.shape)))) for v in carried])
+    step = _Step(loop, condition, defs, [Carried(v, tuple(range(len(v.type.shape)))) for v in carried])
     if not step.is_idle:
         return False
-    begins = [_constant(makers.get(v)) for v in loop.init]
+    begins = [_constant(defs.get(v)) for v in loop.init]
     numbers = [(v, begin) for v, begin in zip(carried, begins, strict=True) if v in step.numbers]
-    if not all(begin is not None and _grows(v, loop, makers) for v, begin in numbers):
+    if not all(begin is not None and _grows(v, loop, defs) for v, begin in numbers):
         return False
     if all(np.isfinite(begin) for _, begin in numbers):
         return True
-    first = _Step(loop, condition, makers, begins)
-    return first.is_idle and all(_is_largest_of(condition, v, loop, makers) for v, _ in numbers)
+    first = _Step(loop, condition, defs, begins)
+    return first.is_idle and all(_is_largest_of(condition, v, loop, defs) for v, _ in numbers)
 
 
 class _Step:
     """What is known of the values of a step in which a condition is false everywhere."""
 
-    def __init__(self, loop: Loop, condition: Value, makers: Mapping[Value, Op], carried: list[Known]) -> None:
+    def __init__(self, loop: Loop, condition: Value, defs: Mapping[Value, Op], carried: list[Known]) -> None:
         self.known: dict[Value, Known] = dict(zip(loop.body.args[1:], carried, strict=True))
         self.numbers: set[Value] = set()
         """The carried values that are assumed to be finite."""
-        self.condition, self.makers = condition, makers
+        self.condition, self.defs = condition, defs
         *ops, end = loop.body.ops
         for op in ops:
             if len(op.results) == 1:
@@ -111,7 +111,7 @@ class _Step:
         self.is_idle = all(x is not None and _same(x, y) for x, y in zip(found, carried, strict=True))
 
     def of(self, v: Value) -> Known:
-        return self.known[v] if v in self.known else _constant(self.makers.get(v))
+        return self.known[v] if v in self.known else _constant(self.defs.get(v))
 
     def result(self, op: Op) -> Known:
         if op.result == self.condition:
@@ -228,32 +228,32 @@ def _same(a: Known, b: Known) -> bool:
     return a is not None and b is not None and bool(a == b)
 
 
-def _next(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> Op | None:
+def _next(v: Value, loop: Loop, defs: Mapping[Value, Op]) -> Op | None:
     """Return the op that makes the next value of a carried value."""
     end = loop.body.ops[-1]
     assert isinstance(end, Yield)
-    return makers.get(end.values[loop.body.args.index(v) - 1])
+    return defs.get(end.values[loop.body.args.index(v) - 1])
 
 
-def _grows(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
+def _grows(v: Value, loop: Loop, defs: Mapping[Value, Op]) -> bool:
     """Return whether the next value is the maximum of this one and another."""
-    op = _next(v, loop, makers)
+    op = _next(v, loop, defs)
     return isinstance(op, Max) and v in op.operands
 
 
-def _is_largest_of(condition: Value, v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
+def _is_largest_of(condition: Value, v: Value, loop: Loop, defs: Mapping[Value, Op]) -> bool:
     """Return whether that other is the maximum of masked values, so that it is -inf only where all of them are."""
-    op = _next(v, loop, makers)
+    op = _next(v, loop, defs)
     assert isinstance(op, Max)
-    other = makers.get(op.b if op.a == v else op.a)
-    masked = makers.get(other.x) if isinstance(other, Reduce) and other.how == "max" else None
-    while isinstance(masked, Select) and not _derives_from(masked.condition, condition, makers):
-        hidden = _constant(makers.get(masked.b))
-        masked = makers.get(masked.a) if _is(hidden, -np.inf) else None
+    other = defs.get(op.b if op.a == v else op.a)
+    masked = defs.get(other.x) if isinstance(other, Reduce) and other.how == "max" else None
+    while isinstance(masked, Select) and not _derives_from(masked.condition, condition, defs):
+        hidden = _constant(defs.get(masked.b))
+        masked = defs.get(masked.a) if _is(hidden, -np.inf) else None
     return isinstance(masked, Select)
 
 
-def _derives_from(v: Value, condition: Value, makers: Mapping[Value, Op]) -> bool:
+def _derives_from(v: Value, condition: Value, defs: Mapping[Value, Op]) -> bool:
     """Return whether a value is the condition, broadcast or permuted."""
-    op = makers.get(v)
-    return v == condition or (isinstance(op, (Broadcast, Permute)) and _derives_from(op.x, condition, makers))
+    op = defs.get(v)
+    return v == condition or (isinstance(op, (Broadcast, Permute)) and _derives_from(op.x, condition, defs))

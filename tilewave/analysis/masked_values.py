@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Op, Value
+from tilewave.ir.match import constant
 from tilewave.ir.ops import (
     Abs,
     Add,
@@ -54,10 +55,10 @@ class HiddenNumber:
 
 
 class HiddenPlaces:
-    """Values at masked elements of a loop's step; `makers` and `users` map each value to its ops."""
+    """Values at masked elements of a loop's step; `defs` and `users` map each value to its ops."""
 
-    def __init__(self, loop: Loop, makers: Mapping[Value, Op], users: Mapping[Value, Sequence[Op]]) -> None:
-        self.loop, self.makers, self.users = loop, makers, users
+    def __init__(self, loop: Loop, defs: Mapping[Value, Op], users: Mapping[Value, Sequence[Op]]) -> None:
+        self.loop, self.defs, self.users = loop, defs, users
 
     def held(self, op: Op, known: Mapping[Value, HiddenNumber]) -> HiddenNumber | None:
         """Return what an op gives at masked elements, from what is known of its operands; None where it is unknown."""
@@ -88,16 +89,14 @@ class HiddenPlaces:
         return None if root is None else HiddenNumber(number, frozenset({root}))
 
     def constant(self, v: Value) -> HiddenNumber | None:
-        op = self.makers.get(v)
-        if isinstance(op, (Broadcast, Permute)):
-            return self.constant(op.x)
-        return HiddenNumber(np.asarray(op.value).astype(v.type.dtype.numpy)[()]) if isinstance(op, Const) else None
+        found = constant(v, self.defs, Broadcast, Permute)
+        return None if found is None else HiddenNumber(np.asarray(found).astype(v.type.dtype.numpy)[()])
 
     # -- what is not infinite ------------------------------------------------------------------------------------------
 
     def without_lowest(self, v: Value) -> Value | None:
         """Return the value whose NaN makes v NaN, where v is never -inf; None where it may be."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Broadcast() | Permute():
                 return self.without_lowest(op.x)
@@ -110,7 +109,7 @@ class HiddenPlaces:
 
     def without_highest(self, v: Value) -> Value | None:
         """Return the value whose NaN makes v NaN, where v is never inf; None where it may be."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Broadcast() | Permute():
                 return self.without_highest(op.x)
@@ -130,7 +129,7 @@ class HiddenPlaces:
 
     def is_bounded(self, v: Value) -> bool:
         """Return whether v is never below its dtype's lowest number, except NaN."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Const(value):
                 return bool(value > -np.inf)
@@ -146,7 +145,7 @@ class HiddenPlaces:
         number = self.loop.body.args.index(v) - 1
         end = self.loop.body.ops[-1]
         assert isinstance(end, Yield)
-        after = self.makers.get(end.values[number])
+        after = self.defs.get(end.values[number])
         return isinstance(after, Max) and v in after.operands and self.is_bounded(self.loop.init[number])
 
     # -- rows of NaN -------------------------------------------------------------------------------------------------
@@ -155,7 +154,7 @@ class HiddenPlaces:
         """Return the axes of v that are the root's, where v is NaN in all rows in which the root is."""
         if v == root:
             return tuple(range(len(v.type.shape)))
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Broadcast(x):
                 found = self.rows(x, root)

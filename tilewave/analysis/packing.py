@@ -129,39 +129,29 @@ def single_columns(kernel: Kernel) -> tuple[str, ...]:
 
 def _read_across(kernel: Kernel) -> tuple[str, ...]:
     """Return the arrays that only MMAs use, and that are always read across their rows."""
-    memories, users = _arrays(kernel), _users(kernel)
+    memories = _arrays(kernel)
     reads: dict[str, list[bool]] = {}
     for op in walk(kernel.body):
         if isinstance(op, Read) and op.memory.name in memories:
             last = memories[op.memory.name].rank
             transposed = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
-            alone = all(isinstance(user, Mma) for user in users.get(op.result, ()))
+            alone = all(isinstance(user, Mma) for user in kernel.users[op.result])
             reads.setdefault(op.memory.name, []).append(transposed and alone)
     return tuple(name for name in memories if all(reads.get(name, [False])))
 
 
 def operand_reads(kernel: Kernel) -> list[Read]:
     """Return the reads of tiles that are MMA operands, or from which operands are computed elementwise."""
-    users = _users(kernel)
-    return [op for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)]
+    return [op for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, kernel.users)]
 
 
 def _arrays(kernel: Kernel) -> dict[str, Memory]:
     return {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
 
 
-def _users(kernel: Kernel) -> dict[Value, list[Op]]:
-    """Return the ops that use each value."""
-    found: dict[Value, list[Op]] = {}
-    for op in walk(kernel.body):
-        for v in op.operands:
-            found.setdefault(v, []).append(op)
-    return found
-
-
 def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
     """Return whether a value, or what is computed from it elementwise, is an MMA operand."""
-    for user in users.get(v, ()):
+    for user in users[v]:
         if isinstance(user, Mma) and v in (user.a, user.b):
             return True
         if isinstance(user, Elementwise) and _feeds_product(user.result, users):

@@ -19,7 +19,7 @@ class BlockScalars:
     """What is known of the scalars of a block and of the blocks inside it."""
 
     def __init__(self, body: Block) -> None:
-        self._makers: dict[Value, Op] = {}
+        self._defs = body.defs
         self._divisors: dict[Value, int] = {}
         self._formulas: dict[Value, int] = {}
         self._known: dict[Hashable, int] = {}
@@ -28,7 +28,6 @@ class BlockScalars:
             if isinstance(op, Launch):
                 self._launched.update(zip(op.results, op.body.ops[-1].operands, strict=True))
             if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.is_pure:
-                self._makers[op.result] = op
                 self._divisors[op.result] = self._divisor(op)
                 self._formulas[op.result] = self._number(self._key(op))
 
@@ -43,12 +42,12 @@ class BlockScalars:
 
     def constant(self, v: Value) -> int | None:
         """Return the constant that v is; None if it is not one."""
-        maker = self._makers.get(self._inside(v))
+        maker = self._defs.get(self._inside(v))
         return int(maker.value) if isinstance(maker, Const) and v.type.dtype.is_int else None
 
     def multiple(self, v: Value, of: Value) -> int | None:
         """Return n where v is n times `of`; None where that is not known."""
-        match self._makers.get(v):
+        match self._defs.get(v):
             case Mul(a, b) if of in (a, b):
                 return self.constant(b if a == of else a)
             case _:
@@ -56,8 +55,8 @@ class BlockScalars:
 
     def rounded_up(self, v: Value) -> tuple[Value, int]:
         """Return x and n where v is x / n, rounded up."""
-        quotient = self._makers.get(self._inside(v))
-        total = self._makers.get(self._inside(quotient.a)) if isinstance(quotient, FloorDiv) else None
+        quotient = self._defs.get(self._inside(v))
+        total = self._defs.get(self._inside(quotient.a)) if isinstance(quotient, FloorDiv) else None
         match quotient, total:
             case FloorDiv(_, by), Add(x, more) if (n := self.constant(by)) and self.constant(more) == n - 1:
                 return x, n

@@ -115,13 +115,13 @@ class CopyProgram:
 
         Where these agree for two workgroups, so do `values` in every step. None where anything else has a part in it.
         """
-        inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
         found: dict[Value, None] = {}
         for v in values:
             if v in made and v in self.differs:
                 found[v] = None
             elif v in self.differs:
-                before = self.decisive(inner[v].operands, made) if v in inner else None
+                op = self.producer.body.defs.get(v)
+                before = self.decisive(op.operands, made) if isinstance(op, Elementwise) else None
                 if before is None:
                     return None
                 found.update(dict.fromkeys(before))

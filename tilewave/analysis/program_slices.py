@@ -8,13 +8,12 @@ loop(%n, [%zero, %first])           →  loop(%n, [%first])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Loop, While, Yield
-from tilewave.ir.rewrite import substitute, walk
+from tilewave.ir.rewrite import walk
 
 Wanted = Callable[[Op], bool]
 
@@ -28,26 +27,6 @@ def excerpt(block: Block, wanted: Wanted) -> Block:
         for op in reversed(list(walk(block))):
             needed.update(_needs(op, wanted, needed))
     return _cut(block, wanted, needed)
-
-
-def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
-    """Return the block with new names for all values that it defines."""
-    return _renamed(block, {v: name(v) for v in made_in(block)})
-
-
-def made_in(block: Block) -> list[Value]:
-    """Return all values that a block defines."""
-    return [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
-
-
-def _renamed(block: Block, new: Mapping[Value, Value]) -> Block:
-    return Block(tuple(new[v] for v in block.args), tuple(renamed_op(op, new) for op in block.ops))
-
-
-def renamed_op(op: Op, new: Mapping[Value, Value]) -> Op:
-    """Return an op with other names for its operands and for all that it defines."""
-    blocks: dict[str, Any] = {part: _renamed(inner, new) for part, inner in op.parts() if isinstance(inner, Block)}
-    return replace(substitute(op, new), results=tuple(new[v] for v in op.results), **blocks)
 
 
 def _has(op: Op, wanted: Wanted) -> bool:

@@ -101,52 +101,52 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return bounds(dtype)
 
 
-def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
+def divisor_of(a: Value, b: Value, defs: Mapping[Value, Op]) -> Value | None:
     """Return c where b is a // c * c, so that a - b is a remainder."""
-    product = makers.get(b)
-    return product.b if isinstance(product, Mul) and _divides(product.a, a, product.b, makers) else None
+    product = defs.get(b)
+    return product.b if isinstance(product, Mul) and _divides(product.a, a, product.b, defs) else None
 
 
-def difference(op: Sub, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
+def difference(op: Sub, defs: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
     """Return the range of a - b, which is not negative where b is min(…, a), or a // c * c, or less because the
     quotient was bounded."""
-    divisor, product = divisor_of(op.a, op.b, makers), makers.get(op.b)
+    divisor, product = divisor_of(op.a, op.b, defs), defs.get(op.b)
     if divisor is not None:
         return range_of(Mod(op.a, divisor, results=op.results), of)
     if isinstance(product, Min) and op.a in product.operands and of(op.b)[0] >= 0:
         return within_both(range_of(op, of), (0, ANY[1]))
-    bounded = makers.get(product.a) if isinstance(product, Mul) else None
+    bounded = defs.get(product.a) if isinstance(product, Mul) else None
     if not isinstance(product, Mul) or not isinstance(bounded, Min) or min(of(op.a)[0], of(product.b)[0]) < 0:
         return range_of(op, of)
-    divides = any(_divides(quotient, op.a, product.b, makers) for quotient in (bounded.a, bounded.b))
+    divides = any(_divides(quotient, op.a, product.b, defs) for quotient in (bounded.a, bounded.b))
     return (0, of(op.a)[1]) if divides else range_of(op, of)
 
 
-def _divides(quotient: Value, x: Value, divisor: Value, makers: Mapping[Value, Op]) -> bool:
+def _divides(quotient: Value, x: Value, divisor: Value, defs: Mapping[Value, Op]) -> bool:
     """Return whether `quotient` is x // divisor, also where both are chosen by one condition."""
-    match makers.get(quotient), makers.get(divisor):
+    match defs.get(quotient), defs.get(divisor):
         case ((FloorDiv(a, d) | DivideBy(a, d)), _) if a == x and d == divisor:
             return True
         case Select(one, p, q), Select(other, c, d) if one == other:
-            return _divides(p, x, c, makers) and _divides(q, x, d, makers)
+            return _divides(p, x, c, defs) and _divides(q, x, d, defs)
         case _:
             return False
 
 
-def multiple_below(op: Mul, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
+def multiple_below(op: Mul, defs: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
     """Return the range of x // d * d, which is at most x where neither is negative."""
-    match makers.get(op.a):
+    match defs.get(op.a):
         case FloorDiv(x, d) | DivideBy(x, d) if d == op.b and of(x)[0] >= 0 and of(d)[0] >= 0:
             return 0, of(x)[1]
         case _:
             return ANY
 
 
-def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
+def last_turn(op: Add, defs: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
     """Return the range of w + turn · c, where turn runs to (end - w) // c: it ends at end - c at most."""
-    far = makers.get(op.b)
-    quotient = makers.get(trips[far.a]) if isinstance(far, Mul) and far.a in trips else None
-    left = makers.get(quotient.a) if isinstance(quotient, FloorDiv) else None
+    far = defs.get(op.b)
+    quotient = defs.get(trips[far.a]) if isinstance(far, Mul) and far.a in trips else None
+    left = defs.get(quotient.a) if isinstance(quotient, FloorDiv) else None
     match far, quotient, left:
         case Mul(_, c), FloorDiv(_, d), Sub(end, w) if w == op.a and of(c) == of(d) and of(c)[0] == of(c)[1] > 0:
             return of(w)[0], max(of(w)[1], of(end)[1] - of(c)[0])
@@ -154,13 +154,11 @@ def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value],
             return ANY
 
 
-def counted_on(
-    op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]
-) -> Range:
+def counted_on(op: Add, defs: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
     """Return the range of i + first, where i runs to end - first, if at all: it is below the end."""
     for i, first in ((op.a, op.b), (op.b, op.a)):
-        rounds = makers.get(trips[i]) if i in trips else None
-        left = makers.get(rounds.a) if isinstance(rounds, Max) and of(rounds.b) == (0, 0) else rounds
+        rounds = defs.get(trips[i]) if i in trips else None
+        left = defs.get(rounds.a) if isinstance(rounds, Max) and of(rounds.b) == (0, 0) else rounds
         if isinstance(left, Sub) and left.b == first:
             return of(first)[0], max(of(first)[0], of(left.a)[1] - 1)
     return ANY
@@ -215,16 +213,16 @@ def last_workgroups(kernel: Kernel) -> set[Value]:
         return set()
     *ops, end = launch.body.ops
     inner = dict(zip(launch.results, end.operands, strict=True))
-    makers = {op.result: op for op in (*ops, *kernel.body.ops) if len(op.results) == 1}
+    defs = {op.result: op for op in (*ops, *kernel.body.ops) if len(op.results) == 1}
 
     def said(v: Value) -> object:
         """Return the formula of `v`, because the kernel may compute a number of the launch again after it."""
-        op = makers.get(inner.get(v, v))
+        op = defs.get(inner.get(v, v))
         return (type(op), tuple(inner.get(x, x) for x in op.operands)) if op else v
 
     count = next((said(v) for v in launch.results if v.name == kernel.workgroups), None)
-    ones = {v for v, op in makers.items() if isinstance(op, Const) and op.value == 1}
-    found = {v for v, op in makers.items() if isinstance(op, Sub) and op.b in ones and said(op.a) == count}
+    ones = {v for v, op in defs.items() if isinstance(op, Const) and op.value == 1}
+    found = {v for v, op in defs.items() if isinstance(op, Sub) and op.b in ones and said(op.a) == count}
     return found | {result for result, v in inner.items() if v in found}
 
 
@@ -233,7 +231,7 @@ class Ranges:
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = at_launch(kernel)
-        self._makers: dict[Value, Op] = {}
+        self._defs = kernel.defs
         self._trips: dict[Value, Value] = {}
         self._workgroup, self._last = workgroup_range(kernel), last_workgroups(kernel)
         self._learn(kernel.body)
@@ -252,21 +250,20 @@ class Ranges:
             for inner in op.blocks:
                 self._learn(inner)
             if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Tile)) and op.result.type.dtype.is_int:
-                self._makers[op.result] = op
                 self._known[op.result] = self._range(op)
 
     def _range(self, op: Op) -> Range:
         match op:
             case Workgroup():
                 return self._workgroup
-            case Sub(a, b) if a in self._last and isinstance(self._makers.get(b), Workgroup):
+            case Sub(a, b) if a in self._last and isinstance(self._defs.get(b), Workgroup):
                 return self._workgroup  # from the last one to the first
             case Sub():
-                return difference(op, self._makers, self.of)
+                return difference(op, self._defs, self.of)
             case Mul() if op.result.type == INDEX_SCALAR:
-                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
+                return within_both(range_of(op, self.of), multiple_below(op, self._defs, self.of))
             case Add():
-                far = within_both(*(find(op, self._makers, self._trips, self.of) for find in (last_turn, counted_on)))
+                far = within_both(*(find(op, self._defs, self._trips, self.of) for find in (last_turn, counted_on)))
                 return within_both(range_of(op, self.of), far)
             case _:
                 return range_of(op, self.of)

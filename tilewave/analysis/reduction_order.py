@@ -19,7 +19,8 @@ from tilewave.analysis.tile_programs import adds_one_product
 from tilewave.errors import Loc
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import open_sizes
-from tilewave.ir.ops import Const, Launch, Loop, Mma, Reduce, TileOf, While, Workgroup, Yield
+from tilewave.ir.match import constant
+from tilewave.ir.ops import Launch, Loop, Mma, Reduce, TileOf, While, Workgroup, Yield
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar, Tile
@@ -89,8 +90,7 @@ def _sums(block: Block) -> Iterator[Loop | While]:
 
 
 def _sum_order(loop: Loop, kernel: Kernel) -> SumOrder:
-    made = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
-    steps = int(made[loop.trips].value) if loop.trips in made else 0
+    steps = int(constant(loop.trips, kernel.defs) or 0)
     depth = next((op.a.type.shape[-1] for op in loop.body.ops if isinstance(op, Mma)), 0)
     return SumOrder(loop.loc, steps, depth, loop.split)
 

@@ -20,16 +20,15 @@ from typing import Any
 
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.dispatch import find_row
+from tilewave.ir.match import constant
 from tilewave.ir.ops import (
     Add,
     Broadcast,
     Cast,
-    Const,
     Div,
     Equal,
     Exp,
-    Exp2,
-    Exp2Flushed,
+    Exponential,
     ExtractSlice,
     Fma,
     Log,
@@ -66,8 +65,8 @@ SAME = Change()
 class Rescaling:
     """Follows changes from op to op; `changes` has those of the values that are known to change."""
 
-    def __init__(self, makers: Mapping[Value, Op], changes: Mapping[Value, Change]) -> None:
-        self.makers = makers
+    def __init__(self, defs: Mapping[Value, Op], changes: Mapping[Value, Change]) -> None:
+        self.defs = defs
         self.changes: dict[Value, Change | None] = dict(changes)
 
     def of(self, v: Value) -> Change | None:
@@ -94,10 +93,8 @@ class Rescaling:
 
     def number(self, v: Value) -> float | None:
         """Return the constant that all elements of v are; None if there is none."""
-        op = self.makers.get(v)
-        if isinstance(op, Broadcast):
-            return self.number(op.x)
-        return float(op.value) if isinstance(op, Const) else None
+        found = constant(v, self.defs, Broadcast)
+        return None if found is None else float(found)
 
     # -- one op each
 
@@ -136,7 +133,7 @@ class Rescaling:
         factor = self.number(op.b)
         return _both(self.of(op.a), self.of(op.b), -1.0) if factor is None else _times(self.of(op.a), 1 / factor)
 
-    def raised(self, op: Exp | Exp2 | Exp2Flushed) -> Change | None:
+    def raised(self, op: Exponential) -> Change | None:
         found = self.of(op.x)
         base = log2(e) if isinstance(op, Exp) else 1.0
         return Change(power=_scaled(found.shift, base)) if found is not None and found.power == NOTHING else None
@@ -219,7 +216,7 @@ def _both(a: Change | None, b: Change | None, sign: float) -> Change | None:
 RULES: dict[type[Op], Callable[[Any, Any], Change | None]] = {
     **dict.fromkeys((Broadcast, ExtractSlice, Permute, OpaqueCopy), Rescaling.passed_on),
     **dict.fromkeys((ReduceRegisters, ReduceLanes), Rescaling.summed),
-    **dict.fromkeys((Exp, Exp2, Exp2Flushed), Rescaling.raised),
+    Exponential: Rescaling.raised,
     **dict.fromkeys((Log, Log2), Rescaling.logarithm),
     **dict.fromkeys((Max, Min), Rescaling.larger),
     **dict.fromkeys((Equal, NotEqual), Rescaling.compared),

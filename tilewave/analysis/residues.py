@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from tilewave.analysis.ranges import ANY, Ranges
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.ops import Add, Binary, Cast, Const, Less, Mod, Mul, Sub, While, Yield
-from tilewave.ir.rewrite import walk
+from tilewave.ir.ops import Add, Cast, Less, Mod, Mul, Sub, While, Yield
 
 SMALL_BITS = 32
 SMALL = (-(1 << SMALL_BITS - 1), (1 << SMALL_BITS - 1) - 1)
@@ -60,11 +59,11 @@ class Residues:
 
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = Ranges(kernel)
-        self.makers = {op.results[0]: op for op in walk(kernel.body) if isinstance(op, (Const, Binary, Cast))}
+        self.defs = kernel.defs
 
     def of(self, v: Value, modulus: int) -> Residue:
         """Return v modulo `modulus`, in terms of values that are not sums or multiples of others."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Add(a, b):
                 return self.of(a, modulus) + self.of(b, modulus)
@@ -87,7 +86,7 @@ class Residues:
     def most_rounds(self, op: While) -> int:
         """Return the maximum trip count of a loop that counts up to a limit in steps; a large number for others."""
         end, goes_on = op.body.ops[-1], op.condition.ops[-1].operands[0]
-        match self.makers.get(goes_on):
+        match self.defs.get(goes_on):
             case Less(count, limit) if count in op.condition.args and isinstance(end, Yield):
                 place = op.condition.args.index(count)
                 first, below = self.ranges.of(op.init[place])[0], self.ranges.of(limit)[1]
@@ -99,7 +98,7 @@ class Residues:
 
     def _step(self, before: Value, after: Value) -> int:
         """Return the constant that is added to `before` to get `after`; 0 where that is not known."""
-        match self.makers.get(self._uncast(after)):
+        match self.defs.get(self._uncast(after)):
             case Add(a, b) if self._uncast(a) == before:
                 return self.constant(b) or 0
             case _:
@@ -107,6 +106,6 @@ class Residues:
 
     def _uncast(self, v: Value) -> Value:
         """Return the operand of a cast that keeps small integers, or v itself."""
-        maker = self.makers.get(v)
+        maker = self.defs.get(v)
         whole = isinstance(maker, Cast) and maker.x.type.dtype.is_int and v.type.dtype.bits >= SMALL_BITS
         return self._uncast(maker.x) if whole and isinstance(maker, Cast) else v

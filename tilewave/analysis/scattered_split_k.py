@@ -102,7 +102,7 @@ class _Columns:
         self.sharing, self.program, self.builder, self.first = sharing, sharing.tile, sharing.builder, first
         self.numbers: Mapping[Value, Value] = sharing.numbers(number)
         self.width = sums.type.shape[-1]
-        self.makers = _makers(self.program)
+        self.defs = _defs(self.program)
         (result,) = self.program.loop.results
         self.whole = result.type.shape[-1]
         self.made: dict[tuple[Value, int], Value] = {(result, len(result.type.shape) - 1): sums}
@@ -110,15 +110,15 @@ class _Columns:
     @staticmethod
     def can_cut(program: TileProgram) -> bool:
         """Return whether everything that is written is computed from the sums column by column."""
-        makers = _makers(program)
+        defs = _defs(program)
         (result,) = program.loop.results
         writes = [op for op in program.after if isinstance(op, Write)]
         if not writes or any(op.has_effect and op not in writes for op in program.after):
             return False
         tiles = [op.tile for op in writes]
-        axes = [_axis(v, result, makers) for v in tiles]
+        axes = [_axis(v, result, defs) for v in tiles]
         ends = {op.memory.type.extents[op.axes[i]] for op, i in zip(writes, axes, strict=True) if i is not None}
-        cut = (i is not None and _is_cut(v, i, result, makers) for v, i in zip(tiles, axes, strict=True))
+        cut = (i is not None and _is_cut(v, i, result, defs) for v, i in zip(tiles, axes, strict=True))
         return all(cut) and len(ends) == 1
 
     def write(self) -> None:
@@ -148,7 +148,7 @@ class _Columns:
 
     def axis(self, op: Write) -> int:
         (result,) = self.program.loop.results
-        axis = _axis(op.tile, result, self.makers)
+        axis = _axis(op.tile, result, self.defs)
         assert axis is not None
         return axis
 
@@ -161,7 +161,7 @@ class _Columns:
         if (v, axis) not in self.made:
             shape = tuple(self.width if i == axis else n for i, n in enumerate(v.type.shape))
             result = self.builder.fresh(v.name, Tile(shape, v.type.dtype))
-            op = replace(self.narrow(self.makers[v], axis), results=(result,))
+            op = replace(self.narrow(self.defs[v], axis), results=(result,))
             self.builder.ops.append(op)
             self.made[v, axis] = result
         return self.made[v, axis]
@@ -177,7 +177,7 @@ class _Columns:
                 return substitute(op, parts)
 
 
-def _makers(program: TileProgram) -> dict[Value, Op]:
+def _defs(program: TileProgram) -> dict[Value, Op]:
     return {v: op for op in (*program.before, *program.after) for v in op.results}
 
 
@@ -192,31 +192,31 @@ def _made_of(op: Op, axis: int) -> list[tuple[Value, int]]:
             return [(x, axis) for x in op.operands if isinstance(x.type, Tile)]
 
 
-def _axis(v: Value, sums: Value, makers: Mapping[Value, Op]) -> int | None:
+def _axis(v: Value, sums: Value, defs: Mapping[Value, Op]) -> int | None:
     """Return the axis of a tile along which the columns of the sums are; None if it is not computed from them."""
     if v == sums:
         return len(v.type.shape) - 1
-    match makers.get(v):
+    match defs.get(v):
         case Permute(x, axes):
-            found = _axis(x, sums, makers)
+            found = _axis(x, sums, defs)
             return None if found is None else axes.index(found)
         case Broadcast(x, axes) if isinstance(x.type, Tile):
-            found = _axis(x, sums, makers)
+            found = _axis(x, sums, defs)
             return None if found is None else axes[found]
         case Elementwise() as op:
-            axes_found = (_axis(x, sums, makers) for x in op.operands if isinstance(x.type, Tile))
+            axes_found = (_axis(x, sums, defs) for x in op.operands if isinstance(x.type, Tile))
             return next((axis for axis in axes_found if axis is not None), None)
         case _:
             return None
 
 
-def _is_cut(v: Value, axis: int, sums: Value, makers: Mapping[Value, Op]) -> bool:
+def _is_cut(v: Value, axis: int, sums: Value, defs: Mapping[Value, Op]) -> bool:
     """Return whether columns of a tile along an axis can be computed independently."""
     if v == sums:
         return axis == len(v.type.shape) - 1
-    op = makers.get(v)
+    op = defs.get(v)
     if isinstance(op, (Read, Const)):
         return not isinstance(op, Read) or not op.within
     if not isinstance(op, (Permute, Broadcast, Elementwise)):
         return False
-    return all(_is_cut(x, i, sums, makers) for x, i in _made_of(op, axis))
+    return all(_is_cut(x, i, sums, defs) for x, i in _made_of(op, axis))

@@ -75,8 +75,8 @@ class Ties:
         """For each reduction's result, the reduction, whose operand decides its layout."""
         self.left_over, self.met = left_over, met
         ops = list(walk(kernel.body))
-        self.makers = {v: op for op in ops for v in op.results}
-        self.bound = _bound(ops)
+        self.defs = kernel.defs
+        self.bound = _bound(ops, kernel.defs)
         for op in ops:
             self.tie(op)
         products = [op for op in ops if isinstance(op, Mma)]
@@ -123,7 +123,7 @@ class Ties:
 
     def is_met(self, op: Reduce) -> bool:
         """Return whether a reduction reads what waves stored in shared memory, which is available in any layout."""
-        return _is_exchanged(self.makers.get(op.x))
+        return _is_exchanged(self.defs.get(op.x))
 
     def hold(self, v: Value, spread: TileLayouts) -> None:
         """Set the layout of `v` and of what is tied to it, where not decided before."""
@@ -209,12 +209,11 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
     return body.args[1:] if isinstance(op, Loop) else body.args
 
 
-def _bound(ops: Sequence[Op]) -> dict[Value, None]:
+def _bound(ops: Sequence[Op], defs: Mapping[Value, Op]) -> dict[Value, None]:
     """Return accumulators, carried tiles, reduced tiles, and all that is computed from them, in program order."""
-    makers = {v: op for op in ops for v in op.results}
     reductions = [op for op in ops if isinstance(op, Reduce)]
-    reduced = {v for op in reductions for v in _made_of(op.x, makers)}
-    reduced |= {op.x for op in reductions if _is_exchanged(makers.get(op.x))}
+    reduced = {v for op in reductions for v in _made_of(op.x, defs)}
+    reduced |= {op.x for op in reductions if _is_exchanged(defs.get(op.x))}
     found: dict[Value, None] = {}
     for op in ops:
         found.update(dict.fromkeys(v for v in op.results if v in reduced))
@@ -235,13 +234,13 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
     return found
 
 
-def _made_of(v: Value, makers: Mapping[Value, Op]) -> Iterator[Value]:
+def _made_of(v: Value, defs: Mapping[Value, Op]) -> Iterator[Value]:
     """Yield a tile and those it is computed from elementwise, so that none of them is read or made twice."""
-    op = makers.get(v)
+    op = defs.get(v)
     if isinstance(op, (Elementwise, Permute, Convert)):
         for x in op.operands:
             if isinstance(x.type, Tile):
-                yield from _made_of(x, makers)
+                yield from _made_of(x, defs)
         if not isinstance(op, Convert):  # a Convert's result is available in any layout
             yield v
     elif not isinstance(op, (Broadcast, Const, Iota)) and not _is_exchanged(op):

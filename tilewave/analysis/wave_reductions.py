@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Load, Reduction, Store
 from tilewave.ir.placements import is_in
-from tilewave.ir.rewrite import walk
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,10 @@ class WaveMeeting:
 
 
 class WaveMeetings:
-    """Finds the cross-wave reductions of a kernel; `makers` and `users` map its values to ops."""
+    """Finds the cross-wave reductions of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.makers: dict[Value, Op] = {}
-        self.users: dict[Value, list[Op]] = {}
-        for op in walk(kernel.body):
-            self.makers.update(dict.fromkeys(op.results, op))
-            for v in dict.fromkeys(op.operands):
-                self.users.setdefault(v, []).append(op)
+        self.defs, self.users = kernel.defs, kernel.users
 
     def among(self, ops: Sequence[Op], instead: Collection[int]) -> Iterator[WaveMeeting]:
         """Yield reductions whose memory is stored once and loaded once, after the next barrier.
@@ -84,14 +78,14 @@ class WaveMeetings:
 
     def reductions_of(self, v: Value) -> Iterator[Reduction]:
         """Yield the chain of reductions of a value, as long as each is the only use."""
-        while len(users := self.users.get(v, [])) == 1 and isinstance(users[0], Reduction):
+        while len(users := self.users[v]) == 1 and isinstance(users[0], Reduction):
             yield users[0]
             v = users[0].result
 
     def reduced_to(self, v: Value) -> tuple[Value, list[Reduction]]:
         """Return what a value was reduced from, and the reductions, last one first."""
         steps: list[Reduction] = []
-        while isinstance(op := self.makers.get(v), Reduction):
+        while isinstance(op := self.defs.get(v), Reduction):
             steps.append(op)
             v = op.x
         return v, steps

@@ -25,8 +25,8 @@ from tilewave.bench.problem import Array
 from tilewave.bench.rounding import casts_floats_to_integers, rounding_error, smallest, unit
 from tilewave.compiled import Compiled
 from tilewave.interp.tiles import interpret
-from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.rewrite import map_blocks, rename, walk
+from tilewave.ir.core import Kernel
+from tilewave.ir.rewrite import made_in, rename_block
 from tilewave.ir.types import F64, DType
 
 CHECK_SECONDS = 4.0
@@ -42,18 +42,9 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 def widened(kernel: Kernel) -> Kernel:
     """Return the kernel with every float type replaced by float64."""
-    values = [*kernel.body.args]
-    for op in walk(kernel.body):
-        values += [*op.results, *(v for block in op.blocks for v in block.args)]
-    new = {v: replace(v, type=replace(v.type, dtype=F64)) for v in values if v.type.dtype.is_float}
-    return replace(kernel, body=_widened(kernel.body, new))
-
-
-def _widened(block: Block, new: dict[Value, Value]) -> Block:
-    def change(op: Op) -> Op:
-        return map_blocks(rename(op, new), lambda inner: _widened(inner, new))
-
-    return Block(tuple(new.get(v, v) for v in block.args), tuple(map(change, block.ops)))
+    floats = (v for v in made_in(kernel.body) if v.type.dtype.is_float)
+    new = {v: replace(v, type=replace(v.type, dtype=F64)) for v in floats}
+    return replace(kernel, body=rename_block(kernel.body, new))
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.rewrite import map_blocks, substitute
+from tilewave.ir.core import Value
+from tilewave.ir.rewrite import Rewriter
 
 
-class Copier:
+class Copier(Rewriter):
     """Copies ops under new names; later copies use the values of earlier ones."""
 
-    def __init__(self, builder: Builder, suffix: str) -> None:
-        self.builder, self.suffix = builder, suffix
-        self.new: dict[Value, Value] = {}
+    def __init__(self, builder: Builder, suffix: str = "") -> None:
+        super().__init__()
+        self.builder, self.suffix = builder, f"_{suffix}" if suffix else ""
 
-    def fresh(self, v: Value) -> Value:
-        self.new[v] = self.builder.fresh(f"{v.name}_{self.suffix}", v.type)
+    def value(self, v: Value) -> Value:
+        """Return a fresh value for `v`, which later copies use."""
+        self.new[v] = self.builder.fresh(f"{v.name}{self.suffix}", v.type)
         return self.new[v]
-
-    def op(self, op: Op) -> Op:
-        copy = substitute(map_blocks(op, self.block), self.new)
-        return replace(copy, results=tuple(map(self.fresh, op.results)))
-
-    def block(self, block: Block) -> Block:
-        return Block(tuple(map(self.fresh, block.args)), tuple(map(self.op, block.ops)))

@@ -13,6 +13,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
 from tilewave.ir.remarks import Remark
 from tilewave.ir.types import Type
+from tilewave.ir.uses import Users, definitions, uses
 
 INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
@@ -49,6 +50,20 @@ class Block:
 
     args: tuple[Value, ...]
     ops: tuple[Op, ...]
+
+    @cached_property
+    def defs(self) -> Mapping[Value, Op]:
+        """The op that defines each value, also inside regions; arguments of blocks have none."""
+        return definitions(self.ops)
+
+    @cached_property
+    def users(self) -> Users[Value, Op]:
+        """The ops that use each value, also inside regions; () for a value that no op uses."""
+        return uses(self.ops)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the fields, and not the index, which is built again where it is asked for."""
+        return {"args": self.args, "ops": self.ops}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -309,6 +324,16 @@ class Kernel:
     """`one_order`: deterministic; the order of each sum depends on K, the tile and the dtype alone."""
     remarks: tuple[Remark, ...] = field(default=(), compare=False)
     """Remarks: what the last pass did not do, and why; like locations, not part of the text."""
+
+    @property
+    def defs(self) -> Mapping[Value, Op]:
+        """The op that defines each value; arguments have none."""
+        return self.body.defs
+
+    @property
+    def users(self) -> Mapping[Value, tuple[Op, ...]]:
+        """The ops that use each value, `yield` included; () for a value that no op uses."""
+        return self.body.users
 
     @property
     def workgroup_count(self) -> int:

@@ -53,7 +53,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.launch import StreamKNumber, is_launched
-from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
+from tilewave.ir.rewrite import named_values, names, rename_block, rewrite_block, substitute, walk
 from tilewave.ir.stream_k import equal_splits, reciprocal, reciprocal_shift, stream_k_workgroups
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
@@ -358,8 +358,7 @@ class _Bound:
 
     def block(self, block: Block) -> Block:
         new = {v: Value(v.name, self.memory(v.type)) for v in self.open(block)}
-        bound = rewrite_block(block, lambda op: [self.op(rename(op, new))])
-        return replace(bound, args=tuple(new.get(v, v) for v in bound.args))
+        return rewrite_block(rename_block(block, new), lambda op: [self.op(op)])
 
     def open(self, block: Block) -> Iterator[Value]:
         for v in (*block.args, *(v for op in walk(block) for v in op.results)):

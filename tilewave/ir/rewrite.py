@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -53,24 +54,89 @@ def map_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
     return replace(op, **changed) if changed else op
 
 
+def rewrite_blocks(block: Block, change: Callable[[Block], Block]) -> Block:
+    """Replace each block by `change(block)`, innermost first."""
+    return change(with_ops(block, [map_blocks(op, lambda inner: rewrite_blocks(inner, change)) for op in block.ops]))
+
+
+def rewrite_outermost(block: Block, rule: Rule) -> Block:
+    """Replace each op by `rule(op)`, outermost first: None keeps the op, and only regions of kept ops are entered."""
+    ops: list[Op] = []
+    for op in block.ops:
+        new = rule(op)
+        ops.extend([map_blocks(op, lambda inner: rewrite_outermost(inner, rule))] if new is None else new)
+    return with_ops(block, ops)
+
+
+class Rewriter:
+    """Rebuilds blocks op by op, with `new` in place of the values that they use and define.
+
+    Subclasses decide by `value` what takes the place of a value that is defined, and by `op` what becomes of an op.
+    Regions are rebuilt before the op around them.
+    """
+
+    def __init__(self, new: Mapping[Value, Value] = MappingProxyType({})) -> None:
+        self.new = dict(new)
+
+    def value(self, v: Value) -> Value:
+        """Return the value that is defined in place of `v`."""
+        return self.new.get(v, v)
+
+    def op(self, old: Op) -> Sequence[Op]:
+        """Return the ops that take the place of `old`."""
+        return [self.renamed(old)]
+
+    def renamed(self, old: Op) -> Op:
+        """Return `old` with its regions rebuilt, and new values in place of its operands and results."""
+        op = _with_parts(old, self.new, self.block)
+        results = tuple(map(self.value, old.results))
+        return op if results == old.results else replace(op, results=results)
+
+    def block(self, block: Block) -> Block:
+        args = tuple(map(self.value, block.args))
+        ops = [new for old in block.ops for new in self.op(old)]
+        return with_ops(block, ops) if args == block.args else Block(args, tuple(ops))
+
+
+def rename_block(block: Block, new: Mapping[Value, Value]) -> Block:
+    """Return the block with values replaced where they are defined and used."""
+    return Rewriter(new).block(block)
+
+
+def rename(op: Op, new: Mapping[Value, Value]) -> Op:
+    """Return `op` with values replaced that it, or an op of its regions, defines or uses."""
+    return Rewriter(new).renamed(op)
+
+
+def made_in(block: Block) -> list[Value]:
+    """Return all values that a block defines."""
+    return [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
+
+
+def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
+    """Return the block with new names for all values that it defines."""
+    return rename_block(block, {v: name(v) for v in made_in(block)})
+
+
 def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
     """Return `op` with its operands, and those inside its regions, replaced."""
     if not op.blocks and not any(v in new for v in op.operands):
         return op
+    return _with_parts(op, new, lambda inner: substitute_block(inner, new))
+
+
+def _with_parts(op: Op, new: Mapping[Value, Value], region: Callable[[Block], Block]) -> Op:
+    """Return `op` with its operands replaced, and its regions changed."""
 
     def swap(part: object) -> object:
         if isinstance(part, Value):
             return new.get(part, part)
         if isinstance(part, tuple) and part and isinstance(part[0], Value):
             return tuple(new.get(v, v) for v in part) if any(v in new for v in part) else part
-        if isinstance(part, Block):
-            return substitute_block(part, new)
-        return part
+        return region(part) if isinstance(part, Block) else part
 
-    changed: dict[str, Any] = {name: swap(part) for name, part in op.parts()}
-    if all(changed[name] is part for name, part in op.parts()):
-        return op
-    return replace(op, **changed)
+    changed: dict[str, Any] = {name: to for name, part in op.parts() if (to := swap(part)) is not part}
+    return replace(op, **changed) if changed else op
 
 
 def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
@@ -80,11 +146,6 @@ def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
 def replace_values(kernel: Kernel, new: Mapping[Value, Value]) -> Kernel:
     """Return the kernel with uses of some values replaced; their definitions stay."""
     return replace(kernel, body=substitute_block(kernel.body, new)) if new else kernel
-
-
-def rename(op: Op, new: Mapping[Value, Value]) -> Op:
-    """Return `op` with operands and results replaced."""
-    return replace(substitute(op, new), results=tuple(new.get(v, v) for v in op.results))
 
 
 def uses(kernel: Kernel) -> Counter[Value]:

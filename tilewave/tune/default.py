@@ -15,7 +15,7 @@ from tilewave.backend.targets import target_named
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
 from tilewave.ir.ops import Read
-from tilewave.ir.rewrite import rename, rewrite_block, unnamed
+from tilewave.ir.rewrite import rename_block, rewrite_block, unnamed
 from tilewave.ir.types import Memory
 from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
@@ -325,11 +325,9 @@ def _anonymous(kernel: Kernel, stages_operands: bool) -> str:
     numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
 
     def nameless(op: Op) -> list[Op]:
-        op = rename(op, numbered)
         return [replace(op, through="") if stages_operands and isinstance(op, Read) else op]
 
-    body = rewrite_block(kernel.body, nameless)
-    body = replace(body, args=tuple(numbered.get(v, v) for v in body.args))
+    body = rewrite_block(rename_block(kernel.body, numbered), nameless)
     return unnamed(replace(kernel, name="", body=body))
 
 

@@ -232,15 +232,19 @@ class Function(Unary):
         want(self.x.type.dtype.is_float, f"needs floats, not {self.x.type}")
 
 
-class Exp(Function):
+class Exponential(Function):
+    """A function that is never negative, and 1 for 0."""
+
+
+class Exp(Exponential):
     pass
 
 
-class Exp2(Function):
+class Exp2(Exponential):
     pass
 
 
-class Exp2Flushed(Function):
+class Exp2Flushed(Exponential):
     """2 to the power of x; 0 where x < -126, so that no result is denormal in f32."""
 
 

@@ -33,9 +33,8 @@ def tile_uses(body: Block) -> TileUses:
     blocks = list(_blocks(body))
     fused = frozenset(v for block in blocks for v in _used_in_place(block) if uses[v] == 1)
     finished = frozenset(v for block in blocks for v in _taken_from_registers(block) if uses[v] == 1)
-    makers = {v: op for op in walk(body) for v in op.results}
     loops = [op for op in walk(body) if isinstance(op, Loop)]
-    accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, makers, uses, fused)}
+    accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, body.defs, uses, fused)}
     return TileUses(fused, finished, accumulated, _operands(body, blocks, uses))
 
 
@@ -66,23 +65,23 @@ def _taken_from_registers(block: Block) -> Iterator[Value]:
 
 
 def _accumulated(
-    loop: Loop, makers: Mapping[Value, Op], uses: Mapping[Value, int], fused: frozenset[Value]
+    loop: Loop, defs: Mapping[Value, Op], uses: Mapping[Value, int], fused: frozenset[Value]
 ) -> Iterator[tuple[Value, Value]]:
     end = loop.body.ops[-1]
     assert isinstance(end, Yield)
     for carried, following in zip(loop.body.args[1:], end.values, strict=True):
-        op = makers.get(following)
-        is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _origins(op.acc, makers, fused)
+        op = defs.get(following)
+        is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _origins(op.acc, defs, fused)
         if is_sum and uses[carried] == 1:
             yield following, carried
 
 
-def _origins(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
+def _origins(v: Value, defs: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
     """Yield a tile, and the fused tiles' operands that it is computed from element by element."""
     yield v
     if v in fused:
-        for operand in makers[v].operands:
-            yield from _origins(operand, makers, fused)
+        for operand in defs[v].operands:
+            yield from _origins(operand, defs, fused)
 
 
 def _operands(body: Block, blocks: Sequence[Block], uses: Mapping[Value, int]) -> frozenset[Value]:

@@ -22,7 +22,7 @@ class Positions:
         self._sums: dict[Value, Affine] = {}
         self._varies: set[Value] = set()
         self._inside: dict[Value, Value | None] = {}
-        self._makers: dict[Value, Op] = {}
+        self._defs = kernel.defs
         self._visit(kernel.body, None)
         while self._spread(kernel.body):
             pass
@@ -36,7 +36,7 @@ class Positions:
 
     def maker(self, v: Value) -> Op | None:
         """Return the op that computes v; None for an argument of a block or of the kernel."""
-        return self._makers.get(v)
+        return self._defs.get(v)
 
     def loop_of(self, v: Value) -> Value | None:
         """Return the first argument of the innermost loop that computes v in every step."""
@@ -48,7 +48,6 @@ class Positions:
         for op in block.ops:
             for v in op.results:
                 self._inside[v] = loop
-                self._makers[v] = op
             if len(op.results) == 1 and op.result.type == Scalar(INDEX):
                 found = sum_of(op, self.of)
                 if found is not None:

@@ -17,6 +17,7 @@ from tilewave.analysis.ranges import (
     workgroup_range,
 )
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import made
 from tilewave.ir.ops import (
     Add,
     AllOf,
@@ -48,6 +49,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Vector
 
+COUNTED_ROUND = made(Select, made(Equal, "i", "last"), "zero", made(Add, "i", "one"))
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
 
@@ -69,7 +71,7 @@ class LaneRanges:
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = at_launch(kernel)
-        self._makers: dict[Value, Op] = {}
+        self._defs = kernel.defs
         self._trips: dict[Value, Value] = {}
         self._whole = {
             Lane: (0, kernel.lanes - 1),
@@ -99,10 +101,9 @@ class LaneRanges:
                 case _:
                     for inner in op.blocks:
                         self._learn(inner)
-                    if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector)):
-                        self._makers[op.result] = op
-                        if op.result.type.dtype == INDEX or _is_constant(op):
-                            self._known[op.result] = self._range(op)
+                    is_number = len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector))
+                    if is_number and (op.result.type.dtype == INDEX or _is_constant(op)):
+                        self._known[op.result] = self._range(op)
 
     def _range(self, op: Op) -> Range:
         match op:
@@ -118,11 +119,11 @@ class LaneRanges:
             case AllOf(x):
                 return self.of(x)
             case Sub():
-                return difference(op, self._makers, self.of)
+                return difference(op, self._defs, self.of)
             case Mul() if op.result.type == INDEX_SCALAR:
-                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
+                return within_both(range_of(op, self.of), multiple_below(op, self._defs, self.of))
             case Add() if isinstance(op.result.type, Scalar):
-                return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
+                return within_both(range_of(op, self.of), last_turn(op, self._defs, self._trips, self.of))
             case Select(_, a, b):
                 return union(self.of(a), self.of(b))
             case Cast(x) if x.type.dtype.kind == "bool":
@@ -152,14 +153,10 @@ class LaneRanges:
 
     def _round(self, arg: Value, later: Value) -> Range | None:
         """Return the bounds of a number that counts from 0 to a last one and wraps to 0."""
-        chosen = self._makers.get(later)
-        if not isinstance(chosen, Select) or self.of(chosen.a) != (0, 0):
+        found = COUNTED_ROUND.match(later, self._defs, {"i": arg})
+        if found is None or self.of(found["zero"]) != (0, 0) or self.of(found["one"]) != (1, 1):
             return None
-        match self._makers.get(chosen.condition), self._makers.get(chosen.b):
-            case Equal(a, last), Add(b, one) if a == b == arg and self.of(one) == (1, 1):
-                return 0, self.of(last)[1]
-            case _:
-                return None
+        return 0, self.of(found["last"])[1]
 
     def _while(self, op: While) -> None:
         """Bound an increasing number of a while loop by its initial value and the bound that ends the loop."""
@@ -182,7 +179,7 @@ class LaneRanges:
     def _step(self, arg: Value, later: Value) -> Range | None:
         if later == arg:
             return (0, 0)
-        match self._makers.get(later):
+        match self._defs.get(later):
             case Add(a, b) if a == arg:
                 return self.of(b)
             case Add(a, b) if b == arg:
@@ -197,7 +194,7 @@ class LaneRanges:
         return self._below(ends.values[0], condition.args[i])
 
     def _below(self, holds: Value, arg: Value) -> int | None:
-        match self._makers.get(holds):
+        match self._defs.get(holds):
             case Less(a, b) if a == arg:
                 return self.of(b)[1]
             case LessEqual(a, b) if a == arg:

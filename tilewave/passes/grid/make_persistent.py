@@ -114,13 +114,13 @@ class _Rounds:
     def period(self, uneven: Loop) -> Any:
         """Return after how many tiles the trip counts repeat: an int, or a scalar of the launch; None where that is
         not known."""
-        makers = {v: op for op in self.old.body.ops for v in op.results}
+        defs = self.old.defs
         looked_at, known = [uneven.trips], known_at_launch(self.old)
         for v in looked_at:
-            op = makers.get(v)
-            divisor = divisor_of(op.a, op.b, makers) if isinstance(op, Sub) else None
+            op = defs.get(v)
+            divisor = divisor_of(op.a, op.b, defs) if isinstance(op, Sub) else None
             if divisor is not None:
-                maker = makers.get(divisor)
+                maker = defs.get(divisor)
                 fixed = int(maker.value) if isinstance(maker, Const) else None
                 return fixed or (Number(self.builder, divisor) if divisor in known else None)
             looked_at += [x for x in op.operands if x not in looked_at] if op and not op.blocks else []

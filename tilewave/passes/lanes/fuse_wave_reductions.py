@@ -31,6 +31,7 @@ from tilewave.analysis.wave_reductions import WaveMeeting, WaveMeetings, place
 from tilewave.ir.build import Builder
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import ANY, Captures, made
 from tilewave.ir.ops import (
     Add,
     Broadcast,
@@ -39,9 +40,7 @@ from tilewave.ir.ops import (
     Const,
     Div,
     Equal,
-    Exp,
-    Exp2,
-    Exp2Flushed,
+    Exponential,
     ExtractSlice,
     Fma,
     KeepOrder,
@@ -58,6 +57,13 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Scalar, Vector
+
+OTHERWISE = made(Sub, made(Const, 1), "trips")
+FAR = made(Sub, "x", made(Broadcast, "base").named("shift")).named("far")
+POWER = made(Exponential, FAR | made(Mul, FAR, made(Broadcast, "scale")).named("scaled")).named("power")
+POWERS = POWER | made(Select, ANY, POWER, made(Const, 0)).named("masked")  # elements past the end of a row
+MEAN = made(Broadcast, made(Div, "sum").named("mean")).named("shift")
+SQUARES = made(Mul, made(Sub, "x", MEAN).named("far"), "far").named("square")
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class _Powers:
     x: Value
     base: Value
     ops: tuple[Op, ...]
-    power: type[Exp | Exp2 | Exp2Flushed]
+    power: type[Exponential]
     scale: Value | None
     leading: tuple[Op, ...] = ()
 
@@ -198,7 +204,7 @@ class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
         self.ranges, self.builder, self.most_bytes = Ranges(kernel), Builder(names(kernel)), most_bytes
         self.meetings = WaveMeetings(kernel)
-        self.makers = self.meetings.makers
+        self.defs = kernel.defs
 
     def block(self, block: Block, instead: Iterable[Op] = ()) -> Block:
         """Return the block with reductions fused; `instead`: ops that do not run in a launch where this block runs."""
@@ -220,12 +226,8 @@ class _Kernel:
 
     def is_instead(self, one: Loop, other: Loop) -> bool:
         """Whether one of two loops has a trip, and the other has none."""
-        rest = [(self.makers.get(a.trips), b.trips) for a, b in ((one, other), (other, one))]
-        return any(isinstance(op, Sub) and op.b == trips and self.is_const(op.a, 1) for op, trips in rest)
-
-    def is_const(self, v: Value, value: int) -> bool:
-        op = self.makers.get(v)
-        return isinstance(op, Const) and op.value == value
+        pairs = ((one.trips, other.trips), (other.trips, one.trips))
+        return any(OTHERWISE.match(v, self.defs, {"trips": trips}) is not None for v, trips in pairs)
 
     # -- the terms
 
@@ -238,41 +240,25 @@ class _Kernel:
         return self.powers(first, added, reductions) if first.how == "max" else self.squares(first, added, reductions)
 
     def powers(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Powers | None:
-        ops, op = list(reductions), self.makers.get(added)
-        if isinstance(op, Select) and self.is_const(op.b, 0):  # the mask of elements past the end of a row
-            ops.append(op)
-            op = self.makers.get(op.a)
-        if not isinstance(op, (Exp, Exp2, Exp2Flushed)):
+        found = POWERS.match(added, self.defs, {"base": first.result})
+        if found is None or ("scale" in found and not isinstance(found["scale"].type, Scalar)):
             return None
-        ops.append(op)
-        power, scale, op = type(op), None, self.makers.get(op.x)
-        if isinstance(op, Mul):
-            ops.append(op)
-            scale, op = self.number(op.b), self.makers.get(op.a)
-            if scale is None:
-                return None
-        shift = self.makers.get(op.b) if isinstance(op, Sub) else None
-        if not isinstance(op, Sub) or not isinstance(shift, Broadcast) or shift.x != first.result:
-            return None
-        return _Powers(op.a, shift.x, (shift, op, *reversed(ops)), power, scale)
+        power = self.defs[found["power"]]
+        assert isinstance(power, Exponential)
+        ops = (*self.named(found, "shift", "far", "scaled", "power", "masked"), *reversed(reductions))
+        return _Powers(found["x"], first.result, ops, type(power), found.get("scale"))
 
     def squares(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Squares | None:
         """Return the squares, only where each wave has the same number of elements: none are past the end of a row."""
-        square = self.makers.get(added)
-        op = self.makers.get(square.a) if isinstance(square, Mul) and square.a == square.b else None
-        shift = self.makers.get(op.b) if isinstance(op, Sub) else None
-        mean = self.makers.get(shift.x) if isinstance(shift, Broadcast) else None
-        if not (square and shift and isinstance(op, Sub) and isinstance(mean, Div)) or mean.a != first.result:
-            return None
+        found = SQUARES.match(added, self.defs, {"sum": first.result})
         summed, steps = self.meetings.reduced_to(first.own)
-        if first.how != "sum" or summed != op.a:
+        if found is None or first.how != "sum" or summed != found["x"]:
             return None
-        return _Squares(op.a, mean.result, (shift, op, square, *reversed(reductions)), _combined(steps), (mean,))
+        ops = (*self.named(found, "shift", "far", "square"), *reversed(reductions))
+        return _Squares(found["x"], found["mean"], ops, _combined(steps), self.named(found, "mean"))
 
-    def number(self, v: Value) -> Value | None:
-        """Return the scalar that all registers hold, if there is one."""
-        op = self.makers.get(v)
-        return op.x if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar) else None
+    def named(self, found: Captures, *names: str) -> tuple[Op, ...]:
+        return tuple(self.defs[found[name]] for name in names if name in found)
 
     # -- the block
 
@@ -307,7 +293,7 @@ class _Kernel:
                 return [*out.ops, replace(second.store, x=found)]
             copier = Copier(out, "own")
             copier.new.update({terms.base: base, terms.x: self.opaque(terms.x)})
-            out.ops += [copier.op(op) for op in terms.ops]
+            out.ops += [copier.renamed(op) for op in terms.ops]
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
 
     def runs(self, first: WaveMeeting) -> _Runs | None:
@@ -338,8 +324,8 @@ class _Kernel:
 
     def narrow(self, x: Value) -> Value | None:
         """Return the loaded value that `x` is cast from, if it takes fewer registers."""
-        op = self.makers.get(x)
-        if not isinstance(op, Cast) or not isinstance(self.makers.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
+        op = self.defs.get(x)
+        if not isinstance(op, Cast) or not isinstance(self.defs.get(op.x), Load) or held_bytes(op.x) >= held_bytes(x):
             return None
         return op.x
 

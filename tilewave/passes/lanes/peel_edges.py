@@ -91,7 +91,7 @@ class _Separation:
     def __init__(self, kernel: Kernel) -> None:
         self.sums, self.ranges, self.taken = Sums(kernel), Ranges(kernel), names(kernel)
         self.scalars = BlockScalars(kernel.body)
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -134,7 +134,7 @@ class _Separation:
 
     def ends(self, trips: Value, first: Value | None) -> Iterator[tuple[Value, int]]:
         """Yield (n, m) such that a loop has at most n - m trips, or n - m - first trips."""
-        match self.makers.get(trips):
+        match self.defs.get(trips):
             case Max(a, b):
                 for x, least in ((a, b), (b, a)):
                     if self.scalars.constant(least) == 0:  # any bound holds for a loop without trips
@@ -181,10 +181,10 @@ class _Separation:
         trips = trips if most is None else trips.smaller(most)
         copier = Copier(builder, "edge")
         index, *carried = loop.body.args
-        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.fresh, carried)
+        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.value, carried)
         with builder.region():
             copier.new[index] = (whole + Number(builder, args[0])).value
-            body = (*builder.ops, *map(copier.op, loop.body.ops))
+            body = (*builder.ops, *map(copier.renamed, loop.body.ops))
         builder.effect(Loop, trips.value, init, Block(args, body), results=loop.results)
 
     # -- code after loops
@@ -205,7 +205,7 @@ class _Separation:
         builder = Builder(self.taken, locate=lambda: parted[0].loc)
         inside = self.inside([op for op in parted if isinstance(op, Access)], guards, builder)
         self.once(inside, self.without(parted, guards), builder)
-        self.once(1 - inside, tuple(map(Copier(builder, "edge").op, parted)), builder)
+        self.once(1 - inside, tuple(map(Copier(builder, "edge").renamed, parted)), builder)
         return (*ops[:first], *numbers, *builder.ops, *ends)
 
     def open_axes(self, op: Access) -> tuple[int, ...]:
@@ -216,13 +216,13 @@ class _Separation:
     def without(self, ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
         """Return the ops with fewer predicates, and without masks that are always true then."""
         reached = {place for op in ops if isinstance(op, Access) for place in self.reached(op, guards.get(id(op), ()))}
-        makers = {v: op for op in ops for v in op.results}
+        defs = {v: op for op in ops for v in op.results}
         held: set[Value] = set()
         chosen: dict[Value, Value] = {}
         found: list[Op] = []
         for op in _with_fewer_guards(ops, guards):
             match op := substitute(op, chosen):
-                case Less() if self.compared(op, makers) in reached:
+                case Less() if self.compared(op, defs) in reached:
                     held.add(op.result)
                 case Broadcast(x) if x in held:
                     held.add(op.result)
@@ -239,12 +239,12 @@ class _Separation:
         for axis in axes:
             yield self.place(self.sums.of(op.at[axis]), tile.get(axis, 1), op.memory.type.extents[axis])
 
-    def compared(self, op: Less, makers: Mapping[Value, Op]) -> Reached | None:
+    def compared(self, op: Less, defs: Mapping[Value, Op]) -> Reached | None:
         """Return the elements that a comparison checks against an extent; None where it is no bounds check."""
-        places, end = makers.get(op.a), makers.get(op.b)
+        places, end = defs.get(op.a), defs.get(op.b)
         if not isinstance(end, Broadcast):
             return None
-        parts = [makers.get(v) for v in places.operands] if isinstance(places, Add) else [places]
+        parts = [defs.get(v) for v in places.operands] if isinstance(places, Add) else [places]
         starts = [part for part in parts if isinstance(part, Broadcast)]
         if sum(isinstance(part, Iota) for part in parts) != 1 or len(starts) != len(parts) - 1:
             return None

@@ -19,7 +19,7 @@ from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, OpaqueCopy
-from tilewave.ir.rewrite import map_blocks, names, substitute
+from tilewave.ir.rewrite import names, rewrite_blocks, substitute
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,11 @@ class Rematerialize:
         builder = Builder(names(kernel))
 
         def rematerialize(block: Block) -> Block:
-            inside = replace(block, ops=tuple(map_blocks(op, rematerialize) for op in block.ops))
-            waits = any(isinstance(op, Barrier) for op in inside.ops)
-            wide = any(self.is_wide(v) for op in inside.ops for v in op.results)
-            return _Recomputing(builder, self.most_bytes).block(inside) if waits and wide else inside
+            waits = any(isinstance(op, Barrier) for op in block.ops)
+            wide = any(self.is_wide(v) for op in block.ops for v in op.results)
+            return _Recomputing(builder, self.most_bytes).block(block) if waits and wide else block
 
-        return replace(kernel, body=rematerialize(kernel.body))
+        return replace(kernel, body=rewrite_blocks(kernel.body, rematerialize))
 
     def is_wide(self, v: Value) -> bool:
         return held_bytes(v) > self.most_bytes

@@ -9,7 +9,6 @@ A lane then holds the results of one slice at a time, and not of its whole accum
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,17 +37,15 @@ def slice_elementwise(kernel: Kernel) -> Kernel:
 
 
 def _wanted_whole(kernel: Kernel, divided: dict[Value, Op]) -> list[Remark]:
-    makers = {op.result: op for op in walk(kernel.body) if isinstance(op, (Elementwise, Broadcast))}
     parts = [op for op in walk(kernel.body) if isinstance(op, ExtractSlice) and op.x not in divided]
-    return [WANTED_WHOLE.at(makers[op.x].loc) for op in parts if op.x in makers]
+    wholes = (kernel.defs.get(op.x) for op in parts)
+    return [WANTED_WHOLE.at(op.loc) for op in wholes if isinstance(op, (Elementwise, Broadcast))]
 
 
 def _only_wanted_in_parts(kernel: Kernel) -> dict[Value, Op]:
-    users: dict[Value, list[Op]] = defaultdict(list)
+    users = kernel.users
     found: dict[Value, Op] = {}
     for op in walk(kernel.body):
-        for v in op.operands:
-            users[v].append(op)
         if op.is_pure and op.corresponding() is not None and isinstance(op.result.type, Vector):
             found[op.result] = op
     while True:

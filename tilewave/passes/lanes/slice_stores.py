@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
 from tilewave.ir.ops import ExtractSlice, Load, Matrix, OpaqueCopy, Store, WgmmaShared
 from tilewave.ir.placements import is_in
-from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+from tilewave.ir.rewrite import names, rewrite, substitute, walk
 from tilewave.ir.types import Vector
 
 
@@ -33,26 +33,15 @@ class SliceStores:
         if any(isinstance(op, (Matrix, WgmmaShared)) for op in walk(kernel.body)):
             return kernel  # accumulators are sliced where distribute_lanes transposes them into rows
         kernel = eliminate_dead_code(kernel)  # a dead op would count as using a result whole
-        return replace(kernel, body=_Kernel(kernel, self.most_bytes).block(kernel.body))
+        slices = _Kernel(kernel, self.most_bytes)
+        return rewrite(kernel, lambda op: slices.store(op) if isinstance(op, Store) else None)
 
 
 class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
         self.builder, self.most_bytes = Builder(names(kernel)), most_bytes
-        self.makers: dict[Value, Op] = {}
-        self.users: dict[Value, list[Op]] = {}
-        ops = list(walk(kernel.body))
-        for op in ops:
-            self.makers.update(dict.fromkeys(op.results, op))
-            for v in dict.fromkeys(op.operands):
-                self.users.setdefault(v, []).append(op)
-        self.written = {memory for op in ops for memory in op.written}
-
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for op in block.ops:
-            ops += self.store(op) if isinstance(op, Store) else [map_blocks(op, self.block)]
-        return replace(block, ops=tuple(ops))
+        self.defs, self.users = kernel.defs, kernel.users
+        self.written = {memory for op in walk(kernel.body) for memory in op.written}
 
     def store(self, op: Store) -> list[Op]:
         """Return a store in slices along the first axis that has several, if its values take too many registers."""
@@ -71,7 +60,7 @@ class _Kernel:
 
     def needed_bytes(self, own: set[Value]) -> int:
         """Return the bytes that a lane holds of results, and of the loads for them."""
-        loaded = sum(held_bytes(v) for v in own if isinstance(self.makers[v], Load))
+        loaded = sum(held_bytes(v) for v in own if isinstance(self.defs[v], Load))
         return loaded + max(map(held_bytes, own), default=0)
 
     def made_for(self, store: Store) -> set[Value]:
@@ -79,14 +68,14 @@ class _Kernel:
         found = {store.x}
         waiting = [store.x]
         while waiting:
-            op = self.makers.get(waiting.pop())
+            op = self.defs.get(waiting.pop())
             if op is None or not self.is_divided(op):
                 continue
             for v in op.operands:
                 if v not in found and all(user is store or found.issuperset(user.results) for user in self.users[v]):
                     found.add(v)
                     waiting.append(v)
-        return {v for v in found if v in self.makers and self.is_divided(self.makers[v])}
+        return {v for v in found if v in self.defs and self.is_divided(self.defs[v])}
 
     def is_divided(self, op: Op) -> bool:
         if isinstance(op, Load):
@@ -116,7 +105,7 @@ class _OnePart:
         kind = Vector((*shape[:axis], 1, *shape[axis + 1 :]), v.type.dtype)
         if v not in self.own:
             return out.emit(ExtractSlice, v, axis, self.i, type=kind)
-        op = self.kernel.makers[v]
+        op = self.kernel.defs[v]
         if isinstance(op, Load):
             op = replace(op, begin=self.kernel.begin(op, axis, self.i))
         else:

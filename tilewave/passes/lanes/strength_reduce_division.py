@@ -46,7 +46,7 @@ from tilewave.ir.ops import (
     Select,
 )
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.ir.rewrite import names, rewrite_block, walk
+from tilewave.ir.rewrite import names, rewrite_block
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = RemarkKind(
@@ -117,7 +117,7 @@ class _Values:
 
     def __init__(self, kernel: Kernel) -> None:
         self.ranges = Ranges(kernel)
-        self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.defs = kernel.defs
         self.known: dict[Value, frozenset[int] | None] = {}
 
     def of(self, v: Value) -> frozenset[int] | None:
@@ -126,7 +126,7 @@ class _Values:
         return self.known[v]
 
     def _found(self, v: Value) -> frozenset[int] | None:
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         low, high = self.ranges.of(v)
         between = frozenset(range(low, high + 1)) if high - low < MOST_VALUES else None
         match op:
@@ -152,7 +152,7 @@ class _OpenDivisors:
 
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.known, self.ranges = kernel, known_at_launch(kernel), Ranges(kernel)
-        self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.defs = kernel.defs
         self.builder = Builder(names(kernel))
         self.front = Builder(self.builder.taken)
         """Ops computed once per launch."""
@@ -183,7 +183,7 @@ class _OpenDivisors:
     def quotient(self, x: Number, divisor: Value) -> Number | None:
         if divisor in self.known:
             return self.product(x, divisor)
-        match self.makers.get(divisor):
+        match self.defs.get(divisor):
             case Const(value) if value > 0:
                 quotient: Number = x // int(value)
                 return quotient

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Below, Broadcast, Const, Less, Ramp
-from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 
@@ -25,13 +25,12 @@ class _Places:
 
 
 def vectorize_bounds_checks(kernel: Kernel) -> Kernel:
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
     builder = Builder(names(kernel))
 
     def compare(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Less) or not isinstance(op.result.type, Vector) or op.a.type.dtype != INDEX:
             return None
-        places, bound = _places(op.a, makers), _number(op.b, makers)
+        places, bound = _places(op.a, kernel.defs), _number(op.b, kernel.defs)
         if places is None or not places.numbers or bound is None or min(places.steps) < 0:
             return None
         with builder.region():
@@ -45,9 +44,9 @@ def vectorize_bounds_checks(kernel: Kernel) -> Kernel:
     return rewrite(kernel, compare)
 
 
-def _number(v: Value, makers: dict[Value, Op]) -> Value | int | None:
+def _number(v: Value, defs: Mapping[Value, Op]) -> Value | int | None:
     """Return the scalar that all registers hold, if there is one."""
-    match makers.get(v):
+    match defs.get(v):
         case Broadcast(x) if x.type == INDEX_SCALAR:
             return x
         case Const(value):
@@ -56,15 +55,15 @@ def _number(v: Value, makers: dict[Value, Op]) -> Value | int | None:
             return None
 
 
-def _places(v: Value, makers: dict[Value, Op]) -> _Places | None:
-    op, nowhere = makers.get(v), (0,) * len(v.type.shape)
+def _places(v: Value, defs: Mapping[Value, Op]) -> _Places | None:
+    op, nowhere = defs.get(v), (0,) * len(v.type.shape)
     match op:
         case Broadcast(x) if x.type == INDEX_SCALAR:
             return _Places((x,), nowhere)
         case Ramp(steps):
             return _Places((), steps)
         case Add(a, b):
-            one, other = _places(a, makers), _places(b, makers)
+            one, other = _places(a, defs), _places(b, defs)
             if one is None or other is None:
                 return None
             return _Places(one.numbers + other.numbers, tuple(map(sum, zip(one.steps, other.steps, strict=True))))

@@ -42,15 +42,11 @@ class CoalesceLoads:
     deepest_bytes: int = 0
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        users: dict[Value, list[Op]] = {}
-        for op in walk(kernel.body):
-            for v in dict.fromkeys(op.operands):
-                users.setdefault(v, []).append(op)
         groups: dict[Write, list[Read]] = {}
         remarks: list[Remark] = []
         for op in walk(kernel.body):
             if isinstance(op, Read) and is_in(op.memory, "global"):
-                ends = _ends(op.result, users)
+                ends = _ends(op.result, kernel.users)
                 staging = [end for end in ends if isinstance(end, Write) and is_in(end.memory, "shared")]
                 if len(staging) == len(ends):
                     for write in staging:
@@ -91,9 +87,9 @@ def _others(groups: Mapping[Write, list[Read]], linear: dict[Value, Read]) -> It
     return (op for reads in groups.values() for op in reads if op.result not in linear)
 
 
-def _ends(v: Value, users: dict[Value, list[Op]]) -> list[Op]:
+def _ends(v: Value, users: Mapping[Value, Sequence[Op]]) -> list[Op]:
     """Return the ops that use `v` in the end, directly or through elementwise ops."""
     found: list[Op] = []
-    for op in users.get(v, ()):
+    for op in users[v]:
         found += _ends(op.result, users) if isinstance(op, Elementwise) else [op]
     return found

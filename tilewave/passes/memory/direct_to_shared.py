@@ -22,7 +22,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, CopyAsync, Read, WaitAsync, Write, Yield
 from tilewave.ir.placements import elements, is_in
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
-from tilewave.ir.rewrite import map_blocks, walk
+from tilewave.ir.rewrite import rewrite_blocks, walk
 from tilewave.ir.types import Memory, Padded, Swizzled, SwizzledByBits, dims
 from tilewave.machine.chips import Chip
 
@@ -80,7 +80,7 @@ class DirectToShared:
         if needed > room:
             facts = {"slots": self.slots, "bytes": needed, "machine": self.machine.name, "room": room}
             return kernel.with_remarks(*finder.remarks, NO_ROOM.at(moves[0].read.loc, **facts))
-        return replace(kernel, body=_Writer(moves).block(kernel.body)).with_remarks(*finder.remarks)
+        return replace(kernel, body=rewrite_blocks(kernel.body, _Writer(moves).block)).with_remarks(*finder.remarks)
 
     def _bytes(self, kernel: Kernel, loaded: set[Value]) -> int:
         """Return the bytes of shared memory that are needed; directly copied tiles count once per stage."""
@@ -118,10 +118,7 @@ class _Finder:
         self.positions = BlockScalars(kernel.body)
         self.written, _ = touched(kernel)
         self.remarks: list[Remark] = []
-        self.users: dict[Value, list[Op]] = {}
-        for op in walk(kernel.body):
-            for v in op.operands:
-                self.users.setdefault(v, []).append(op)
+        self.users = kernel.users
 
     def blocks(self, block: Block) -> Iterator[list[LoadedTile]]:
         """Yield the copies of each block whose staged tiles can all be copied directly."""
@@ -148,7 +145,7 @@ class _Finder:
         others = [op for op in self.users[write.memory] if op != write]
         inputs = is_in(read.memory, "global") and read.memory not in self.written
         want(inputs, WRITTEN, read.loc, memory=read.memory.name)
-        alone = self.users[read.result] == [write] and all(isinstance(op, Read) for op in others)
+        alone = self.users[read.result] == (write,) and all(isinstance(op, Read) for op in others)
         want(alone, USED_TWICE, read.loc, memory=read.memory.name)
 
     def check_suits(self, read: Read, write: Write) -> None:
@@ -204,7 +201,7 @@ class _Writer:
             if on_the_way and (self.reads(op) or isinstance(op, Yield)):
                 ops.append(WaitAsync(0, loc=op.loc))
                 on_the_way = False
-            ops.append(map_blocks(op, self.block))
+            ops.append(op)
         return replace(block, ops=tuple(ops))
 
     def reads(self, op: Op) -> bool:

@@ -274,7 +274,6 @@ class _Sharing:
         self.members = shared[0].peers.members
         self.uneven = any(one.agreement.uneven for one in shared)
         self.builder = Builder(names(program.kernel), locate=lambda: program.own.loc)
-        self.makers = {op.result: op for op in walk(program.kernel.body) if len(op.results) == 1}
         self.trips: Value | None = None
         """Turns of the first member, which all take; None where all have as many tiles."""
 
@@ -356,7 +355,7 @@ class _Sharing:
 
         def of(v: Value) -> Value:
             if v not in new and v in self.p.differs:
-                op = self.makers[v]
+                op = self.p.kernel.defs[v]
                 inner = {x: of(x) for x in op.operands}
                 new[v] = self.builder.fresh(v.name, v.type)
                 self.builder.ops.append(replace(substitute(op, inner), results=(new[v],)))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.ir.core import Block, Kernel, Op
 from tilewave.ir.ops import TmaCopy, TmaLoadMulticast
-from tilewave.ir.rewrite import map_blocks
+from tilewave.ir.rewrite import rewrite_blocks, with_ops
 
 LEAST_OTHER = 1 / 4
 """The least bytes of the other tiles, relative to a tile: smaller ones arrive before any wave waits for them."""
@@ -34,7 +34,7 @@ class OrderTmaLoads:
         return "OrderTmaLoads()"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        return replace(kernel, body=self.ordered(kernel.body))
+        return replace(kernel, body=rewrite_blocks(kernel.body, self.ordered))
 
     def ordered(self, block: Block) -> Block:
         """Return the block with each run of TMA loads in order."""
@@ -44,9 +44,9 @@ class OrderTmaLoads:
             if isinstance(op, TmaCopy):
                 run.append(op)
             else:
-                ops += [*self.first_first(run), map_blocks(op, self.ordered)]
+                ops += [*self.first_first(run), op]
                 run = []
-        return replace(block, ops=(*ops, *self.first_first(run)))
+        return with_ops(block, [*ops, *self.first_first(run)])
 
     def first_first(self, run: list[TmaCopy]) -> list[TmaCopy]:
         whole = sum(copy.box_bytes for copy in run)

@@ -21,7 +21,7 @@ from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Read
 from tilewave.ir.placements import row_pitch
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.ir.rewrite import rename, rewrite_block, walk
+from tilewave.ir.rewrite import rename_block, walk
 from tilewave.ir.types import Columns, Memory, Padded
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH
@@ -62,11 +62,10 @@ class PackUnaligned:
         }
         if not placed:
             return kernel
-        body = rewrite_block(kernel.body, lambda op: [rename(op, placed)])
-        body = replace(body, args=tuple(placed.get(v, v) for v in body.args))
         copied = (v for v in placed.values() if v.name not in single)
         padded = LEFT_IN_PLACE if not transposed and left_in_place(kernel, odd) else REPACKED
-        return replace(kernel, body=body).with_remarks(*(self.remark(v, kernel, padded) for v in copied))
+        packed = replace(kernel, body=rename_block(kernel.body, placed))
+        return packed.with_remarks(*(self.remark(v, kernel, padded) for v in copied))
 
     def placed(self, v: Value, single: Container[str], transposed: Container[str]) -> Value:
         assert isinstance(v.type, Memory)

@@ -244,11 +244,11 @@ class _Packer:
             return None
 
     def operand(self, product: Mma, side: int, loop: Loop, panel: PanelFormat) -> ReadOperand:
-        made = {op.result: op for op in loop.body.ops if len(op.results) == 1}
+        defs = loop.body.defs
         v = (product.a, product.b)[side]
-        read = made.get(v)
+        read = defs.get(v)
         if isinstance(read, Cast) and self.used[read.x] == 1:
-            read = made.get(read.x)
+            read = defs.get(read.x)
         if not isinstance(read, Read):
             raise Left(COMPUTED.at(product.loc))
         facts = {"memory": read.memory.name, "stored": read.memory.type.dtype, "taken": v.type.dtype}

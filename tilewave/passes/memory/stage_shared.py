@@ -59,7 +59,7 @@ class _Staging:
     def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.old, self.machine = kernel, machine
         self.builder = Builder(names(kernel))
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.memories: dict[Value, Value] = {}
         self.mn_major: set[Value] = set()
         """Operands that are transposed in shared memory: contiguous along their rows, as they are in global memory."""
@@ -151,7 +151,7 @@ class _Staging:
 
     def reads_of(self, v: Value) -> Iterator[Read]:
         """Yield the reads that `v` is computed from elementwise, so that lanes hold them in the layout of `v`."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         if isinstance(op, Read):
             yield op
         elif isinstance(op, Elementwise):
@@ -187,7 +187,7 @@ class _Staging:
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
         """Yield the reads that a tile is computed from; None for values that lanes already hold in some layout."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Read() | Gather():
                 yield op
@@ -204,7 +204,7 @@ class _Staging:
     def allocate(self, x: Value, op: Mma, rows: Placement | None) -> None:
         kind = Memory(tuple(x.type.shape[axis] for axis in self.axes(x)), x.type.dtype, "shared", rows)
         memory = self.builder.fresh(f"{x.name}_shared", kind)
-        maker = self.makers.get(x)
+        maker = self.defs.get(x)
         self.memories[x] = memory
         self.allocations.append(Allocate(results=(memory,), loc=maker.loc if maker else op.loc))
 

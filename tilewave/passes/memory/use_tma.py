@@ -155,10 +155,7 @@ def _blocks(block: Block) -> Iterator[Block]:
 class _Finder:
     def __init__(self, kernel: Kernel, staged: set[Value]) -> None:
         self.staged = staged
-        self.users: dict[Value, list[Op]] = {}
-        for op in walk(kernel.body):
-            for v in op.operands:
-                self.users.setdefault(v, []).append(op)
+        self.users = kernel.users
         self.written, _ = touched(kernel)
 
     def stages(self, op: Op) -> bool:
@@ -177,5 +174,5 @@ class _Finder:
         factors = {v for o in inside if isinstance(o, Mma) for v in (o.a, o.b)}
         others = [user for user in self.users[op.memory] if user != op]
         own = all(isinstance(o, Read) and o in inside and o.result in factors for o in others)
-        want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
+        want(whole and self.users[op.tile] == (op,) and own, USED_TWICE, read.loc, memory=name)
         return CopiedTile(read, op)

@@ -56,14 +56,14 @@ class _Counters:
 
     def __init__(self, loop: Loop, ranges: Ranges) -> None:
         self.loop, self.ranges = loop, ranges
-        self.makers = {op.result: op for op in loop.body.ops if len(op.results) == 1}
+        self.defs = loop.body.defs
         ends = loop.body.ops[-1]
         assert isinstance(ends, Yield)
         carried = zip(loop.body.args[1:], loop.init, ends.values, strict=True)
         self.first = {arg: first for arg, first, later in carried if self.grows(arg, later)}
 
     def grows(self, arg: Value, later: Value) -> bool:
-        match self.makers.get(later):
+        match self.defs.get(later):
             case Add(a, b):
                 return a == arg and self.constant(b) == 1
             case _:
@@ -76,7 +76,7 @@ class _Counters:
     def rings(self) -> list[_StageRing]:
         found: dict[tuple[Value, int, int], _StageRing] = {}
         for op in self.loop.body.ops:
-            match op, self.makers.get(op.a) if isinstance(op, Mod) else None:
+            match op, self.defs.get(op.a) if isinstance(op, Mod) else None:
                 case Mod(_, two), FloorDiv(number, count) if self.constant(two) == 2:
                     ring = self.ring(number, count, found)
                     if ring:
@@ -100,7 +100,7 @@ class _Counters:
         """Return the step counter that `number` derives from, and the constant difference between them."""
         if number in self.first:
             return number, 0
-        match self.makers.get(number):
+        match self.defs.get(number):
             case Add(a, b) if (more := self.constant(b)) is not None and (place := self.place(a)):
                 return place[0], place[1] + more
             case Sub(a, b) if (less := self.constant(b)) is not None and (place := self.place(a)):

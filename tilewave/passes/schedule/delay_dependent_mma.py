@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.program_slices import following, made_in, renamed_op, taken_by
+from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.residues import Residues
 from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
@@ -39,7 +39,7 @@ from tilewave.ir.ops import (
     WgmmaShared,
     Yield,
 )
-from tilewave.ir.rewrite import names, rewrite, substitute, walk
+from tilewave.ir.rewrite import made_in, names, rename, rewrite, substitute, walk
 from tilewave.ir.types import F32, INDEX, Vector
 
 
@@ -186,7 +186,7 @@ class _Lagging:
         index, *carried = body.args
         plain = Block((), (Const(0, results=(index,), loc=self.loc), *step.early, *step.late))
         new = {v: self.fresh(v) for v in made_in(plain)} | dict(zip(carried, init, strict=True))
-        return [renamed_op(op, new) for op in plain.ops], [new.get(v, v) for v in step.carried_on]
+        return [rename(op, new) for op in plain.ops], [new.get(v, v) for v in step.carried_on]
 
     def others(self, carried: Sequence[Value], results: Sequence[Value]) -> list[Op]:
         """Return the loop over all steps but the first; it issues both products before it waits for either."""

@@ -12,12 +12,13 @@ registers that hoisting takes (`slice_stores`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewave.analysis.register_pressure import loaded_bytes
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Load, Matrix, Reduction, WgmmaShared
 from tilewave.ir.placements import is_in
-from tilewave.ir.rewrite import map_blocks, walk
+from tilewave.ir.rewrite import rewrite_blocks, walk
 
 MOST_LOADED_BYTES = 96
 """The limit for all loads of a lane: two loads of 16 bytes for each of three arrays."""
@@ -34,11 +35,8 @@ class HoistLoads:
             return kernel
         written = {memory for op in ops for memory in op.written}
 
-        def early(block: Block) -> Block:
-            inner = replace(block, ops=tuple(map_blocks(op, early) for op in block.ops))
-            return self.block(inner, written, kernel.vector_bytes)
-
-        return replace(kernel, body=early(kernel.body))
+        early = partial(self.block, written=written, vector_bytes=kernel.vector_bytes)
+        return replace(kernel, body=rewrite_blocks(kernel.body, early))
 
     def block(self, block: Block, written: set[Value], vector_bytes: int) -> Block:
         loads = [op for op in block.ops if isinstance(op, Load) and is_in(op.memory, "global")]

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
-from tilewave.analysis.program_slices import renamed
 from tilewave.analysis.ranges import Ranges
 from tilewave.analysis.register_pressure import held_bytes
 from tilewave.ir.build import Builder, Number
@@ -45,7 +44,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
-from tilewave.ir.rewrite import map_blocks, names, substitute_block, walk
+from tilewave.ir.rewrite import map_blocks, names, renamed, rewrite_outermost, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Scalar, Vector
 from tilewave.layouts.fragments import GROUP
 
@@ -251,8 +250,7 @@ def _register_bytes(op: Load) -> int:
 
 
 def _without(gone: Sequence[Op], block: Block) -> Block:
-    kept = [op for op in block.ops if not any(op is other for other in gone)]
-    return replace(block, ops=tuple(map_blocks(op, lambda inner: _without(gone, inner)) for op in kept))
+    return rewrite_outermost(block, lambda op: [] if any(op is other for other in gone) else None)
 
 
 def _needed(op: Op, makers: dict[Value, Op]) -> Iterator[Op]:

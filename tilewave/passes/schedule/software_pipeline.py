@@ -339,8 +339,8 @@ class _Writer:
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
         """Emit the loop that loads the tiles of the first steps."""
         copier = Copier(self.builder, "first")
-        step = copier.fresh(self.index)
-        body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
+        step = copier.value(self.index)
+        body = (*map(copier.renamed, (*loads, *writes)), Yield((), loc=self.end.loc))
         self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
 
     def main(self, loads: Sequence[Op], compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
@@ -354,7 +354,7 @@ class _Writer:
             copier.new[self.index] = self.number(Add, self.index, self.ahead, "next")
             (add,) = self.builder.ops
         waits = self.waiting(self.still_on_the_way)
-        body = (*lasting, *waits, add, *map(copier.op, loads), *compute, *map(copier.op, writes), self.end)
+        body = (*lasting, *waits, add, *map(copier.renamed, loads), *compute, *map(copier.renamed, writes), self.end)
         results = tuple(self.builder.fresh(f"{v.name}_so_far", v.type) for v in self.loop.results)
         block = Block(self.loop.body.args, body)
         self.builder.effect(Loop, self.main_steps, self.loop.init, block, results=results)
@@ -376,10 +376,10 @@ class _Writer:
     def drain(self, compute: Sequence[Op], so_far: tuple[Value, ...]) -> None:
         """Emit the loop that computes the last steps, whose tiles are loaded."""
         copier = Copier(self.builder, "last")
-        args = (copier.fresh(self.index), *map(copier.fresh, self.carried))
+        args = (copier.value(self.index), *map(copier.value, self.carried))
         with self.builder.region():
             if any(self.index in _all_operands(op) for op in (*compute, self.end)):
                 copier.new[self.index] = self.number(Add, self.main_steps, args[0], "step")
-            body = (*self.builder.ops, *map(copier.op, (*compute, self.end)))
+            body = (*self.builder.ops, *map(copier.renamed, (*compute, self.end)))
         self.builder.ops += self.waiting(0)
         self.builder.effect(Loop, self.few_steps, so_far, Block(args, body), results=self.loop.results)

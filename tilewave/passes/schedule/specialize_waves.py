@@ -24,7 +24,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tilewave.analysis.program_slices import excerpt, renamed
+from tilewave.analysis.program_slices import excerpt
 from tilewave.analysis.ranges import Ranges
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
@@ -53,7 +53,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import elements, is_in
 from tilewave.ir.remarks import TILES, RemarkKind
-from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
+from tilewave.ir.rewrite import names, renamed, rewrite_block, rewrite_blocks, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
 from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
@@ -248,7 +248,7 @@ class _Split:
     def consumer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.first_steps(), self.multiply)
         without = rewrite_block(Block((), tuple(ops)), lambda op: [] if op == Barrier() else None)
-        return excerpt(self.meeting(without), lambda op: op.has_effect and not op.ends_blocks)
+        return excerpt(rewrite_blocks(without, self.meeting), lambda op: op.has_effect and not op.ends_blocks)
 
     def first_steps(self) -> Steps:
         return (self.zero.result,) * len(self.streams)
@@ -258,8 +258,7 @@ class _Split:
         before their loads."""
         ops: list[Op] = []
         last: dict[Value, type[Op]] = {}
-        for old in block.ops:
-            op = map_blocks(old, self.meeting)
+        for op in block.ops:
             if isinstance(op, (Load, Store)) and op.memory in self.handed and last.get(op.memory) is not type(op):
                 ops.append(Barrier(self.consumers, loc=op.loc))
                 last[op.memory] = type(op)

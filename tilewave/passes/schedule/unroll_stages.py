@@ -13,15 +13,16 @@ trip count is known at the launch only, each step after the unrolled loop is pre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.copies import Copier
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
-from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
+from tilewave.ir.rewrite import names, replace_values, rewrite
 from tilewave.ir.types import INDEX_SCALAR
 
 MANY_SLOTS = RemarkKind(
@@ -149,22 +150,25 @@ class _Writer:
 
     def step(self, index: Value, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
         """Emit one step with fresh names, and return the values that it yields."""
-        new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
+        copier = _StepCopier(self.builder, number, self.slots)
+        copier.new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
         for op in self.loop.body.ops:
             if isinstance(op, Yield):
-                return tuple(new.get(v, v) for v in op.values)
-            self.builder.ops.append(self.copied(op, number, new))
+                return tuple(copier.new.get(v, v) for v in op.values)
+            self.builder.ops += copier.op(op)
         raise AssertionError("a loop's body ends in yield")
 
-    def copied(self, op: Op, number: int, new: dict[Value, Value]) -> Op:
-        copy = substitute(map_blocks(op, lambda block: self.inner(block, number, new)), new)
-        new.update({v: self.builder.fresh(v.name, v.type) for v in op.results})
-        results = tuple(new[v] for v in op.results)
-        if results and op.results[0] in self.slots:
-            ahead, slots = self.slots[op.results[0]]
-            return Const((number + ahead) % slots, results=results, loc=op.loc)
-        return replace(copy, results=results)
 
-    def inner(self, block: Block, number: int, new: dict[Value, Value]) -> Block:
-        new.update({v: self.builder.fresh(v.name, v.type) for v in block.args})
-        return Block(tuple(new[v] for v in block.args), tuple(self.copied(op, number, new) for op in block.ops))
+class _StepCopier(Copier):
+    """Copies the ops of step `number`, in which the stage indices are constants."""
+
+    def __init__(self, builder: Builder, number: int, slots: dict[Value, tuple[int, int]]) -> None:
+        super().__init__(builder)
+        self.number, self.slots = number, slots
+
+    def renamed(self, old: Op) -> Op:
+        copy = super().renamed(old)
+        if not old.results or old.results[0] not in self.slots:
+            return copy
+        ahead, slots = self.slots[old.results[0]]
+        return Const((self.number + ahead) % slots, results=copy.results, loc=old.loc)

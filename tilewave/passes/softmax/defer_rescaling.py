@@ -24,20 +24,21 @@ The pass saves the maximum and most rescaling of the sums: a fifth of what a lan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.program_slices import following, made_in, renamed_op, taken_by
+from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.rescaling import SAME, Change, Rescaling
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import ANY, either, made
 from tilewave.ir.ops import (
     Agree,
     Broadcast,
     Cast,
-    Exp,
     Exp2,
     Exp2Flushed,
+    Exponential,
     LessEqual,
     Loop,
     Max,
@@ -50,28 +51,29 @@ from tilewave.ir.ops import (
     WgmmaRegisters,
     Yield,
 )
-from tilewave.ir.rewrite import names, walk
+from tilewave.ir.rewrite import made_in, names, rename, walk
 from tilewave.ir.types import BOOL, F32, INDEX, Scalar
 from tilewave.layouts.fragments import GROUP
 
 LARGEST_SUM = 32768.0
 """The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""
 
+GROWTH = made(Sub, "old", "larger")
+FACTOR = made(Exponential, GROWTH | either(Mul, GROWTH, ANY))
+
 
 def defer_rescaling(kernel: Kernel) -> Kernel:
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
-    builder = Builder(names(kernel))
-    return replace(kernel, body=_in_block(kernel.body, makers, builder))
+    return replace(kernel, body=_in_block(kernel.body, kernel.defs, Builder(names(kernel))))
 
 
-def _in_block(block: Block, makers: dict[Value, Op], builder: Builder) -> Block:
+def _in_block(block: Block, defs: Mapping[Value, Op], builder: Builder) -> Block:
     ops: list[Op] = []
     for at, op in enumerate(block.ops):
-        found = _Softmax.of(op, makers) if isinstance(op, Loop) else None
+        found = _Softmax.of(op, defs) if isinstance(op, Loop) else None
         if found is not None and found.is_only_a_scale(block.ops[at + 1 :]):
             ops.append(found.tried_without(builder))
         else:
-            inner = {name: _in_block(part, makers, builder) for name, part in op.parts() if isinstance(part, Block)}
+            inner = {name: _in_block(part, defs, builder) for name, part in op.parts() if isinstance(part, Block)}
             ops.append(replace(op, **inner) if inner else op)  # type: ignore[arg-type]
     return replace(block, ops=tuple(ops))
 
@@ -81,7 +83,7 @@ class _Softmax:
     """A loop with two products, the second on exponentials of the first, shifted by a running maximum."""
 
     loop: Loop
-    makers: dict[Value, Op]
+    defs: Mapping[Value, Op]
     product: Wgmma
     weighted: WgmmaRegisters
     """The second product, whose left operand is computed from the first."""
@@ -90,16 +92,16 @@ class _Softmax:
     """The running maximum that the loop carries."""
 
     @staticmethod
-    def of(loop: Loop, makers: dict[Value, Op]) -> _Softmax | None:
+    def of(loop: Loop, defs: Mapping[Value, Op]) -> _Softmax | None:
         *ops, end = loop.body.ops
         products = [op for op in walk(loop.body) if isinstance(op, Wgmma)]
         if len(products) != 2 or not all(op in ops for op in products) or not isinstance(products[1], WgmmaRegisters):
             return None
         rest = following(ops, {products[0].result})
         for arg, after in zip(loop.body.args[1:], end.operands, strict=True):
-            op = makers.get(after)
+            op = defs.get(after)
             if isinstance(op, Max) and op in rest and arg in op.operands:
-                return _Softmax(loop, makers, products[0], products[1], op, arg)
+                return _Softmax(loop, defs, products[0], products[1], op, arg)
         return None
 
     # -- proof that any maximum is valid
@@ -117,29 +119,27 @@ class _Softmax:
         as_carried = all(inside.of(after) == _now(inside.of(before)) for before, after in carried)
         results = {v: inside.of(after) for v, after in zip(self.loop.results, end.operands, strict=True)}
         known = {v: change for v, change in results.items() if change is not None}
-        return as_carried and Rescaling(self.makers, known).follow(rest)
+        return as_carried and Rescaling(self.defs, known).follow(rest)
 
     @property
     def proofs(self) -> list[ReduceRegisters]:
         """Sums of the second product's left operand, where that is an exponential, and so not negative."""
-        cast = self.makers.get(self.weighted.a)
+        cast = self.defs.get(self.weighted.a)
         weights = cast.x if isinstance(cast, Cast) else self.weighted.a
-        if not isinstance(self.makers.get(weights), (Exp, Exp2, Exp2Flushed)):
+        if not isinstance(self.defs.get(weights), Exponential):
             return []
         sums = [op for op in self.computed if isinstance(op, ReduceRegisters) and op.how == "sum"]
         return [op for op in sums if op.x == weights]
 
     def is_factor(self, op: Op) -> bool:
         """Whether `op` is the rescaling factor, the exponential of the maximum's growth: 1 where it did not grow."""
-        grown = self.makers.get(op.x) if isinstance(op, (Exp, Exp2, Exp2Flushed)) else None
-        if isinstance(grown, Mul):
-            grown = next((m for v in grown.operands if isinstance(m := self.makers.get(v), Sub)), None)
-        return isinstance(grown, Sub) and (grown.a, grown.b) == (self.old, self.largest.result)
+        known = {"old": self.old, "larger": self.largest.result}
+        return len(op.results) == 1 and FACTOR.match(op.results[0], self.defs, known) is not None
 
     @property
     def rate(self) -> float | None:
         """The rate at which an exponential changes with the maximum; None where none does."""
-        changes = Rescaling(self.makers, self.shifts)
+        changes = Rescaling(self.defs, self.shifts)
         changes.follow(self.loop.body.ops)
         powers = [changes.of(op.result) for op in self.computed if isinstance(op, (Exp2, Exp2Flushed))]
         return next((-p.power[0] for p in powers if p is not None and p.power[0] < 0), None)
@@ -151,7 +151,7 @@ class _Softmax:
     def changes(self, rate: float) -> Rescaling:
         """Return the analysis that starts from carried sums which all scale with the old maximum."""
         carried = [v for v in self.loop.body.args[1:] if v.type.dtype.is_float and v != self.old]
-        return Rescaling(self.makers, {**self.shifts, **{v: Change(power=(rate, 0.0)) for v in carried}})
+        return Rescaling(self.defs, {**self.shifts, **{v: Change(power=(rate, 0.0)) for v in carried}})
 
     # -- the step with the old maximum, and as written
 
@@ -159,7 +159,7 @@ class _Softmax:
     def computed(self) -> list[Op]:
         """Ops computed from the first product, up to the operand of the second."""
         *ops, _ = self.loop.body.ops
-        cast = self.makers.get(self.weighted.a)
+        cast = self.defs.get(self.weighted.a)
         ends = {self.weighted, cast} if isinstance(cast, Cast) else {self.weighted}
         later = following(ops, {self.weighted.result})
         return [op for op in following(ops, {self.product.result}) if op not in ends and op not in later]
@@ -203,7 +203,7 @@ class _Softmax:
                 ones.add(op.result)
             else:
                 new |= {v: builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
-                builder.ops.append(renamed_op(op, new))
+                builder.ops.append(rename(op, new))
         (proof,) = self.proofs
         small = builder.elementwise(LessEqual, new[proof.result], builder.const(LARGEST_SUM, proof.result.type))
         fits = builder.emit(Agree, small, GROUP, type=Scalar(BOOL))
@@ -213,7 +213,7 @@ class _Softmax:
         """Return the product again, and the step with the true maximum."""
         repeated = (self.product, *self.computed)
         new = {v: builder.fresh(v.name, v.type) for v in made_in(Block((), repeated))}
-        ops = [renamed_op(op, new) for op in repeated]
+        ops = [rename(op, new) for op in repeated]
         args = (
             builder.fresh("once", self.loop.body.args[0].type),
             *(builder.fresh(v.name, v.type) for v in self.outputs),

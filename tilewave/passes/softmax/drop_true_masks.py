@@ -13,16 +13,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from tilewave.analysis.program_slices import renamed
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
+from tilewave.ir.match import either, made, of_type
 from tilewave.ir.ops import Broadcast, Loop, Not, Or, Select, Yield
-from tilewave.ir.rewrite import map_blocks, names
+from tilewave.ir.rewrite import map_blocks, names, renamed
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
 
 LEAST_REGISTERS = 16
 """The least registers that are masked: with fewer, the test costs as much as the select."""
+
+PROVEN = either(Or, made(Broadcast, of_type(Scalar(BOOL), "whole")), "mask")
+"""A mask that is true where a scalar is."""
 
 
 def drop_true_masks(kernel: Kernel) -> Kernel:
@@ -30,33 +33,26 @@ def drop_true_masks(kernel: Kernel) -> Kernel:
 
     def block(old: Block) -> Block:
         ops: list[Op] = []
-        made: dict[Value, Op] = {}
+        defs: dict[Value, Op] = {}
         for inner in old.ops:
             op = map_blocks(inner, block)
-            given = _scalar_condition(op, made)
-            ops += _at_the_border(op, *given, made, builder) if given and isinstance(op, Select) else [op]
-            made.update(dict.fromkeys(op.results, op))
+            match op:
+                case Select(condition) if _is_large(op) and (found := PROVEN.match(condition, defs)) is not None:
+                    ops += _at_the_border(op, found["whole"], found["mask"], defs, builder)
+                case _:
+                    ops.append(op)
+            defs.update(dict.fromkeys(op.results, op))
         return replace(old, ops=tuple(ops))
 
     changed = replace(kernel, body=block(kernel.body))
     return eliminate_dead_code(changed) if changed != kernel else kernel  # DCE of the comparisons that moved into loops
 
 
-def _scalar_condition(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
-    """Return the scalar that proves a select's mask true, and the mask otherwise; None where there is none."""
-    if not isinstance(op, Select) or not isinstance(op.result.type, Vector):
-        return None
-    either = made.get(op.condition)
-    if prod(op.result.type.shape) < LEAST_REGISTERS or not isinstance(either, Or):
-        return None
-    for one, other in ((either.a, either.b), (either.b, either.a)):
-        wide = made.get(one)
-        if isinstance(wide, Broadcast) and wide.x.type == Scalar(BOOL):
-            return wide.x, other
-    return None
+def _is_large(op: Select) -> bool:
+    return isinstance(op.result.type, Vector) and prod(op.result.type.shape) >= LEAST_REGISTERS
 
 
-def _at_the_border(op: Select, whole: Value, condition: Value, made: Mapping[Value, Op], builder: Builder) -> list[Op]:
+def _at_the_border(op: Select, whole: Value, condition: Value, defs: Mapping[Value, Op], builder: Builder) -> list[Op]:
     with builder.region():
         builder.locate = lambda: op.loc
         trips = builder.cast(builder.elementwise(Not, whole), INDEX)
@@ -65,19 +61,19 @@ def _at_the_border(op: Select, whole: Value, condition: Value, made: Mapping[Val
             for name, kind in (("once", INDEX_SCALAR), (op.a.name, op.a.type), (op.result.name, op.result.type))
         )
         select = replace(op, condition=condition, a=x, results=(masked,))
-        deciding = tuple(_deciding(condition, made))
+        deciding = tuple(_deciding(condition, defs))
         copied = renamed(Block((), (*deciding, select)), lambda v: builder.fresh(v.name, v.type))
         last = copied.ops[-1].result
         body = Block((counter, x), (*copied.ops, Yield((last,), loc=op.loc)))
         return [*builder.ops, Loop(trips, (op.a,), body, results=op.results, loc=op.loc)]
 
 
-def _deciding(v: Value, made: Mapping[Value, Op]) -> list[Op]:
+def _deciding(v: Value, defs: Mapping[Value, Op]) -> list[Op]:
     """Return the ops of this block that compute a condition, as far as they compute vectors."""
-    op = made.get(v)
+    op = defs.get(v)
     if op is None or not op.is_pure or op.blocks or not isinstance(v.type, Vector):
         return []
     found: list[Op] = []
     for operand in op.operands:
-        found += [before for before in _deciding(operand, made) if before not in found]
+        found += [before for before in _deciding(operand, defs) if before not in found]
     return [*found, op]

@@ -16,15 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Broadcast, Less, LessEqual, Loop, Ramp, Sub
-from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
+from tilewave.ir.rewrite import names, rewrite_block, rewrite_outermost, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 
 def hoist_mask_compares(kernel: Kernel) -> Kernel:
-    comparing = _Comparing(kernel)
-    return replace(kernel, body=comparing.block(kernel.body))
+    return replace(kernel, body=rewrite_outermost(kernel.body, _Comparing(kernel).in_tiles))
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,14 @@ class _Places:
 
 class _Comparing:
     def __init__(self, kernel: Kernel) -> None:
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.builder = Builder(names(kernel))
 
-    def block(self, block: Block) -> Block:
-        """Return the block with comparisons rewritten in loops over tiles that decide the trips of inner loops."""
-        return replace(block, ops=tuple(map(self.op, block.ops)))
-
-    def op(self, op: Op) -> Op:
-        if isinstance(op, Loop) and any(_steps_differ(inner, op) for inner in op.body.ops):
-            return replace(op, body=rewrite_block(op.body, self.compared))
-        return map_blocks(op, self.block)
+    def in_tiles(self, op: Op) -> Sequence[Op] | None:
+        """Return a loop over tiles that decide the trips of inner loops, with its comparisons rewritten."""
+        if not isinstance(op, Loop) or not any(_steps_differ(inner, op) for inner in op.body.ops):
+            return None
+        return [replace(op, body=rewrite_block(op.body, self.compared))]
 
     def compared(self, op: Op) -> Sequence[Op] | None:
         if not isinstance(op, (Less, LessEqual)) or op.a.type.dtype != INDEX or not isinstance(op.a.type, Vector):
@@ -69,7 +65,7 @@ class _Comparing:
 
     def less(self, v: Value, numbers: Sequence[Value]) -> Value:
         """Return `v` minus `numbers`, subtracted before the broadcast where `v` is one."""
-        maker, b = self.makers.get(v), self.builder
+        maker, b = self.defs.get(v), self.builder
         if isinstance(maker, Broadcast):
             return b.emit(Broadcast, self.less(maker.x, numbers), maker.axes, type=v.type)
         for number in numbers:
@@ -78,7 +74,7 @@ class _Comparing:
         return v
 
     def places(self, v: Value) -> _Places | None:
-        op, shape = self.makers.get(v), v.type.shape
+        op, shape = self.defs.get(v), v.type.shape
         match op:
             case Broadcast(x) if x.type == INDEX_SCALAR:
                 return _Places((x,), (0,) * len(shape), shape)

@@ -18,35 +18,31 @@ from dataclasses import replace
 from tilewave.analysis.masked_iterations import MaskedIterations, StepBounds
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
-from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import And, Broadcast, Const, Less, LessEqual, Loop, Mma, Or, Select
-from tilewave.ir.rewrite import map_blocks, names, uses, walk
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.match import constant
+from tilewave.ir.ops import And, Broadcast, Less, LessEqual, Loop, Mma, Or, Select
+from tilewave.ir.rewrite import names, rewrite, uses
 from tilewave.ir.types import BOOL, Tile
 
 
 def mark_unmasked_steps(kernel: Kernel) -> Kernel:
     """Mark the steps of loops with products, where masks cost as much as what they mask."""
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
-    telling = _Telling(makers, uses(kernel), Ranges(kernel), Builder(names(kernel)))
-    marked = replace(kernel, body=telling.block(kernel.body))
+    telling = _Telling(dict(kernel.defs), uses(kernel), Ranges(kernel), Builder(names(kernel)))
+    marked = rewrite(kernel, telling.rule)
     return marked if marked != kernel else kernel
 
 
 class _Telling:
-    def __init__(self, makers: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
-        self.makers, self.used, self.ranges, self.builder = makers, used, ranges, builder
+    def __init__(self, defs: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
+        self.defs, self.used, self.ranges, self.builder = defs, used, ranges, builder
 
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for old in block.ops:
-            op = map_blocks(old, self.block)
-            multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)
-            ops += self.loop(op) if multiplies and isinstance(op, Loop) else [op]
-        return replace(block, ops=tuple(ops))
+    def rule(self, op: Op) -> list[Op] | None:
+        multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)
+        return self.loop(op) if multiplies and isinstance(op, Loop) else None
 
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop whose selects test the scalar first, after the ops that compute the bounds."""
-        rounds = MaskedIterations(loop, self.makers, self.ranges)
+        rounds = MaskedIterations(loop, self.defs, self.ranges)
         front: list[Op] = []
         whole: dict[Value, tuple[list[Op], Value]] = {}
         body: list[Op] = []
@@ -67,7 +63,7 @@ class _Telling:
         """Return the ops with one select for two nested ones by the same value."""
         found: list[Op] = []
         for op in ops:
-            inner = self.makers.get(op.a) if isinstance(op, Select) else None
+            inner = self.defs.get(op.a) if isinstance(op, Select) else None
             if (
                 isinstance(op, Select)
                 and isinstance(inner, Select)
@@ -79,23 +75,17 @@ class _Telling:
                     both = self.builder.binary(And, inner.condition, op.condition)
                     joint = replace(op, condition=both, a=inner.a)
                     found = [*(other for other in found if other != inner), *self.builder.ops, joint]
-                self.makers.update({both: found[-2], op.result: joint})
+                self.defs.update({both: found[-2], op.result: joint})
             else:
                 found.append(op)
         return found
 
     def are_one(self, inner: Select, outer: Select, rounds: MaskedIterations) -> bool:
         """Whether no other op uses the inner result, and the unmasked steps of both conditions are known."""
-        hidden = {self.constant(op.b) for op in (inner, outer)}
+        hidden = {constant(op.b, self.defs, Broadcast) for op in (inner, outer)}
         same = len(hidden) == 1 and None not in hidden
         marked = all(_masks(op) and rounds.everywhere(op.condition) for op in (inner, outer))
         return same and marked and self.used[inner.result] == 1
-
-    def constant(self, v: Value) -> float | None:
-        op = self.makers.get(v)
-        if isinstance(op, Broadcast):
-            return self.constant(op.x)
-        return op.value if isinstance(op, Const) else None
 
     def marked(self, loop: Loop, bounds: StepBounds, op: Op) -> tuple[list[Op], list[Op], Value]:
         """Return the ops that compute the bounds of unmasked steps, the ops that test them, and the result."""

@@ -26,22 +26,15 @@ from tilewave.analysis.masked_values import HiddenNumber, HiddenPlaces
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
 from tilewave.ir.ops import Elementwise, Loop, Select
-from tilewave.ir.rewrite import rewrite, substitute, walk
+from tilewave.ir.rewrite import rewrite, substitute
 from tilewave.ir.types import Tile
 
 
 def merge_masks(kernel: Kernel) -> Kernel:
-    makers: dict[Value, Op] = {}
-    users: dict[Value, list[Op]] = {}
-    for op in walk(kernel.body):
-        makers.update(dict.fromkeys(op.results, op))
-        for v in dict.fromkeys(op.operands):
-            users.setdefault(v, []).append(op)
-
     def mask(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Loop) or any(inner.blocks for inner in op.body.ops):
             return None
-        return [_Step(op, HiddenPlaces(op, makers, users)).masked()]
+        return [_Step(op, HiddenPlaces(op, kernel.defs, kernel.users)).masked()]
 
     changed = rewrite(kernel, mask)
     return eliminate_dead_code(changed) if changed != kernel else kernel
@@ -68,7 +61,7 @@ class _Step:
 
     def is_unseen(self, v: Value, condition: Value) -> bool:
         """Whether nothing depends on `v` where the condition is false."""
-        return all(self.is_unseen_by(op, v, condition) for op in self.places.users.get(v, ()))
+        return all(self.is_unseen_by(op, v, condition) for op in self.places.users[v])
 
     def is_unseen_by(self, op: Op, v: Value, condition: Value) -> bool:
         if op not in self.loop.body.ops or not isinstance(op, Elementwise):

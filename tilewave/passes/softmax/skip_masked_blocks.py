@@ -21,9 +21,10 @@ from tilewave.analysis.masked_steps import is_idle
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import source
 from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select, Yield
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 
 NOT_IDLE = RemarkKind(
@@ -36,7 +37,8 @@ def skip_masked_blocks(kernel: Kernel) -> Kernel:
     if not any(_masks(op) for op in walk(kernel.body) if isinstance(op, Loop)):
         return kernel
     skipping = _Skipping(kernel)
-    return replace(kernel, body=skipping.block(kernel.body)).with_remarks(*skipping.remarks)
+    skipped = rewrite(kernel, lambda op: skipping.loop(op) if isinstance(op, Loop) else None)
+    return skipped.with_remarks(*skipping.remarks)
 
 
 def _masks(loop: Loop) -> list[Select]:
@@ -45,44 +47,33 @@ def _masks(loop: Loop) -> list[Select]:
 
 class _Skipping:
     def __init__(self, kernel: Kernel) -> None:
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.ranges, self.sums, self.taken = Ranges(kernel), Sums(kernel), names(kernel)
         self.remarks: list[Remark] = []
-
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for op in block.ops:
-            inner = map_blocks(op, self.block)
-            ops += self.loop(inner) if isinstance(inner, Loop) else [inner]
-        return replace(block, ops=tuple(ops))
 
     def loop(self, loop: Loop) -> list[Op]:
         """Return the loop over the steps in which every mask leaves something, after the ops that count them."""
         rounds = StepBounds()
-        for condition, select in {self.root(op.condition): op for op in _masks(loop)}.items():
+        roots = {source(op.condition, self.defs, Broadcast, Permute): op for op in _masks(loop)}
+        for condition, select in roots.items():
             left = self.left_by(condition, loop)
             if left == StepBounds():
                 continue
-            if is_idle(loop, condition, self.makers):
+            if is_idle(loop, condition, self.defs):
                 rounds &= left
             else:
                 self.remarks.append(NOT_IDLE.at(select.loc))
         return [loop] if rounds == StepBounds() else self.narrowed(loop, rounds)
 
-    def root(self, condition: Value) -> Value:
-        """Return the condition without broadcasts and permutes."""
-        op = self.makers.get(condition)
-        return self.root(op.x) if isinstance(op, (Broadcast, Permute)) else condition
-
     def left_by(self, condition: Value, loop: Loop) -> StepBounds:
         """Return the bounds of steps in which a condition holds somewhere, without those that the loop has anyway."""
-        found, ends = MaskedIterations(loop, self.makers, self.ranges).somewhere(condition), self.ends(loop.trips)
+        found, ends = MaskedIterations(loop, self.defs, self.ranges).somewhere(condition), self.ends(loop.trips)
         stops = (q for q in found.stops if q not in ends and not q.is_at_least(self.ranges.of(loop.trips)[1]))
         return StepBounds(tuple(q for q in found.starts if not q.is_at_most(0)), tuple(stops))
 
     def ends(self, trips: Value) -> list[Quotient]:
         """Return quotients that are upper bounds of a trip count, from its definition."""
-        op = self.makers.get(trips)
+        op = self.defs.get(trips)
         match op:
             case Launch():
                 end = op.body.ops[-1]

@@ -11,18 +11,17 @@ a row soon is the maximum of the next block too: in attention nearly all of this
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.match import ANY, either, made
 from tilewave.ir.ops import (
     AllOf,
     Broadcast,
     Equal,
-    Exp,
-    Exp2,
-    Exp2Flushed,
+    Exponential,
     Loop,
     Max,
     Mul,
@@ -39,36 +38,24 @@ from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
 LEAST_REGISTERS = 32
 """The least registers of sums per lane: with fewer, the test costs as much as the multiplication."""
 
+GROWTH = made(Sub, "old", either(Max, "old", ANY))
+FACTOR = made(Broadcast, made(Exponential, GROWTH | made(Mul, GROWTH)).named("factor"))
+"""A factor of rows, 1 while a maximum stays: the exponential of the (scaled) difference between it and the next one."""
+
 
 def skip_unit_rescaling(kernel: Kernel) -> Kernel:
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
     added_to = {op.acc for op in walk(kernel.body) if isinstance(op, Wgmma)}
     used, builder = uses(kernel), Builder(names(kernel))
 
     def skip(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Mul) or op.result not in added_to or used[op.result] > 1:
             return None
-        factor = makers.get(op.b)
-        many = prod(op.result.type.shape) >= LEAST_REGISTERS
-        if not many or not isinstance(factor, Broadcast) or not _is_one_while_a_maximum_stays(factor.x, makers):
+        found = FACTOR.match(op.b, kernel.defs)
+        if found is None or prod(op.result.type.shape) < LEAST_REGISTERS:
             return None
-        return _unless_one(op, factor.x, kernel.lanes, builder)
+        return _unless_one(op, found["factor"], kernel.lanes, builder)
 
     return rewrite(kernel, skip)
-
-
-def _is_one_while_a_maximum_stays(v: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether `v` is the exponential of a (scaled) difference between an operand of a maximum and the maximum."""
-    power = makers.get(v)
-    if not isinstance(power, (Exp, Exp2, Exp2Flushed)):
-        return False
-    change = makers.get(power.x)
-    if isinstance(change, Mul):
-        change = makers.get(change.a)
-    if not isinstance(change, Sub):
-        return False
-    larger = makers.get(change.b)
-    return isinstance(larger, Max) and change.a in larger.operands
 
 
 def _unless_one(op: Mul, factor: Value, lanes: int, builder: Builder) -> list[Op]:

@@ -11,14 +11,15 @@ over tiles, which write, where some workgroups may have no tile and so nothing t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.multicast import following
 from tilewave.analysis.ranges import Ranges
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
 from tilewave.ir.placements import is_in
-from tilewave.ir.rewrite import map_blocks, walk
+from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Scalar
 
 
@@ -31,27 +32,19 @@ def licm_reads(kernel: Kernel) -> Kernel:
         if isinstance(op, Loop) and op.trips in differing and ranges.of(op.trips)[0] < 1 and _writes(op)
     }
     left_out |= {op.trips for op in walk(kernel.body) if isinstance(op, Loop) and ranges.of(op.trips)[1] <= 1}
-    hoisted = replace(kernel, body=_block(kernel.body, written, left_out))
-    return hoisted if hoisted != kernel else kernel
 
+    def hoist(op: Op) -> Sequence[Op] | None:
+        return _hoisted(op, written) if isinstance(op, Loop) and op.trips not in left_out else None
 
-def _block(block: Block, written: set[Value], left_out: set[Value]) -> Block:
-    ops: list[Op] = []
-    for old in block.ops:
-        op = map_blocks(old, lambda inner: _block(inner, written, left_out))
-        if isinstance(op, Loop) and op.trips not in left_out:
-            front, op = _taken_out(op, written)
-            ops += front
-        ops.append(op)
-    return replace(block, ops=tuple(ops))
+    return rewrite(kernel, hoist)
 
 
 def _writes(loop: Loop) -> bool:
     return any(op.has_effect and not op.ends_blocks for op in walk(loop.body))
 
 
-def _taken_out(loop: Loop, written: set[Value]) -> tuple[list[Op], Loop]:
-    """Return the ops to hoist before a loop, and the loop without them."""
+def _hoisted(loop: Loop, written: set[Value]) -> list[Op] | None:
+    """Return the ops to hoist before a loop, and the loop without them; None where it has no read to hoist."""
     inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
     reads: set[Value] = set()
     taken: list[Op] = []
@@ -65,9 +58,9 @@ def _taken_out(loop: Loop, written: set[Value]) -> tuple[list[Op], Loop]:
         inside.difference_update(op.results)
         taken.append(op)
     if not reads:
-        return [], loop
+        return None
     rest = tuple(op for op in loop.body.ops if op not in taken)
-    return taken, replace(loop, body=replace(loop.body, ops=rest))
+    return [*taken, replace(loop, body=replace(loop.body, ops=rest))]
 
 
 def _is_read(op: Op, written: set[Value]) -> bool:

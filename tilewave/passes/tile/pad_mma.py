@@ -42,7 +42,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.reduction import identity
-from tilewave.ir.rewrite import map_blocks, names, rename, walk
+from tilewave.ir.rewrite import Rewriter, made_in, names, walk
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 from tilewave.machine.matrix import GroupInstruction, up_to_multiple
 
@@ -67,10 +67,10 @@ def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     yield (op.a, last), depth if isinstance(instruction, GroupInstruction) else op.depth
 
 
-class _Padding:
+class _Padding(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.builder = kernel, Builder(names(kernel))
-        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.defs = kernel.defs
         self.axes = Axes(kernel.body.ops)
         self.multiples: dict[Label, int] = {}
         for op in walk(kernel.body):
@@ -78,7 +78,8 @@ class _Padding:
                 for (v, axis), size in _sizes(op, kernel):
                     label = self.axes.of(v)[axis]
                     self.multiples[label] = lcm(size, self.multiples.get(label, 1))
-        self.new = {v: grown for v in _values(kernel.body) if (grown := self.grown(v)) != v}
+        computed = (v for v in made_in(kernel.body) if v not in kernel.body.args)
+        super().__init__({v: grown for v in computed if (grown := self.grown(v)) != v})
 
     def kernel(self) -> Kernel:
         return replace(self.old, body=self.block(self.old.body))
@@ -90,17 +91,14 @@ class _Padding:
         shape = tuple(up_to_multiple(n, self.multiples.get(label, 1)) for n, label in labels)
         return Value(v.name, replace(v.type, shape=shape))
 
-    def block(self, block: Block) -> Block:
-        ops: list[Op] = []
-        for old in block.ops:
-            op = rename(map_blocks(old, self.block), self.new)
-            with self.builder.region():
-                self.builder.locate = lambda op=op: op.loc  # type: ignore[misc]
-                last = self.op(old, op)
-                ops += [*self.builder.ops, last]
-        return Block(tuple(self.new.get(v, v) for v in block.args), tuple(ops))
+    def op(self, old: Op) -> list[Op]:
+        op = self.renamed(old)
+        with self.builder.region():
+            self.builder.locate = lambda: op.loc
+            last = self.padded(old, op)
+            return [*self.builder.ops, last]
 
-    def op(self, old: Op, op: Op) -> Op:
+    def padded(self, old: Op, op: Op) -> Op:
         """Return the op on padded tiles; the ops that it needs are emitted to the builder."""
         match old, op:
             case Read(), Read() if old.result in self.new:
@@ -153,7 +151,7 @@ class _Padding:
 
     def is_zero_beyond(self, v: Value, axis: int) -> bool:
         """Whether a tile is 0 in its padding along an axis."""
-        op = self.makers.get(v)
+        op = self.defs.get(v)
         match op:
             case Read() | Gather():
                 return True
@@ -169,10 +167,3 @@ class _Padding:
                 return all(self.is_zero_beyond(x, axis) for x in op.operands)
             case _:
                 return False
-
-
-def _values(block: Block) -> Iterator[Value]:
-    for op in walk(block):
-        yield from op.results
-        for inner in op.blocks:
-            yield from inner.args

@@ -21,7 +21,7 @@ from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
 from tilewave.ir.ops.reduction import identity
-from tilewave.ir.rewrite import map_blocks, names, rename, walk
+from tilewave.ir.rewrite import Rewriter, names, walk
 from tilewave.ir.types import Tile, Type
 
 PART_BYTES, MOST_PARTS = 2048, 16
@@ -44,7 +44,7 @@ def _is_unaligned(extent: int) -> bool:
     return extent & (extent - 1) != 0
 
 
-class _Widening:
+class _Widening(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.axes = kernel, Axes(kernel.body.ops)
         self.positions, self.builder = BlockScalars(kernel.body), Builder(names(kernel))
@@ -56,7 +56,7 @@ class _Widening:
                     label, extent = self.axes.of(op.x)[axis], op.x.type.shape[axis]
                     if _is_unaligned(extent) and self.longer(label, extent) != extent and self.is_whole(label, extent):
                         self.lengths[label] = extent
-        self.wider = {v: Value(v.name, self.widened(v)) for v in _tiles(kernel) if self.widened(v) != v.type}
+        super().__init__({v: Value(v.name, self.widened(v)) for v in _tiles(kernel) if self.widened(v) != v.type})
 
     def is_whole(self, label: Label, extent: int) -> bool:
         """Whether every access along `label` is to a whole row in memory."""
@@ -99,15 +99,14 @@ class _Widening:
     def kernel(self) -> Kernel:
         return replace(self.old, body=self.block(self.old.body))
 
-    def block(self, block: Block) -> Block:
+    def op(self, op: Op) -> list[Op]:
+        wider = self.renamed(op)
         with self.builder.region():
-            for op in block.ops:
-                self.builder.locate = lambda op=op: op.loc  # type: ignore[misc]
-                self.op(map_blocks(op, self.block))
-            return Block(tuple(self.wider.get(v, v) for v in block.args), tuple(self.builder.ops))
+            self.builder.locate = lambda: op.loc
+            last = self.masked(op, wider)
+            return [*self.builder.ops, last]
 
-    def op(self, op: Op) -> None:
-        wider = rename(op, self.wider)
+    def masked(self, op: Op, wider: Op) -> Op:
         if isinstance(op, Reduce):
             assert isinstance(wider, Reduce)
             for axis in op.axes:
@@ -116,7 +115,7 @@ class _Widening:
         if isinstance(wider, (Gather, Scatter)):
             tile = op.tile if isinstance(op, Scatter) else op.results[0]
             wider = replace(wider, where=self.nowhere_past_ends(wider.where, self.axes.of(tile)))
-        self.builder.ops.append(wider)
+        return wider
 
     def nowhere_past_ends(self, where: Block, along: Sequence[Label]) -> Block:
         """Return a formula of positions that is outside the memory for elements past the ends of rows."""

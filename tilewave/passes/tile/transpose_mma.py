@@ -32,12 +32,11 @@ def transpose_mma(kernel: Kernel) -> Kernel:
 
 def _candidates(kernel: Kernel) -> Iterator[Value]:
     """Yield the results of the products to transpose."""
-    makers = {v: op for op in walk(kernel.body) for v in op.results}
     along: dict[Value, set[int]] = {}
     """The axes along which the accumulator of each product is reduced, directly or through elementwise ops."""
     for op in walk(kernel.body):
         if isinstance(op, Reduce):
-            for sums in (sums_in(op.x, axis, makers) for axis in op.axes):
+            for sums in (sums_in(op.x, axis, kernel.defs) for axis in op.axes):
                 if sums:
                     along.setdefault(sums[0].result, set()).add(sums[1])
     for link in links(kernel):

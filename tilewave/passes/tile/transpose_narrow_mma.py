@@ -20,7 +20,7 @@ from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, Mma, Permute
-from tilewave.ir.rewrite import names, rewrite, substitute_block, walk
+from tilewave.ir.rewrite import names, rewrite, substitute_block
 from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import instructions_for
@@ -37,7 +37,6 @@ class TransposeNarrowMma:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         builder = Builder(names(kernel))
-        constants = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
 
         def turn(op: Op) -> Sequence[Op] | None:
             if not isinstance(op, Loop) or not only_adds_up(op):
@@ -46,7 +45,7 @@ class TransposeNarrowMma:
             adds_to_all = products.keys() >= set(op.body.ops[-1].operands)  # other carried values have no transpose
             if not adds_to_all or not all(map(self.pays, products.values())):
                 return None
-            return _transposed_loop(op, constants, builder)
+            return _transposed_loop(op, kernel.defs, builder)
 
         return rewrite(kernel, turn)
 
@@ -64,11 +63,11 @@ class TransposeNarrowMma:
         return min((prod(i.padded(box, i.waves(box[:2], ONE_WAVE, 1))) for i in found), default=None)
 
 
-def _transposed_loop(loop: Loop, constants: Mapping[Value, Const], builder: Builder) -> list[Op]:
+def _transposed_loop(loop: Loop, defs: Mapping[Value, Op], builder: Builder) -> list[Op]:
     """Return the loop on transposed sums, and the permutes that transpose them back after it."""
     counter, *carried = loop.body.args
     others = {v: builder.fresh(f"{v.name}_t", _transposed(v)) for v in carried}
-    begins = [_begin(v, constants.get(v), loop, builder) for v in loop.init]
+    begins = [_begin(v, defs.get(v), loop, builder) for v in loop.init]
     for op in loop.body.ops:
         if isinstance(op, Mma):
             others[op.result] = builder.fresh(f"{op.result.name}_t", _transposed(op.result))
@@ -85,11 +84,11 @@ def _transposed_loop(loop: Loop, constants: Mapping[Value, Const], builder: Buil
     return [*begins, transposed, *ends]
 
 
-def _begin(v: Value, constant: Const | None, loop: Loop, builder: Builder) -> Op:
+def _begin(v: Value, made: Op | None, loop: Loop, builder: Builder) -> Op:
     """Return the transposed initial value; a constant stays a constant, which later passes look for."""
     result = builder.fresh(f"{v.name}_t", _transposed(v))
-    if constant is not None:
-        return replace(constant, results=(result,))
+    if isinstance(made, Const):
+        return replace(made, results=(result,))
     return Permute(v, _axes(v), results=(result,), loc=loop.loc)
 
 
