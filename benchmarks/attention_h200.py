@@ -31,7 +31,8 @@ from tilewave.bench.ablation import Change, changed, without
 from tilewave.bench.contestant import Launch
 from tilewave.bench.gpu import Bursts, Launching
 from tilewave.bench.rounds import MODES, Mode, Rounds, play
-from tilewave.compile import Compiled, compile_with
+from tilewave.compile import compile_with
+from tilewave.compiled import Compiled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,7 +21,7 @@ from exact_corpus import CORPUS, GPUS, TARGETS, Case, GalleryCase, attending, mu
 from rich.progress import track
 
 from tilewave import bf16, f16, f32, sym
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.kernels.attentions import K2
 from tilewave.kernels.linear import ProductForm, product_kernel
 

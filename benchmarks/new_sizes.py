@@ -33,7 +33,7 @@ from tilewave import (
     wave_compile,
     write,
 )
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.lang.constraints import Constraint
 
 M, N, K = sym.M, sym.N, sym.K

@@ -23,9 +23,9 @@ import numpy as np
 import tilewave as tw
 from tilewave import WaveCompileOptions, wave_compile
 from tilewave.bench.measure import PAUSE_SECONDS
-from tilewave.compile import as_chosen
 from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
+from tilewave.options import as_chosen
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.search import RUNS
 

@@ -43,7 +43,7 @@ from default_tile_h200 import BLOCKS, LAYOUTS, TARGET, WRONG, K, M, N, product
 
 from tilewave import TilewaveError, WaveCompileOptions, wave_compile
 from tilewave.cli.bench import SHAPES
-from tilewave.compile import as_chosen
+from tilewave.options import as_chosen
 from tilewave.runtime.cuda_driver import DeviceMemory, cuda_driver
 from tilewave.tune.choose import rank
 from tilewave.tune.default import TunableKernel

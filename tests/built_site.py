@@ -1,5 +1,6 @@
 """The documents as a site, built once for those who look at it."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -43,12 +44,25 @@ SEARCHED = {
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The site, built with every warning an error: a broken link, a page that nothing leads to, something fetched."""
+    """The site, built with every warning an error: a broken link, a page that nothing leads to, something fetched.
+
+    Processes that share the tests share the site: the first builds it, and others wait for that.
+    """
     pytest.importorskip("mkdocs", reason="the site is built with mkdocs, which `make setup` installs")
     pytest.importorskip("material", reason="the site is built with mkdocs-material, which `make setup` installs")
-    place = tmp_path_factory.mktemp("site")
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    place = shared / "site"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            _build(shared / "unfinished_site")
+            (shared / "unfinished_site").rename(place)
+    return place
+
+
+def _build(place):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return place

@@ -4,6 +4,7 @@ import gc
 import io
 import os
 import re
+from collections import Counter
 from zlib import crc32
 
 import blas_threads  # noqa: F401
@@ -139,7 +140,31 @@ class IrItem(pytest.Item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Select one case in n of a test marked share(n) for every run, always the same ones, and mark the rest slow."""
+    sweeps = {}
     for item in items:
-        share = item.get_closest_marker("share")
-        if share and crc32(item.nodeid.encode()) % share.args[0]:
-            item.add_marker(pytest.mark.slow)
+        if share := item.get_closest_marker("share"):
+            sweeps.setdefault((item.nodeid.partition("[")[0], share.args[0]), []).append(item)
+    for (_, n), cases in sweeps.items():
+        kept = _one_in(n, cases)
+        for item in cases:
+            if item.nodeid not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+def _one_in(n, cases):
+    """Return the ids of one case in n, and of a case of each parameter's value that has at least n cases."""
+    drawn = {item.nodeid: crc32(item.nodeid.encode()) for item in cases}
+    count = Counter(value for item in cases for value in _values(item))
+    kept = {name for name, number in drawn.items() if number % n == 0}
+    covered = set().union(*(_values(item) for item in cases if item.nodeid in kept))
+    for item in sorted(cases, key=lambda item: drawn[item.nodeid]):
+        if any(count[value] >= n for value in _values(item) - covered):
+            kept.add(item.nodeid)
+            covered |= _values(item)
+    return kept
+
+
+def _values(item):
+    """Return (parameter, which of its values) of a case, and something that all cases of a test have."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return {"a case", *((name, id(value)) for name, value in params.items())}

@@ -51,9 +51,6 @@ class ToyBuild(Build):
         names = [v.name for v in kernel.body.args][len(parameters) :]
         interpret(kernel, [v.numpy() for v in views], dict(zip(names, numbers, strict=True)), range(kernel.workgroups))
 
-    def stored(self):
-        return {"bricks": 8}, {"code.toy": self.kept}
-
     def files(self):
         return {"toy": self.kept}
 
@@ -108,6 +105,9 @@ class ToyBackend(Backend):
     def load(self, contents, kernel):
         assert contents.about.number("bricks") == 8
         return ToyBuild(kernel, contents.member("code.toy"), contents.path)
+
+    def stored(self, build):
+        return {"bricks": 8}, {"code.toy": build.kept}
 
     def passes(self):
         return (fold_toys,)

@@ -62,7 +62,8 @@ def test_a_command_brings_in_its_own_file_alone():
     assert (done.returncode, done.stderr) == (0, "")
     brought = ast.literal_eval(done.stdout.splitlines()[-1])
     own = ["tilewave.cli.declared.machines", "tilewave.cli.machines"]
-    assert brought == ["tilewave.cli.main", "tilewave.cli.commands", "tilewave.cli.declared", *own]
+    start = ["tilewave.cli.version", "tilewave.cli.main", "tilewave.cli.commands"]
+    assert brought == [*start, "tilewave.cli.declared", *own]
 
 
 def test_the_names_that_are_promised_are_those_that_are_there():
@@ -116,6 +117,6 @@ def test_types_are_known_to_who_checks_them(tmp_path):
     (tmp_path / "user.py").write_text(TYPED)
     words = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "user.py")]
     said = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1]).stdout
-    assert 'Revealed type is "def (options: tilewave.compile.WaveCompileOptions' in said
+    assert 'Revealed type is "def (options: tilewave.options.WaveCompileOptions' in said
     assert 'Revealed type is "tilewave.lang.symbols.Names"' in said
     assert 'Name "wav" is not defined' in said and 'Module has no attribute "wav"' in said

@@ -74,7 +74,7 @@ STANDARD = [
     "dynamic shape",
     "batch-invariant",
 ]
-ALONE = re.compile(r"(Of|That|And|The same)\b")
+ALONE = re.compile(r"(Of|That|Those|And|The same)\b")
 MOST_DEPENDENT = 60
 """Docstrings that begin as a continuation of something else; they cannot be read alone."""
 

@@ -5,10 +5,12 @@ version, or for modules that need no compiler, stays fast.
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave._version import __version__
 from tilewave.forks import IMPORTING
+from tilewave.hooks import Hooks
 
 if TYPE_CHECKING:
     from tilewave.api import *  # noqa: F403
@@ -127,6 +129,14 @@ PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
 
 MODULES = ("kernels", "ops", "torch")
 """Submodules that are imported at their first use."""
+
+
+def _torch_operators() -> ModuleType:
+    with IMPORTING:
+        return import_module("tilewave.torch.operators")
+
+
+Hooks.torch_operators = _torch_operators
 
 if not TYPE_CHECKING:  # type checkers take the names from the imports above, and report unknown ones
 

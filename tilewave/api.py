@@ -1,11 +1,9 @@
 """The public names of tilewave, each with its module; `import tilewave` imports this at the first use of a name."""
 
+import tilewave.call  # noqa: F401  gives kernels their `__call__`
 from tilewave import mapping as mapping
-from tilewave.compile import Compiled as Compiled
-from tilewave.compile import SchedulingType as SchedulingType
-from tilewave.compile import WaveCompileOptions as WaveCompileOptions
-from tilewave.compile import set_default_run_config as set_default_run_config
 from tilewave.compile import wave_compile as wave_compile
+from tilewave.compiled import Compiled as Compiled
 from tilewave.errors import TilewaveError as TilewaveError
 from tilewave.ir.types import (
     BF16,
@@ -105,6 +103,9 @@ from tilewave.lang.types import SymbolBind as SymbolBind
 from tilewave.lang.types import register as register
 from tilewave.lang.wave_words import ScaledMMAType as ScaledMMAType
 from tilewave.lang.wave_words import index_symbol as index_symbol
+from tilewave.options import SchedulingType as SchedulingType
+from tilewave.options import WaveCompileOptions as WaveCompileOptions
+from tilewave.options import set_default_run_config as set_default_run_config
 from tilewave.saved.loading import load as load
 from tilewave.tune.tune import Tune as Tune
 

@@ -11,15 +11,17 @@ from typing import Any
 
 from tilewave.backend.protocol import ReplayedCall
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
+from tilewave.compile import compile_near, wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import PACKAGE, CallError, SymbolError, TraceError, here, in_built_in
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
-from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
+from tilewave.lang.kernel import Calling, WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
+from tilewave.options import WaveCompileOptions, in_place_of_option
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
@@ -59,6 +61,9 @@ def compiled_for(
     """
     options = WaveCompileOptions(subs=subs, target=target, max_sizes=max_sizes, **kernel.options)
     return compile_near(options, kernel, sizes)
+
+
+WaveKernel.calling = Calling(prepared, compile_kernel, in_place_of_option)
 
 
 LEAST_WHOLE, LONG = 16, 2048
@@ -135,7 +140,7 @@ class KernelCalls:
         compiled.launch(call.arrays, {**call.scalars, **passed} if passed else call.scalars)
 
     def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
-        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
+        """Return a replayed call for arrays with the layout of these, after a first call: see `Compiled.replay`."""
         arrays, scalars, others = self.signature.bind(given, named)
         where = None if others else self._where(arrays)
         known = self._without_symbols.get(where)
@@ -190,16 +195,17 @@ class KernelCalls:
             if name == "subs":
                 continue
             if name not in self.symbols:
-                raise self._unknown(name)
+                raise self._unknown(name, value)
             found.update(given_subs({self.symbols[name]: value}))
         return found
 
-    def _unknown(self, name: str) -> CallError:
+    def _unknown(self, name: str, value: object) -> CallError:
         known = [*self.signature.names, *self.symbols]
         near = get_close_matches(name, known, 1, 0.5)
         guess = f"did you mean {near[0]}? " if near else ""
         what = f"{self.kernel.name} has neither a parameter nor a symbol {name}"
-        return CallError(what, loc=here(), remedy=f"{guess}It takes {', '.join(known)}")
+        remedy = in_place_of_option(self.kernel.name, name, value) or f"{guess}It takes {', '.join(known)}"
+        return CallError(what, loc=here(), remedy=remedy)
 
     # -- compiling
 
@@ -213,7 +219,7 @@ class KernelCalls:
         if found is None:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
-            with _missing_given(self.kernel.name):
+            with _missing_given(self.kernel.name, [str(kind.space) for _, kind in self.memories]):
                 found = compiled_for(self.kernel, target, subs, max_sizes, self._sizes(places))
             key = said, *self._taken(found, max_sizes).items()
             self._kernels[key] = found
@@ -274,18 +280,22 @@ def _is_other(one: str, other: str) -> bool:
 
 
 @contextmanager
-def _missing_given(kernel: str) -> Iterator[None]:
-    """Raise the error of a symbol without a value with a remedy for calls."""
+def _missing_given(kernel: str, spaces: Collection[str]) -> Iterator[None]:
+    """Raise the error of a symbol without a value, other than an address space, with a remedy for calls."""
     try:
         yield
     except SymbolError as error:
         name = error.missing
-        if not name:
+        if not name or name in spaces:
             raise
+        code, call = Symbol(name).code, here()
+        value = error.example
+        given = f"{name}={value}" if code == name else f"subs={{{code}: {value}}}"
+        used = "" if str(error.loc) == str(call) else f"\nit is used at {error.loc}"
         raise SymbolError(
             f"{kernel}: {name} has no value, and no array gives it",
-            loc=here(),
-            remedy=f"write {kernel}(…, {name}=…), or @wave(constraints, subs={{{name}: …}})",
+            loc=call,
+            remedy=f"write {kernel}(…, {given}), or @wave(constraints, subs={{{code}: {value}}}){used}",
             missing=name,
         ) from None
 

@@ -37,21 +37,36 @@ class Loc:
     line: int = 0
     column: int = -1
     end_column: int = -1
+    also: tuple[Loc, ...] = ()
+    """Other expressions that an error here is about."""
 
     def __str__(self) -> str:
         return f"{short_path(self.file)}:{self.line}"
 
+    def shown(self) -> list[str]:
+        """Return the place, its line and carets under the expressions, and those of other lines."""
+        by_line: dict[str, list[Loc]] = {}
+        for loc in (self, *self.also):
+            by_line.setdefault(str(loc), []).append(loc)
+        lines: list[str] = []
+        for first, *others in by_line.values():
+            marked = Loc(first.file, first.line, first.column, first.end_column, tuple(others))
+            lines += [f"  {marked}", *(f"      {text}" for text in marked.excerpt())]
+        return lines
+
     def excerpt(self) -> list[str]:
-        """Return the line and a caret under the expression; nothing where the source cannot be read."""
+        """Return the line and carets under the expressions on it; nothing where the source cannot be read."""
         text = linecache.getline(self.file, self.line).rstrip()
         if not text:
             return []
         body = text.lstrip()
-        if self.column < 0:
+        marked = [loc._characters(text) for loc in (self, *self.also) if loc.column >= 0 and loc.line == self.line]
+        if not marked:
             return [body]
-        start, stop = self._characters(text)
-        indent = len(text) - len(body)
-        return [body, " " * (start - indent) + "^" * max(1, stop - start)]
+        carets = [" "] * (max(max(1 + start, stop) for start, stop in marked))
+        for start, stop in marked:
+            carets[start : max(1 + start, stop)] = "^" * max(1, stop - start)
+        return [body, "".join(carets[len(text) - len(body) :])]
 
     def text(self) -> str:
         """Return the text of the expression; empty where Python does not give its columns."""
@@ -81,7 +96,7 @@ class TilewaveError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.loc.line:
-            lines += [f"  {self.loc}", *(f"      {line}" for line in self.loc.excerpt())]
+            lines += self.loc.shown()
         lines += [f"  {line}" for line in self.remedy.splitlines()]
         return "\n".join(lines)
 
@@ -97,11 +112,16 @@ class TilewaveError(Exception):
 
 
 class SymbolError(TilewaveError):
-    """A symbol has no value, or one that cannot be used; `missing` is the name of a symbol without one."""
+    """A symbol has no value, or one that cannot be used.
 
-    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "") -> None:
+    `missing` is the name of a symbol without one, `example` a value that it might have.
+    """
+
+    def __init__(
+        self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "", example: str = "…"
+    ) -> None:
         super().__init__(what, loc=loc, remedy=remedy)
-        self.missing = missing
+        self.missing, self.example = missing, example
 
 
 class ConstraintError(TilewaveError):

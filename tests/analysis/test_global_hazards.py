@@ -333,6 +333,7 @@ def test_what_was_loaded_is_loaded_again_behind_a_barrier(target):
     assert (s == np.arange(32)[::-1]).all() and (o == np.arange(32)).all()
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("to", [f32, f16, i32, i64, f64], ids=str)
 @pytest.mark.parametrize(("kind", "n"), [(i8, 1), (i8, 2), (i8, 12), (f8e5m2, 1), (f16, 2), (bf16, 1)], ids=str)

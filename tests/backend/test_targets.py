@@ -196,7 +196,7 @@ def test_what_has_no_lanes_names_the_first_that_has(toy, monkeypatch):
     assert remedy() == 'compile it with target="gfx942"; no GPU is needed'
     monkeypatch.setattr(ToyBackend, "has_lanes", True)
     fewer = {name: target for name, target in TARGETS.items() if name not in CHIPS}
-    monkeypatch.setattr("tilewave.compile.TARGETS", fewer)
+    monkeypatch.setattr("tilewave.interpreted.TARGETS", fewer)
     assert remedy() == 'compile it with target="toy_1"; no GPU is needed'
 
 

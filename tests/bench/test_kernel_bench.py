@@ -17,7 +17,7 @@ from tilewave.bench.kernel import KernelSettings, grouped, measure_kernels, piec
 from tilewave.bench.reference import KernelReference, widened
 from tilewave.bench.rounding import rounding_error, unit
 from tilewave.bench.rounds import SHORT, SUSTAINED
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify

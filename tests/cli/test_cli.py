@@ -15,6 +15,7 @@ from kernels import *
 from typer.models import OptionInfo
 
 import tilewave
+from tilewave.backend.nvidia.ptxas import read_log
 from tilewave.cli.commands import COMMANDS, function_of
 from tilewave.cli.diff import parse_sizes
 from tilewave.errors import TilewaveError
@@ -148,8 +149,8 @@ def test_a_pass_that_is_not_there_is_told_with_those_that_are(call):
 def test_a_kernel_that_does_not_compile_says_why(call):
     code, out, err = call("diff", "k.py", "--set", "M=64,N=48", k=KERNEL)
     assert (code, out) == (2, "")
-    assert err.startswith("error: SPACE has no value\n  k.py:6\n")
-    assert err.endswith("  give it a value: --set SPACE=…\n")
+    assert err.startswith("error: a: SPACE is in the place of the address space, and has no value\n  k.py:6\n")
+    assert err.endswith("  give it a value: --set SPACE=shared, or --set SPACE=global\n")
 
 
 def test_sizes_are_read_with_blanks_and_several_times():
@@ -367,19 +368,76 @@ def test_compile_leaves_sizes_open_that_nobody_says_and_tells_what_is_known_of_t
     code, out, err = call("compile", "k.py", "--target", "numpy", "--set", "N=48,SPACE=global", "--json", k=KERNEL)
     assert (code, err) == (0, "")
     found = json.loads(out)["copy"]
-    assert found["open_sizes"] == ["M"] and "workgroups" not in found
-    assert found["tiles"].startswith("right for every size, because grouped(2) is right on every grid")
+    assert found["open_sizes"] == ["M"] and found["workgroups"] == found["tiles"] == "ceil(M / 16) * 3"
+    assert found["proof"].startswith("right for every size, because grouped(2) is right on every grid")
     code, out, err = call("compile", "k.py", "--target", "numpy", "--set", "SPACE=global")
     assert (code, err) == (0, "")
     lines = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
     assert ["", "open sizes", "M, N", ""] in lines
 
 
+PRODUCT = """
+from tilewave import *
+M, N, K, G = sym.M, sym.N, sym.K, GLOBAL_ADDRESS_SPACE
+
+@wave([WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 256, 1), TilingConstraint(K, 64)])
+def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f16]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+    write(cast(total, f16), c)
+"""
+LARGE = ("--set", "M=4096,N=4096,K=4096")
+
+
+def rows_of(out):
+    """The rows of a table of two columns, with continued cells joined."""
+    rows = {}
+    for line in out.splitlines():
+        if line.startswith("│"):
+            name, value = (cell.strip() for cell in line.strip("│").split("│"))
+            last = name or last
+            rows[last] = f"{rows.get(last, '')} {value}".strip()
+    return rows
+
+
+def test_compile_says_how_many_ctas_a_persistent_kernel_launches(call):
+    words = ("compile", "k.py", "--target", "sm_90a")
+    rows = rows_of(call(*words, *LARGE, k=PRODUCT)[1])
+    assert rows["tiles"] == "512" and rows["CTAs launched"] == "132 (persistent, 1 per SM)"
+    record = json.loads(call(*words, *LARGE, "--json")[1])["gemm"]
+    assert (record["tiles"], record["workgroups"], record["persistent"]) == (512, 132, True)
+    rows = rows_of(call(*words)[1])
+    assert rows["tiles"] == "ceil(M / 128) * ceil(N / 256)"
+    assert rows["CTAs launched"] == "at most 132, computed at each launch from M, K, N (persistent)"
+    amd = rows_of(call("compile", "k.py", "--target", "gfx942", *LARGE)[1])
+    assert amd["tiles"] == amd["workgroups launched"] == "512"
+
+
+def test_compile_says_what_the_roles_of_warps_have(call, monkeypatch):
+    words = ("compile", "k.py", "--target", "sm_90a", *LARGE)
+    log = "ptxas info    : Used 168 registers\n0 bytes stack frame, 0 bytes spill stores"
+    monkeypatch.setattr("tilewave.backend.nvidia.program.ptxas", lambda: "ptxas")
+    monkeypatch.setattr("tilewave.backend.nvidia.program.assemble_ptx", lambda *given: read_log(log))
+    rows = rows_of(call(*words, k=PRODUCT)[1])
+    assert rows["warps"] == "8 consumer + 4 producer"
+    assert rows["registers"] == "168 at the launch; consumer 232, producer 40"
+    assert rows["occupancy"] == "0.1875 (12 of 64 warps per SM)" and rows["CTAs per SM"] == "1"
+    assert json.loads(call(*words, "--json")[1])["gemm"]["roles"] == [
+        {"role": "consumer", "warps": 8, "registers": 232},
+        {"role": "producer", "warps": 4, "registers": 40},
+    ]
+    monkeypatch.setattr("tilewave.backend.nvidia.program.ptxas", lambda: "")
+    unknown = rows_of(call(*words)[1])["registers, spilled bytes, occupancy, CTAs per SM"]
+    assert unknown == "unknown: ptxas (CUDA toolkit) is not on the PATH"
+
+
 def test_compile_tells_of_fixed_sizes_that_they_were_checked(call):
     code, out, _ = call("compile", "k.py", "--target", "numpy", "--set", SIZES, "--json", k=KERNEL)
     found = json.loads(out)["copy"]
     assert code == 0 and found["workgroups"] == 12 and "open_sizes" not in found
-    assert found["tiles"] == "checked when it was compiled, because its sizes are fixed"
+    assert found["tiles"] == 12 and not found["persistent"]
+    assert found["proof"] == "checked when it was compiled, because its sizes are fixed"
 
 
 def test_diff_shows_what_the_launch_computes(call):

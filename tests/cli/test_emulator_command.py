@@ -10,10 +10,11 @@ from emulated_code import DATA, LARGE, SMALL
 from typer.testing import CliRunner
 
 from tilewave.cli.commands import function_of
-from tilewave.compile import WaveCompileOptions, wave_compile
+from tilewave.compile import wave_compile
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import F16, F32
 from tilewave.kernels import gemm as gemm_kernel
+from tilewave.options import WaveCompileOptions
 
 app = typer.Typer()
 app.command()(function_of("emulate"))

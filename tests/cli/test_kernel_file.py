@@ -10,7 +10,7 @@ import pytest
 
 from tilewave.bench import measure, measured_on, reference
 from tilewave.cli.main import main
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TargetError
 
 SCALE = """
@@ -173,7 +173,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_leaves_nothing_behind(call, monkeypa
 
 
 ITS_OWN = "has no effect on a kernel from a file\n  the kernel's file decides it; leave it out\n"
-NO_GPU = """error: tilewave bench measures on an NVIDIA GPU, but no card
+NO_GPU = """error: tilewave {} measures on an NVIDIA GPU, but no card
   run it where nvidia-smi shows an H100 or H200; `tilewave sim --machine H200` needs no GPU
 """
 MISTAKES = {
@@ -185,8 +185,13 @@ MISTAKES = {
     ("k.py", *SIZES, "--tile", "8x8x8"): f"error: --tile {ITS_OWN}",
     ("k.py", *SIZES, "--map", "linear()"): f"error: --map {ITS_OWN}",
     ("k.py", *SIZES, "--against", "numpy"): (
-        "error: --against: there is no file numpy\n"
-        "  the kernels of a file are compared with those of other files: --against b.py\n"
+        "error: --against: numpy is compared with the built-in gemm only\n"
+        "  the kernels of a file are compared with those of other files: --against other.py,\n"
+        "  and with functions of a library by tilewave.bench.measure (docs/benchmarks/measuring.md)\n"
+    ),
+    ("k.py", *SIZES, "--against", "more.py,gone.py"): (
+        "error: --against: there is no file gone.py\n"
+        "  the kernels of a file are compared with those of other files: --against other.py\n"
     ),
     ("k.py", "--sizes", "M=4,Q=3"): "error: --set: no kernel of k.py has a symbol Q\n  its symbols are M, N, SPACE\n",
     ("k.py", "--sizes", "M=__import__('os')"): (
@@ -222,8 +227,8 @@ def test_what_only_a_file_takes_is_refused_for_gemm(command, shape, call):
 
 def test_a_value_that_is_missing_is_asked_for_at_its_line(call):
     code, _, err = call("run", "k.py", "--sizes", "M=40,N=20", k=SCALE)
-    assert code == 2 and err.startswith("error: SPACE has no value\n  ")
-    assert err.endswith("give it a value: --set SPACE=…\n")
+    assert code == 2 and err.startswith("error: a: SPACE is in the place of the address space, and has no value\n  ")
+    assert err.endswith("give it a value: --set SPACE=shared, or --set SPACE=global\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -237,7 +242,7 @@ def test_chips_that_are_not_here_are_refused_with_what_can_be_done(command, call
         raise TargetError("no card")
 
     monkeypatch.setattr(measured_on, "cuda_driver", no_driver)
-    assert call(command, "k.py", *SIZES, "--target", "sm_90a", k=SCALE) == (2, "", NO_GPU)
+    assert call(command, "k.py", *SIZES, "--target", "sm_90a", k=SCALE) == (2, "", NO_GPU.format(command))
 
 
 def test_a_file_that_breaks_is_told_with_its_own_frames_alone(call):

@@ -248,3 +248,51 @@ def test_what_a_causal_grid_cannot_be_asked_is_said(run, options, message):
     outcome = run("16x4", "linear()", *options)
     assert outcome.code == 2
     assert message in outcome.err
+
+
+KERNEL = """
+from tilewave import *
+M, N, BLOCK = sym.M, sym.N, sym.BLOCK
+GLOBAL = GLOBAL_ADDRESS_SPACE
+
+
+@wave([WorkgroupConstraint(M, BLOCK, 0), WorkgroupConstraint(N, 64, 1), WorkgroupMapping("grouped(2)")])
+def copied(a: Memory[M, N, GLOBAL, f32], c: Memory[M, N, GLOBAL, f32]):
+    write(read(a), c)
+"""
+SIZES = ("--set", "M=384,N=448,BLOCK=64")
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    return "kernel.py"
+
+
+def test_a_kernel_of_a_file_is_drawn_in_its_own_order(run, kernel):
+    drawn = json.loads(run(kernel, *SIZES, "--compare", "linear()", "--json").out)
+    own, other = drawn["mappings"]
+    assert (drawn["grid"], own["mapping"]) == ({"rows": 6, "cols": 7}, "copied")
+    assert own["workgroups"] == json.loads(run("6x7", "grouped(2)", "--json").out)["mappings"][0]["workgroups"]
+    assert own["workgroups"] != other["workgroups"]
+
+
+def test_a_file_and_what_does_not_go_with_it_is_refused_with_what_to_write(run, kernel):
+    file = Path(kernel)
+    for arguments, said, remedy in (
+        (("6x7", kernel), "kernel.py is a file, and a mapping is a text such as grouped(4)", f"tilewave map {kernel}"),
+        ((kernel, *SIZES, "linear()"), "kernel.py is drawn in its own order", '--compare "linear()"'),
+        ((kernel,), "copied: sizes M, N are missing", "pass --set M=…,N=…"),
+        ((kernel, "--set", "M=384,N=448"), "copied leaves tile sizes open", "pass --set BLOCK=…"),
+        ((kernel, *SIZES, "--workgroups", "4"), "--workgroups has no effect on a kernel", "GridConstraint"),
+        ((kernel, *SIZES, "--kernel", "other"), "kernel.py has no kernel 'other'", "a kernel that the file defines"),
+        (("6x7", *SIZES), "--set has no effect without a file", "tilewave map FILE --set"),
+        (("none.py",), "there is no file none.py", "name a Python file"),
+    ):
+        outcome = run(*arguments)
+        assert outcome.code == 2 and said in outcome.err and remedy in outcome.err, outcome.err
+    file.write_text(KERNEL + KERNEL.partition("\n\n\n")[2].replace("copied", "twice"))
+    two = run(kernel, *SIZES).err
+    assert "kernel.py has 2 kernels, not one: copied, twice" in two and "pass --kernel NAME" in two
+    assert run(kernel, *SIZES, "--kernel", "twice").code == 0

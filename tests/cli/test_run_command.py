@@ -16,7 +16,7 @@ from tilewave.bench.measure import CallTimes
 from tilewave.bench.problem import Problem, Reference, drawn_rows
 from tilewave.bench.trial import TimedInTurn
 from tilewave.cli import main, run
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, here
 from tilewave.kernels import accumulator, error_bound
 

@@ -250,3 +250,18 @@ def test_hbm_has_no_hit_rate_and_the_two_counts_of_l2_are_told_apart(tmp_path):
     page = traffic_page((run(Gemm(2048, 1024, 512), "MI300X"),))
     assert "100.0 %" not in page
     assert "% of bytes from L2" in page and "Hits are counted as a profiler counts them" in page
+
+
+def test_an_address_space_without_a_value_is_asked_for_with_the_sizes(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text(KERNEL.replace("a: Memory[M, N, GLOBAL_ADDRESS_SPACE", "a: Memory[M, N, sym.ADDRESS_SPACE"))
+    with pytest.raises(TilewaveError, match="sizes M, N are missing") as raised:
+        said("sim", str(file))
+    assert raised.value.remedy == "pass --set M=…,N=…,ADDRESS_SPACE=shared\nor ADDRESS_SPACE=global"
+    with pytest.raises(TilewaveError, match="--set: ADDRESS_SPACE is an address space, not 1") as number:
+        said("sim", str(file), "--set", "M=256,N=256,BLOCK=32,ADDRESS_SPACE=1")
+    assert number.value.remedy == "write ADDRESS_SPACE=shared or ADDRESS_SPACE=global"
+    with pytest.raises(TilewaveError, match="ADDRESS_SPACE is in the place of the address space, and has no value"):
+        said("sim", str(file), "--set", "M=256,N=256,BLOCK=32")
+    for space in ("shared", "global"):
+        assert "HBM" in said("sim", str(file), "--set", f"M=256,N=256,BLOCK=32,ADDRESS_SPACE={space}")

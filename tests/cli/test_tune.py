@@ -91,6 +91,21 @@ def test_mistakes_are_told_with_what_to_write(call, words, told):
     assert (code, out) == (2, "") and err.startswith(told)
 
 
+def test_tiles_that_the_file_fixes_are_not_tuned(call, tmp_path):
+    words = ["tune", "k.py", "--sizes", SIZES, "--target", "cpu", "--strength", "model"]
+    some = PRODUCT.replace("@wave(tiles)", "@wave(tiles, subs={sym.BLOCK_M: 16, sym.BLOCK_N: 8})")
+    every = some.replace("16, ", "16, sym.BLOCK_K: 32, ")
+    said = "error: nothing to tune: product fixes BLOCK_M=16, BLOCK_N=8, BLOCK_K=32\n"
+    remedy = "  remove BLOCK_M, BLOCK_N, BLOCK_K from subs\n"
+    assert call(*words, k=every) == (2, "", said + remedy)
+    assert not (tmp_path / RECORDS).exists()
+    code, out, _ = call(*words, "--json", k=some)
+    assert code == 0 and "BLOCK_M" not in json.loads(out)[0]["record"]["choice"]
+    told = "error: Tune: nothing to tune: product fixes BLOCK_M=16\n"
+    code, out, err = call(*words, "--try", "BLOCK_M=64:128", k=some)
+    assert (code, out) == (2, "") and err.startswith(told)
+
+
 def test_a_page_shows_every_point(call, tmp_path):
     words = ["--sizes", SIZES, "--runs", 2, "--rounds", 2, "--html", "page.html"]
     assert call("tune", "k.py", *words, k=PRODUCT)[0] == 0
@@ -111,7 +126,7 @@ ROWS = """
 from tilewave import *
 M, N, ROWS, G = sym.M, sym.N, sym.ROWS, GLOBAL_ADDRESS_SPACE
 
-@wave([WorkgroupConstraint(M, ROWS, 0)], subs={ROWS: 4})
+@wave([WorkgroupConstraint(M, ROWS, 0)])
 def softmax(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
     powers = exp(read(x) - read(x).max(dim=N))
     write(powers / powers.sum(dim=N), y)

@@ -38,7 +38,7 @@ def test_sizes_of_nothing(name):
     assert not np.asarray(c, np.float64).any()
 
 
-@pytest.mark.share(10)
+@pytest.mark.share(30)
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_three_hundred_random_shapes(name, seed):

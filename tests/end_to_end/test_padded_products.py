@@ -47,6 +47,7 @@ def check(made, shape, dtype=f16, acc=f32, b_turned=False):
         check_product(c, a, b, acc)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("schedule", [SchedulingType.NONE, PREFETCH])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("chip", CHIPS)

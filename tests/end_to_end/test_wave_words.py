@@ -8,13 +8,25 @@ from test_vocabulary import everywhere, floats, poisoned, run
 import tilewave as tkl
 import tilewave as tkw
 from tilewave import *
-from tilewave.errors import ConstraintError, CoverageError, DimensionError
+from tilewave.cli.main import main
+from tilewave.errors import ConstraintError, CoverageError, DimensionError, SymbolError
+from tilewave.lang.wave_words import HINTS
 
 M, N, K, K2, U = sym.M, sym.N, sym.K, sym.K2, sym.U
 H_Q, H_KV, BLOCK_K2 = sym.H_Q, sym.H_KV, sym.BLOCK_K2
 m, n = sym.m, sym.n
 G = GLOBAL_ADDRESS_SPACE
 TILED = [WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(N, 16, 1)]
+
+
+DOUBLE = """
+from tilewave import *
+M = sym.M
+
+@wave([WorkgroupConstraint(M, 32, 0)])
+def double(a: Memory[M, GLOBAL_ADDRESS_SPACE, f32], c: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+    write(read(a) * 2.0, c)
+"""
 
 
 def rng_integers(*shape):
@@ -319,6 +331,29 @@ def test_options_that_say_how_wave_compiles_change_nothing_and_why_says_so():
     assert "of Wave's" not in str(plain.why())
 
 
+def test_the_remedy_of_an_option_without_effect_fits_it(tmp_path, monkeypatch, capsys):
+    """What prints is answered with a command that prints, what is scheduled with what there is to schedule."""
+    subs, names = {M: 40, N: 16, K: 24}, ["print_ir_after", "run_bench", "canonicalize", "multi_buffer_count"]
+    said = " ".join(str(made(tagged(""), subs, **dict.fromkeys(names, 1)).why()).split())
+    printed, timed, simplified, buffered = said.split("of Wave's has no effect")[1:]
+    assert "`tilewave diff FILE` prints" in printed and "tilewave bench FILE" in timed
+    assert "simplified" in simplified and "tilewave" not in simplified
+    assert "num_stages" in buffered
+    assert "simplify" in [step.name for step in made(tagged(""), subs).steps]
+    WaveCompileOptions(subs=subs, num_stages=2, schedule=SchedulingType.PREFETCH)
+    (tmp_path / "double.py").write_text(DOUBLE)
+    for command in (
+        ["diff", "double.py"],
+        ["bench", "double.py", "--sizes", "M=64", "--target", "cpu", "--rounds", "2"],
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["tilewave", *command])
+        with pytest.raises(SystemExit) as leave:
+            main()
+        assert not leave.value.code, capsys.readouterr().err
+    assert all(remedy.startswith("leave it out") for remedy in HINTS.values())
+
+
 def test_hints_are_kept_when_options_are_filled_in():
     options = tkw.set_default_run_config(WaveCompileOptions(subs={}, waves_per_eu=2))
     assert options.without_effect == ("waves_per_eu",) and options.target
@@ -327,11 +362,72 @@ def test_hints_are_kept_when_options_are_filled_in():
 def test_names_of_waves_host_code():
     assert tkw.reduction is tkw.iterate
     assert tkl.index_symbol("BLOCK_M") == sym.BLOCK_M
+    assert [index_symbol(f"$WG{n}") for n in range(3)] == [WORKGROUP_0, WORKGROUP_1, WORKGROUP_2]
+    assert [index_symbol(f"$T{n}") for n in range(3)] == [THREAD_0, THREAD_1, THREAD_2]
     assert isinstance(M, tkl.IndexSymbol) and isinstance(M + 1, tkl.IndexExpr) and isinstance(f16, tkl.DataType)
     assert tkl.AddressSpace.SHARED_MEMORY is SHARED_ADDRESS_SPACE
     with pytest.raises(ConstraintError, match="no MMAType"):
         HardwareConstraint(mma_type=tkw.ScaledMMAType.F32_16x16x128_F8F6F4)
     HardwareConstraint(threads_per_wave=64, n_service_waves=2, max_bits_per_load=64)
+
+
+# -- symbols that Python cannot read ----------------------------------------------------------------------------------
+
+
+def reordered(*formulas, **given):
+    """A copy of an array whose workgroups are reordered."""
+
+    @wave([*TILED, *formulas], **given)
+    def copied(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+        write(read(a), c)
+
+    return copied
+
+
+def test_waves_own_symbols_of_workgroups_are_those_here():
+    wg0, wg1 = index_symbol("$WG0"), index_symbol("$WG1")
+    swapped = reordered(ReorderingConstraint(wg1, 0), ReorderingConstraint(wg0, 1))
+    table = made(swapped, {M: 3 * 32, N: 3 * 16}).schedule.table()
+    assert table.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    with pytest.raises(SymbolError, match="the order of tiles depends on THREAD_0"):
+        made(reordered(ReorderingConstraint(index_symbol("$T0"), 0)), {M: 96, N: 48})
+
+
+def test_a_symbol_without_a_value_is_named_in_code_that_can_be_typed():
+    strange = reordered(ReorderingConstraint(WORKGROUP_0 + index_symbol("$SHIFT"), 0))
+    given = 'subs={index_symbol("$SHIFT"): …'
+    a, c = rng_integers(96, 48), poisoned(96, 48)
+    with pytest.raises(SymbolError, match=r"^\$SHIFT has no value\n") as raised:
+        made(strange, {M: 96, N: 48})
+    assert given in raised.value.remedy and "dynamic_symbols" not in raised.value.remedy
+    with pytest.raises(SymbolError, match=r"\$SHIFT has no value, and no array gives it") as called:
+        strange(a, c)
+    assert given in called.value.remedy and "test_wave_words.py" in called.value.remedy
+    with pytest.raises(SymbolError, match=r"ReorderingConstraint depends on \$SHIFT, which is left dynamic") as left:
+        made(strange, {M: 96, N: 48}, dynamic_symbols=[index_symbol("$SHIFT")])
+    assert given in left.value.remedy and "sym.SHIFT" in left.value.remedy
+    assert "ReorderingConstraint(" in "".join(left.value.loc.excerpt())
+    strange(a, c, subs={index_symbol("$SHIFT"): 0})
+    np.testing.assert_array_equal(c, a)
+    reordered(ReorderingConstraint(WORKGROUP_0 + index_symbol("$SHIFT"), 0), subs={index_symbol("$SHIFT"): 0})(a, c)
+    renamed = reordered(ReorderingConstraint(WORKGROUP_0 + sym.SHIFT, 0))
+    assert made(renamed, {M: 96, N: 48}, dynamic_symbols=[sym.SHIFT]).schedule_for(SHIFT=0).table()[2, 0] == 2
+
+
+def test_the_symbol_of_an_address_space_wants_one():
+    @wave(TILED)
+    def copied(a: Memory[M, N, sym.SPACE, f32], c: Memory[M, N, G, f32]):
+        write(read(a), c)
+
+    with pytest.raises(SymbolError, match="a: SPACE is 1, no address space") as raised:
+        made(copied, {M: 96, N: 48, sym.SPACE: 1})
+    assert "subs={SPACE: SHARED_ADDRESS_SPACE}, or GLOBAL_ADDRESS_SPACE" in raised.value.remedy
+    a, c = rng_integers(96, 48), poisoned(96, 48)
+    with pytest.raises(SymbolError, match="SPACE has no value") as called:
+        copied(a, c)
+    assert "copied(…, SPACE=SHARED_ADDRESS_SPACE)" in called.value.remedy
+    copied(a, c, SPACE=SHARED_ADDRESS_SPACE)
+    np.testing.assert_array_equal(c, a)
 
 
 @pytest.mark.parametrize("name", ["atomic_add", "gather", "rand", "scaled_mma", "bitcast", "topk", "sigmoid"])

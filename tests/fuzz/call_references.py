@@ -155,6 +155,17 @@ def log_softmax(x: np.ndarray, of: str) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Return x rounded once, to nearest even: ml_dtypes converts f64 by way of f32, and so rounds twice."""
+    if dtype in ("f32", "f64"):
+        return x.astype(NUMPY[dtype]).astype(np.float64)
+    near = x.astype(np.float32)
+    is_even = near.view(np.int32) % 2 == 0
+    beyond = np.nextafter(near, np.where(near < x, np.float32(np.inf), np.float32(-np.inf)))
+    odd = np.where((near.astype(np.float64) != x) & np.isfinite(near) & is_even, beyond, near)
+    return odd.astype(NUMPY[dtype]).astype(np.float64)
+
+
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float, of: str) -> tuple[np.ndarray, np.ndarray]:
     n = max(x.shape[-1], 1)
     mean = (x * x).sum(axis=-1, keepdims=True) / n

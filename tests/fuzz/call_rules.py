@@ -267,8 +267,7 @@ def _rms_norm(asked: Asked, out: str, total: str) -> dict[str, Result]:
         asked.check_written(total, x.shape)
         kind = np.float64 if of == "f64" else np.float32
         with np.errstate(all="ignore"):
-            rounded = (x.x.astype(kind) + residual.x.astype(kind)).astype(ref.NUMPY[kept])
-        numbers = rounded.astype(np.float64)
+            numbers = ref.rounded(x.x.astype(kind) + residual.x.astype(kind), kept)
         found[total] = Result(numbers, np.zeros(x.shape), kept)
     y, err = ref.rms_norm(numbers, None if weight is None else weight.x, eps, of)
     return {out: written(y, err, dtype, of), **found}

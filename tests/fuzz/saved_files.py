@@ -12,7 +12,7 @@ import zipfile
 from functools import cache
 
 from tilewave import *
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 
 from .mutations import damaged_bytes, damaged_text
 from .texts import WORDS, K, M, N, numbers, product

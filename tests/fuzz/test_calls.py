@@ -15,6 +15,7 @@ from . import call_judge
 from .call_arrays import HeldArrays, buffered, changed_outside
 from .call_judge import judge_call
 from .call_maker import FUNCTIONS, RUN, make_call
+from .call_references import rounded
 from .call_rules import expected
 from .call_shrink import shrink_call
 from .call_source import call_source
@@ -267,6 +268,15 @@ PLAIN = {
 
 
 # -- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_references_round_f64_once():
+    """0.70507813838 is above the middle of two bf16 numbers, and is the middle when rounded to f32 first."""
+    assert rounded(np.array([0.7050781383807856, -0.7050781383807856, 0.705078125]), "bf16").tolist() == [
+        0.70703125,
+        -0.70703125,
+        0.703125,
+    ]
 
 
 def test_a_call_shrinks_to_what_matters():

@@ -39,7 +39,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 @every_kind
 @every_way
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 def test_attention_everywhere(way, asked):
     Problem(1, (4, 2), 33, 50, asked=asked).run(way, AttentionTile(64, 32, 2))
 
@@ -125,7 +125,7 @@ def test_infinite_scores_give_no_numbers():
 @pytest.mark.parametrize(
     "asked", [{}, {"causal": True, "window": 100}, {"soft_cap": 2.0}], ids=["all", "window", "cap"]
 )
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_keys_in_parts(way, asked):
     """Where the window is, a whole part is out of sight."""
     Problem(1, (4, 2), 3, 330, asked=asked).run_in_parts(way, 128)

@@ -75,6 +75,7 @@ def test_of_rms_norm(way, rows):
     near(of_weight, (grad * x * s).sum(0), "weights of rms_norm")
 
 
+@pytest.mark.share(2)
 @ways
 @either
 def test_of_layer_norm(way, rows):

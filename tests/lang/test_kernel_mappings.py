@@ -1,15 +1,19 @@
 """A mapping in a kernel is the mapping itself: what is proved and drawn is what the compiled kernel does."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
 
-from tilewave.errors import CallError, CoverageError
+from tilewave.errors import CallError, ConstraintError, CoverageError, SymbolError
 from tilewave.mapping import (
     Grid,
+    MappingError,
     as_mapping,
+    find_counterexample,
     grouped,
     hilbert,
     linear,
@@ -147,3 +151,92 @@ def test_batches_are_walked_one_after_the_other():
     schedule = compiled(batched, subs={B: 3, M: 20, N: 28}).schedule
     mapping = as_mapping("xcd_contiguous(4) >> grouped(2)")
     np.testing.assert_array_equal(schedule.table(), mapping.table(Grid(5, 7, 3)))
+
+
+# -- reordering formulas that are wrong -------------------------------------------------------------------------------
+
+
+def per_tile(x, tile=BLOCK_M):
+    return ceiling(x / tile)
+
+
+SWAPPED = [ReorderingConstraint(WORKGROUP_1, 0), ReorderingConstraint(WORKGROUP_0, 1)]
+ROW_BY_ROW = [
+    ReorderingConstraint((WORKGROUP_1 * per_tile(M) + WORKGROUP_0) // per_tile(N, BLOCK_N), 0),
+    ReorderingConstraint((WORKGROUP_1 * per_tile(M) + WORKGROUP_0) % per_tile(N, BLOCK_N), 1),
+]
+
+
+def refused(*constraints, **more):
+    """The error of a GEMM of 6x7 tiles with these constraints."""
+    with pytest.raises(CoverageError) as raised:
+        compiled(gemm(constraints=constraints), subs=sizes(6 * 64, 7 * 64, 40, **more))
+    return raised.value
+
+
+def test_a_formula_that_leaves_the_grid_says_which_tiles_are_lost_and_names_the_workgroup_by_its_coordinates():
+    error = refused(*SWAPPED)
+    assert error.what == (
+        "workgroup 36 (WORKGROUP_0 = 0, WORKGROUP_1 = 6) computes tile (6, 0), outside the 6x7 tiles of c; "
+        "tile (0, 6) is computed by none"
+    )
+    assert "c has 42 tiles: 6 lost, 0 computed more than once. They are written at " in error.remedy
+    assert "not reordered" not in error.remedy
+    on_grid = find_counterexample(gemm(constraints=SWAPPED), subs=sizes(1, 1, 1)).message
+    assert on_grid.startswith("workgroup 1 (WORKGROUP_0 = 0, WORKGROUP_1 = 1) computes tile (1, 0), which is outside")
+    assert "(0, 1) is computed by none" in on_grid
+    compiled(gemm(constraints=ROW_BY_ROW), subs=sizes(6 * 64, 7 * 64, 40))
+    compiled(gemm(constraints=[WorkgroupMapping(xcd_contiguous(8) >> grouped(4))]), subs=sizes(6 * 64, 7 * 64, 40))
+
+
+def test_the_coordinates_are_named_where_sizes_are_dynamic_too():
+    kernel = compiled(gemm(constraints=SWAPPED), subs={BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 32})
+    a, b, c = (np.zeros(shape, dtype) for shape, dtype in (((384, 40), "f2"), ((448, 40), "f2"), ((384, 448), "f4")))
+    with pytest.raises(CoverageError, match=r"448, workgroup 36 \(WORKGROUP_0 = 0, WORKGROUP_1 = 6\) computes"):
+        kernel(a, b, c)
+
+
+def test_persistent_workgroups_have_no_coordinates():
+    assert "WORKGROUP_1 =" not in str(refused(*SWAPPED, GridConstraint(5)))
+
+
+def test_every_formula_is_underlined():
+    first, second = ReorderingConstraint(WORKGROUP_1, 0), ReorderingConstraint(WORKGROUP_0, 1)
+    _, line, carets, *_ = str(refused(first, second)).splitlines()[1:]
+    if sys.version_info >= (3, 11):
+        marked = ["".join(c for c, caret in zip(line, carets, strict=False) if caret == "^")]
+        assert marked == ["ReorderingConstraint(WORKGROUP_1, 0)ReorderingConstraint(WORKGROUP_0, 1)"]
+    assert str(refused(*SWAPPED)).count("test_kernel_mappings.py:") == 1
+    first = ReorderingConstraint(WORKGROUP_1, 0)
+    second = ReorderingConstraint(WORKGROUP_0, 1)
+    said = str(refused(first, second))
+    assert "first = ReorderingConstraint" in said and "second = ReorderingConstraint" in said
+
+
+def test_a_dimension_without_a_formula_is_named():
+    assert "Dimension 1 of the grid is not reordered." in refused(ReorderingConstraint(WORKGROUP_0 // 2, 0)).remedy
+    assert "Dimension 0 of the grid is not reordered." in refused(ReorderingConstraint(WORKGROUP_1 // 2, 1)).remedy
+
+
+def test_constraints_are_searched_for_a_counterexample():
+    group = sym.GROUP
+    halves = ReorderingConstraint(WORKGROUP_0 // group, 0)
+    assert find_counterexample(ROW_BY_ROW + tiling()) is None
+    assert find_counterexample(gemm(constraints=ROW_BY_ROW), subs=sizes(640, 640, 64)) is None
+    assert find_counterexample(gemm(constraints=[WorkgroupMapping(grouped(group))]), subs={group: 4}) is None
+    assert find_counterexample(gemm()) is None
+    assert str(find_counterexample(halves, subs={group: 2})) == (
+        "on a grid of 2×1: workgroups 0 (WORKGROUP_0 = 0) and 1 (WORKGROUP_0 = 1) both compute tile (0, 0); "
+        "tile (1, 0) is computed by none"
+    )
+    with pytest.raises(SymbolError, match="GROUP has no value") as raised:
+        find_counterexample([*tiling(), halves])
+    assert "find_counterexample(…, subs={GROUP: …})" in raised.value.remedy
+    with pytest.raises(SymbolError, match="M has no value") as size:
+        find_counterexample(ROW_BY_ROW)
+    assert "where its WorkgroupConstraint is in the list too" in size.value.remedy
+    with pytest.raises(MappingError, match="is not a mapping") as other:
+        find_counterexample([ROW_BY_ROW] * 20)
+    assert len(str(other.value)) < 250
+    with pytest.raises(ConstraintError, match="5 is no constraint"):
+        find_counterexample([halves, 5])

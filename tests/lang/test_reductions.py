@@ -122,6 +122,7 @@ def fits(how, dtype):
     return dtype != tw.bool or how not in ("max", "min")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dims", [(M, N), (N, M)], ids=["rows", "columns"])
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_whole_dim_is_reduced_whether_its_length_is_fixed_or_open(how, dtype, dims):
@@ -137,6 +138,7 @@ def test_a_whole_dim_is_reduced_whether_its_length_is_fixed_or_open(how, dtype, 
             agree(y, want)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_dim_cut_over_the_grid_is_reduced_tile_by_tile(how, dtype):
     for length, subs in product((1, 8, 37), ({}, {M: ROWS})):
@@ -148,6 +150,7 @@ def test_a_dim_cut_over_the_grid_is_reduced_tile_by_tile(how, dtype):
         agree(y, np.array(tiles))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("how", "dtype"), cases())
 def test_a_dim_walked_by_a_loop_is_reduced_step_by_step_beginning_with_acc(how, dtype):
     made = made_in(how, dtype)
@@ -177,6 +180,7 @@ ODD = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_numbers_are_reduced_as_numpy_reduces_them(odd, dtype):

@@ -49,6 +49,7 @@ def test_chunked_is_a_permutation_of_every_number_of_tiles_to_48x48_for_all_chun
     prove(xcd_chunked, 48, 48, xcds=XCDS, chunk=range(1, 65))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("workgroups", [1, 5, 7, 31, 132, 256, 304, 320])
 def test_persistent_renumberings_are_permutations(workgroups):
     prove(xcd_contiguous, 24, 24, workgroups=workgroups, xcds=XCDS)

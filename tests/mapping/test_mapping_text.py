@@ -89,7 +89,13 @@ ERRORS = {
                    ^^^""",
     "grouped(WGM)": """expected a number and not `WGM`
       grouped(WGM)
-              ^^^""",
+              ^^^
+  text has numbers alone: for a symbol, write mapping.grouped(sym.WGM); to try several numbers, \
+Tune(mapping=["grouped(4)", "grouped(8)"])""",
+    "grouped(4, along=n)": """expected a number and not `n`
+      grouped(4, along=n)
+                       ^
+  write along="n\"""",
     "grouped()": """grouped needs size
       grouped()
       ^^^^^^^

@@ -8,13 +8,18 @@ from pathlib import Path, PurePosixPath
 # `tests/` mirrors the package; these are the modules and folders whose tests are elsewhere.
 TESTS_OF = {
     "tilewave/api.py": ("tests/lang",),
+    "tilewave/arguments.py": ("tests/lang", "tests/runtime"),
     "tilewave/call.py": ("tests/lang", "tests/runtime"),
     "tilewave/compile.py": ("tests/lang", "tests/saved"),
+    "tilewave/compiled.py": ("tests/lang", "tests/saved"),
+    "tilewave/compiled_code.py": ("tests/lang", "tests/saved"),
     "tilewave/errors.py": ("tests/lang",),
     "tilewave/files.py": ("tests/tune", "tests/saved"),
+    "tilewave/interpreted.py": ("tests/lang", "tests/interp"),
     "tilewave/lower/gpu": ("tests/backend",),
     "tilewave/lower": ("tests/lower", "tests/end_to_end"),
     "tilewave/mypy_plugin.py": ("tests/lang",),
+    "tilewave/options.py": ("tests/lang",),
     "tilewave/ops": ("tests/ops", "tests/in_torch"),  # what gradients need is called from torch alone
     "tilewave/pipeline": ("tests/passes",),
     "tilewave/torch": ("tests/in_torch",),

@@ -5,6 +5,7 @@ import pytest
 from attention_problems import Problem
 
 from tilewave import bf16, call, f16, f32, f64, kernels, ops
+from tilewave.errors import CallError
 from tilewave.ops import plans
 from tilewave.ops.arrays import NUMPY
 from tilewave.ops.attending import AttentionAsked
@@ -56,6 +57,7 @@ def test_its_kernel_is_the_one_that_is_done_soonest(heads, queries, keys, name):
     check(problem)
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("queries, keys", [(1, 701), (3, 900), (16, 333)])
 @pytest.mark.parametrize("bias", [None, f32], ids=str)
@@ -65,6 +67,7 @@ def test_whatever_is_asked_for(asked, queries, keys, bias):
     check(problem)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("size", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64], ids=str)
 def test_sizes_of_heads_and_dtypes(size, dtype):
@@ -96,6 +99,23 @@ def test_out_and_its_strides():
     out = np.full((1, 4, 8, 32), np.nan, np.float32).swapaxes(1, 2)
     assert ops.attention(problem.q, problem.k, problem.v, out=out) is out
     problem.check(out, None, 90)
+
+
+@pytest.mark.parametrize(
+    "shapes, has, needs",
+    [
+        ({"y": (2, 3, 2)}, "y is 2x3x2", "2x3x1x2"),
+        ({"y": (3, 2, 1, 2)}, "y is 3x2x1x2", "2x3x1x2"),
+        ({"y": (2, 3, 1, 2), "lse": (3, 2, 1)}, "lse is 3x2x1", "2x3x1"),
+        ({"y": (2, 3, 1, 2), "bias": (2, 1, 1, 5)}, "bias is 2x1x1x5", "2x3x1x5"),
+    ],
+)
+def test_arrays_of_another_shape_than_q_k_and_v_need_are_refused(shapes, has, needs):
+    q, k, v = (np.ones((2, 3, n, size), np.float32) for n, size in ((1, 4), (5, 4), (5, 2)))
+    given = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
+    with pytest.raises(CallError, match=f"{has}, but q, k and v need {needs}"):
+        kernels.attention_decode(q, k, v, **given)
+    assert np.isnan(given["y"]).all()
 
 
 def test_one_more_key_compiles_nothing(monkeypatch):

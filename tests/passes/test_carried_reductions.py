@@ -145,7 +145,7 @@ TILES = ((1, 256), (16, 1), (4, 100))
 """With a single row, a single column, and no power of two."""
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda f: f.__name__)

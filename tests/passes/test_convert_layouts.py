@@ -160,6 +160,7 @@ def built(body, target, waves=(2, 2), l_tile=64):
 cases = pytest.mark.parametrize("body", CASES, ids=lambda body: body.__name__)
 
 
+@pytest.mark.share(5)
 @cases
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
@@ -178,6 +179,7 @@ def test_lanes_compute_it_in_every_order(body, target, waves, order):
     check(lambda *a: kernel.interpret(*a, level="lane", order=order, seed=3), body)
 
 
+@pytest.mark.share(4)
 @cases
 @pytest.mark.parametrize("order", ["barrier", "random"])
 @pytest.mark.parametrize(("target", "waves"), [("gfx942", (1, 1)), ("gfx942", (2, 2)), ("gfx950", (4, 1))])

@@ -43,6 +43,7 @@ def check(made, layout, shape, dtype=f16, order="random"):
     check_product(c, a, b)
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(

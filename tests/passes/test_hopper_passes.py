@@ -59,6 +59,7 @@ def compiled_gemm(shape, tile, **options):
     return compiled(gemm(**options), sizes(*shape, *tile))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
 def test_small_tiles_of_the_documents_run_lane_by_lane(seed, schedule):
@@ -84,6 +85,7 @@ def test_every_kernel_of_the_documents_runs_lane_by_lane(seed, tile, schedule, s
 # -- the matrix unit
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("left", "right", "acc"),
     [(f16, f16, f32), (bf16, bf16, f32), (i8, i8, i32), *((a, b, f32) for a, b in EIGHT_BITS)],
@@ -179,6 +181,7 @@ def test_operands_that_are_computed_are_staged():
     check_product(c, a * by, b)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(("schedule", "num_stages"), [(SCHEDULES[0], 1), (SCHEDULES[1], 1), (SCHEDULES[1], 2)], ids=str)
 def test_every_barrier_is_needed(seed, schedule, num_stages):

@@ -65,6 +65,7 @@ def test_a_ring_of_any_length_and_any_number_of_steps(stages, steps):
     check(specialized(tiles(SEEDS[0], shape, (64, 64, 16)), stages), shape)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", SEEDS[2:], ids=repr)
 @pytest.mark.parametrize("stages", range(1, 7))
 def test_phases_go_on_from_tile_to_tile(seed, stages):

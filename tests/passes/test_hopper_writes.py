@@ -164,6 +164,7 @@ def odd(columns, tile, depth=72):
     return compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(200, columns, depth, *tile))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("columns", "width", "tile"), ODD_ROWS)
 @pytest.mark.parametrize("depth", [72, 19], ids=["copied", "loaded"])
 def test_rows_that_begin_off_16_bytes_are_stored_by_lanes_side_by_side(columns, width, tile, depth):

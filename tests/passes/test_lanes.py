@@ -49,6 +49,7 @@ def test_every_kernel_of_the_documents_runs_lane_by_lane(seed, configuration, sh
     check_lanes(compiled_seed(seed, *configuration, shape), shape)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
@@ -104,6 +105,7 @@ def test_every_matrix_instruction(kind, chip):
 # -- barriers
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 @pytest.mark.parametrize(
     ("schedule", "num_stages"), [(SchedulingType.NONE, 1), *((SchedulingType.PREFETCH, b) for b in (1, 2, 3))], ids=str

@@ -597,7 +597,7 @@ CASES = {
     "unroll_stages.MANY_SLOTS": checked("unroll_stages", "two_slots", ("{value = 2}", "{value = 5}")),
     "unroll_stages.SLOTS_DIFFER": checked("unroll_stages", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
     "unroll_stages.MANY_SUMS": checked("unroll_stages", "two_slots", p=UnrollStages(most_carried_words=3)),
-    "use_tma.ACROSS_ROWS": checked("use_tma", "turned"),
+    "use_tma.ACROSS_ROWS": checked("use_tma", "transposed"),
     "use_tma.ROWS_APART": checked("use_tma", "rows_off_the_grain"),
     "use_tma.UNALIGNED_STRIDE": checked(
         "use_tma",

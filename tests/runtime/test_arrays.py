@@ -311,6 +311,13 @@ class Producer:
         return ctypes.addressof((ctypes.c_char * len(self.memory)).from_buffer(self.memory))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_garbage_of_this_module_is_collected() -> None:
+    """Each test collects garbage, which takes a second where thousands of tests have filled the memory before."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     """Every exported tensor is deleted once: not more often, and not never."""

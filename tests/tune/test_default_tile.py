@@ -93,6 +93,17 @@ def test_a_kernel_with_all_tiles_is_compiled_as_ever():
     assert one.choice is None and "tiles" not in [row.step for row in one.why()]
 
 
+def test_a_choice_is_not_advised_against():
+    """The search compared smaller tiles and shorter steps, and an author who gives this tile did not."""
+    large, tune = {M: 4096, N: 4096, K: 4096}, Tune(BLOCK_M=128, BLOCK_N=256, BLOCK_K=128)
+    chosen = wave_compile(WaveCompileOptions(subs=large, target="sm_90a", tune=tune), gemm())
+    given = wave_compile(WaveCompileOptions(subs={**large, **chosen.choice.config}, target="sm_90a"), gemm())
+    advice = "shared memory has room for 2 stages of 98,304 bytes each, not 4"
+    assert any(row.what.startswith(advice) for row in given.why())
+    assert not any(row.what.startswith(advice) for row in chosen.why())
+    assert not any(remark.what.startswith(advice) for step in chosen.steps for remark in step.remarks)
+
+
 def test_the_choice_as_subs_gives_the_same_code():
     one = compiled(300, 200, 100, "gfx942")
     again = wave_compile(

@@ -365,13 +365,15 @@ def open_tiles_of(record, axes):
     return made.for_all_batches() if in_fixed_order else made, buckets
 
 
-def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
+@pytest.mark.parametrize("every", [pytest.param(37, id="sample"), pytest.param(1, marks=pytest.mark.slow, id="all")])
+def test_shipped_records_are_for_kernels_as_they_are_now(every, monkeypatch):
     """Where this fails, the kernels have changed: python benchmarks/ship_records.py."""
     monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
     shipped, bad = merged((store.SHIPPED / store.FILE).read_text().splitlines())
     assert len(shipped) > 10 and not bad
-    axes = forms()
-    for record in shipped[::2]:
+    axes, taken = forms(), shipped[::every]
+    assert {(r.key.digest, r.key.sizes.endswith("one_order")) for r in taken} == set(product(axes, [False, True]))
+    for record in taken:
         open_tiles, buckets = open_tiles_of(record, axes)
         assert open_tiles.key(buckets) == record.key
         told = open_tiles.of_record(open_tiles.on_record(buckets).found, buckets, "")

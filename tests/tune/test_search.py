@@ -8,8 +8,9 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
-from tilewave.bench.tuning import tune, without_tiles
-from tilewave.errors import SymbolError
+from tilewave.bench import measured_on
+from tilewave.bench.tuning import tune
+from tilewave.errors import SymbolError, TargetError
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.neighbours import likeness
 from tilewave.tune.records import merged
@@ -250,6 +251,15 @@ def test_a_card_that_is_not_here_leaves_the_model_and_counts(tmp_path):
     assert "instructions for each matrix instruction" in found.record.notes
 
 
+def test_a_missing_gpu_is_reported_in_the_name_of_the_command(tmp_path, monkeypatch):
+    def no_driver():
+        raise TargetError("no card")
+
+    monkeypatch.setattr(measured_on, "cuda_driver", no_driver)
+    found = tune(gemm(), SIZES, "sm_90a", "measured", records=tmp_path)
+    assert found.record.notes == "by the model alone: tilewave tune measures on an NVIDIA GPU, but no card"
+
+
 def test_what_was_tuned_is_what_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     sizes, kernel = {M: 64, N: 64, K: 64}, gemm()
@@ -270,13 +280,56 @@ def test_a_record_at_the_largest_sizes_of_a_bucket_serves_its_calls(tmp_path, mo
     assert "the model" in one.choices({M: 7, N: 6, K: 6})[0].reason
 
 
-def test_tiles_that_a_kernel_fixes_itself_are_open_to_tuning():
-    @wave([WorkgroupConstraint(M, BLOCK_M, 0)], subs={BLOCK_M: 7, N: 3})
+def fixed(**given):
+    tiles = [WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1)]
+
+    @wave(tiles, **given)
     def double(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
         write(read(x) * 2.0, y)
 
-    assert {*without_tiles(double, {M: 5}).subs} == {N}
-    assert {*without_tiles(double, {M: 5, BLOCK_M: 4}).subs} == {N, BLOCK_M}
+    return double
+
+
+def test_tiles_that_a_kernel_fixes_are_not_tuned(tmp_path):
+    """A record of them would never be used, as the kernel's values go before it."""
+    whole = fixed(subs={BLOCK_M: 7, BLOCK_N: 3})
+    with pytest.raises(TilewaveError) as error:
+        tune(whole, {M: 16, N: 16}, "cpu", "model", records=tmp_path)
+    assert error.value.what == "nothing to tune: double fixes BLOCK_M=7, BLOCK_N=3"
+    assert error.value.remedy == "remove BLOCK_M, BLOCK_N from subs" and not [*tmp_path.iterdir()]
+    partly = fixed(subs={BLOCK_M: 7})
+    found = tune(partly, {M: 16, N: 16}, "cpu", "model", records=tmp_path)
+    assert {*found.winner.config} == {BLOCK_N}
+
+
+def test_a_record_of_the_tiles_that_are_left_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
+    partly, sizes = fixed(subs={BLOCK_M: 7}), {M: 16, N: 16}
+    tune(partly, sizes, "cpu", "model", within=Tune(BLOCK_N=5), records=tmp_path)
+    one = wave_compile(WaveCompileOptions(subs=sizes, target="cpu"), partly)
+    assert one.choice.config == {BLOCK_N: 5} and "a record in" in one.choice.reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "subs", "given"),
+    [
+        ({"subs": {BLOCK_M: 7}}, {}, Tune(BLOCK_M=(4, 8))),
+        ({}, {BLOCK_M: 7}, Tune(BLOCK_M=(4, 8), BLOCK_N=2)),
+        ({"subs": {BLOCK_M: 7}, "tune": Tune(BLOCK_M=(4, 8))}, {}, None),
+        ({"subs": {BLOCK_M: 7, BLOCK_N: 4}}, {}, Tune(BLOCK_M=8)),
+    ],
+)
+def test_a_tune_that_names_a_symbol_with_a_value_is_refused(kernel, subs, given):
+    options = WaveCompileOptions(subs={M: 16, N: 16, **subs}, target="cpu", tune=given)
+    with pytest.raises(TilewaveError) as error:
+        wave_compile(options, fixed(**kernel))
+    assert error.value.what == "Tune: nothing to tune: double fixes BLOCK_M=7"
+    assert error.value.remedy == "remove BLOCK_M from subs, or from Tune"
+
+
+def test_options_may_fix_what_a_kernel_tunes():
+    given = WaveCompileOptions(subs={M: 16, N: 16, BLOCK_M: 7, BLOCK_N: 4}, target="cpu")
+    assert wave_compile(given, fixed(tune=Tune(BLOCK_M=(4, 8)))).choice is None
 
 
 def test_a_kernel_that_leaves_nothing_to_decide_is_told(tmp_path):

@@ -6,8 +6,8 @@ it holds for any mapping, and for code written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeGuard
 
@@ -38,6 +38,14 @@ class Correction:
     text: str = ""
     loc: Loc = NOWHERE
     """The location of the tile order, where that may be wrong; NOWHERE selects the write's location."""
+    coordinates: Callable[[int, Mapping[str, int]], str] | None = None
+    """The text of a workgroup's coordinates at values of dynamic sizes, where the author's formulas use them."""
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    def name(self, workgroup: object) -> str:
+        """Return `15`, or `15 (WORKGROUP_0 = 3, WORKGROUP_1 = 2)`."""
+        found = self.coordinates(int(workgroup), self.values) if self.coordinates else ""  # type: ignore[call-overload]
+        return f"{workgroup} ({found})" if found else f"{workgroup}"
 
 
 NO_CORRECTION = Correction()
@@ -114,8 +122,11 @@ class Covered:
             raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
+        remedy = replace(remedy, values=symbols)
         for visit in WholeRun(kernel, symbols, stores).all():
-            covers[visit.op.memory].add(visit, remedy)
+            covers[visit.op.memory].add(visit)
+        for cover in covers.values():
+            cover.want_inside(remedy)
         first = covers[memories[0]]
         schedule = Schedule(kernel.workgroup_count, first.cut.grid, *first.pairs)
         for memory, cover in covers.items():
@@ -169,6 +180,8 @@ class Cover:
             raise CoverageError(
                 what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
             )
+        self.first_outside: tuple[int, tuple[int, ...], Loc] | None = None
+        """The first workgroup with a tile outside the memory, that tile, and the line of its write."""
         self.found = _Pairs(min(tiles, kernel.workgroup_count), max(tiles, kernel.workgroup_count), len(writes))
 
     @staticmethod
@@ -177,12 +190,12 @@ class Cover:
         cover, mine = Cover(kernel, writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
         for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
             if isinstance(visit.op, Scatter):
-                cover.add(visit, NO_CORRECTION)
+                cover.add(visit)
             else:
                 cover.note(visit, *_elements(visit))
         return cover
 
-    def add(self, visit: Visit, remedy: Correction) -> None:
+    def add(self, visit: Visit) -> None:
         if isinstance(visit.op, Scatter):
             self.add_elements(visit)
             return
@@ -196,8 +209,11 @@ class Cover:
             outside |= (position < 0) | (position >= count)
             number = number * count + position
         if outside.any():
-            self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.note(visit, visit.workgroups, number)
+            self.first_outside = self.first_outside or self.outside_at(visit, int(np.argmax(outside)))
+            inside = np.broadcast_to(number, len(outside))[~outside]
+            self.note(visit, visit.workgroups[~outside], inside)
+        else:
+            self.note(visit, visit.workgroups, number)
 
     def note(self, visit: Visit, workgroups: Array, tiles: Array) -> None:
         self.found.add(workgroups, tiles, next(i for i, op in enumerate(self.writes) if op is visit.op))
@@ -276,29 +292,55 @@ class Cover:
         return any(isinstance(op, Scatter) or Cut.by(op) != self.cut for op in self.writes)
 
     def report(self, workgroups: Array, tiles: Array, remedy: Correction) -> None:
-        cut = self.cut
-        times = np.bincount(tiles, minlength=prod(cut.grid))
-        lost, twice = np.flatnonzero((times == 0) & (not self.is_optional)), np.flatnonzero(times > 1)
+        times = np.bincount(tiles, minlength=prod(self.cut.grid))
+        lost, twice = self.lost(times), np.flatnonzero(times > 1)
         if not len(lost) and not len(twice):
             return
-        one = "element" if self.in_elements else "tile"
         said = []
         if len(twice):
             who = np.unique(workgroups[tiles == twice[0]])
-            verb = f"workgroups {who[0]} and {who[1]} both compute" if len(who) > 1 else f"workgroup {who[0]} repeats"
-            said.append(f"{verb} {one} {cut.coordinates(twice[0])}")
-        if len(lost):
-            said.append(f"{one} {cut.coordinates(lost[0])} is computed by none")
-        name = self.op.memory.name
-        counts = f"{name} has {len(times):,} {one}s: {len(lost):,} lost, {len(twice):,} computed more than once."
-        raise _coverage_error("; ".join(said), self.op.loc, counts, remedy)
+            one, *others = map(remedy.name, who)
+            verb = f"workgroups {one} and {others[0]} both compute" if others else f"workgroup {one} repeats"
+            said.append(f"{verb} {self.one} {self.cut.coordinates(twice[0])}")
+        said += self.computed_by_none(lost)
+        raise _coverage_error("; ".join(said), self.op.loc, self.counts(times, lost), remedy)
 
-    def report_outside(self, visit: Visit, which: int, remedy: Correction) -> None:
+    def want_inside(self, remedy: Correction) -> None:
+        """Raise if a workgroup computes a tile outside the memory; say too which tiles are lost to that."""
+        if self.first_outside is None:
+            return
+        workgroup, tile, loc = self.first_outside
+        outside = f"outside the {'x'.join(map(str, self.cut.grid))} tiles of {self.op.memory.name}"
+        what = f"workgroup {remedy.name(workgroup)} computes tile {tile}, {outside}"
+        if not self.aligned:
+            raise _coverage_error(what, loc, "", remedy)
+        times = np.bincount(self.once_each()[1], minlength=prod(self.cut.grid))
+        lost = self.lost(times)
+        raise _coverage_error("; ".join([what, *self.computed_by_none(lost)]), loc, self.counts(times, lost), remedy)
+
+    @property
+    def one(self) -> str:
+        """The word for what is counted."""
+        return "element" if self.in_elements else "tile"
+
+    def lost(self, times: Array) -> Array:
+        """Return the tiles that must be computed and are not; `times` is how often each is computed."""
+        return np.flatnonzero((times == 0) & (not self.is_optional))
+
+    def computed_by_none(self, lost: Array) -> list[str]:
+        return [f"{self.one} {self.cut.coordinates(lost[0])} is computed by none"] if len(lost) else []
+
+    def counts(self, times: Array, lost: Array) -> str:
+        """Return how many tiles are lost and computed more than once, as a sentence."""
+        name, twice = self.op.memory.name, int((times > 1).sum())
+        many = f"{len(times):,} {self.one}" + ("" if len(times) == 1 else "s")
+        return f"{name} has {many}: {len(lost):,} lost, {twice:,} computed more than once."
+
+    def outside_at(self, visit: Visit, which: int) -> tuple[int, tuple[int, ...], Loc]:
+        """Return the workgroup of a visit, its tile and the line of its write."""
         positions = zip(self.cut.axes, self.cut.tile, strict=True)
         tile = tuple(int(visit.at[axis][which]) // size for axis, size in positions)
-        grid = "x".join(map(str, self.cut.grid))
-        what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
-        raise _coverage_error(f"workgroup {visit.workgroups[which]} {what}", visit.op.loc, "", remedy)
+        return int(visit.workgroups[which]), tile, visit.op.loc
 
 
 def _coverage_error(what: str, write: Loc, counts: str, remedy: Correction) -> CoverageError:

@@ -40,6 +40,9 @@ class BuildOptions:
     """The largest values of dynamic sizes, where known; they only affect which optimizations pay."""
 
 
+ASSEMBLED = ("registers", "spilled_bytes", "resident_waves", "most_resident_waves", "occupancy")
+"""The attributes of `Resources` that need the vendor's assembler."""
+
 ReplayedCall = Callable[..., int]
 """A replayed launch: called with the arrays, of the same layout as those of an earlier call, and optionally new scalar
 arguments as words, both in tuples. Returns 0 if launched; otherwise nothing was launched and a full call is needed.
@@ -78,7 +81,10 @@ class Emulated(Protocol):
 
 
 class Resources(Protocol):
-    """The resources of a workgroup; each vendor adds more."""
+    """The resources of a workgroup on a GPU; each vendor adds more.
+
+    What the vendor's assembler counts (`ASSEMBLED`) is None on machines without it: on NVIDIA ptxas (CUDA toolkit).
+    """
 
     @property
     def machine(self) -> str: ...
@@ -96,6 +102,26 @@ class Resources(Protocol):
     def shared_bytes(self) -> int: ...
     @property
     def loads(self) -> tuple[LaneLoads, ...]: ...
+    @property
+    def registers(self) -> int | None:
+        """Registers of one lane at the launch."""
+
+    @property
+    def spilled_bytes(self) -> int | None:
+        """Bytes of one lane that do not fit in registers."""
+
+    @property
+    def resident_waves(self) -> int | None:
+        """Waves of the kernel that share a CU or SM."""
+
+    @property
+    def most_resident_waves(self) -> int:
+        """Waves that a CU or SM has room for."""
+
+    @property
+    def occupancy(self) -> float | None:
+        """`resident_waves` as a fraction of `most_resident_waves`."""
+
     @property
     def not_as_asked(self) -> tuple[str, ...]:
         """Requests that were not met, and why."""
@@ -137,10 +163,6 @@ class Build(Protocol):
         return None
 
     @abstractmethod
-    def stored(self) -> Stored:
-        """Return what a file must contain for the backend's `load`."""
-
-    @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return files for inspection, by suffix."""
 
@@ -160,6 +182,11 @@ class Build(Protocol):
     @property
     def lanes(self) -> Kernel | None:
         """The lane-level kernel."""
+        return None
+
+    @property
+    def workgroups(self) -> int | str | None:
+        """The workgroups that one launch starts, or their formula; None: as many as the tile-level kernel has."""
         return None
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
@@ -189,7 +216,7 @@ class Build(Protocol):
 
     @property
     def assembled_metrics(self) -> Mapping[str, Any]:
-        """Registers, spills and occupancy from the vendor's assembler, which may take a second."""
+        """The attributes `ASSEMBLED` of the resources, which may take a second."""
         return {}
 
     @property
@@ -236,7 +263,11 @@ class Backend(Protocol):
 
     @abstractmethod
     def load(self, contents: Contents, kernel: Kernel) -> Build:
-        """Return the build that `Build.stored` wrote to a file."""
+        """Return the build that `stored` wrote to a file."""
+
+    @abstractmethod
+    def stored(self, build: Build) -> Stored:
+        """Return what a file must contain for `load` to return this build."""
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:
@@ -267,3 +298,8 @@ def metrics_of(resources: Any) -> dict[str, Any]:
     """Return the displayed fields of a record of resources, its loads as text and last."""
     shown = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
     return {**{name: getattr(resources, name) for name in shown}, "loads": [str(x) for x in resources.loads]}
+
+
+def occupancy_of(resident_waves: int | None, most: int) -> float | None:
+    """Return resident waves as a fraction of the most, rounded for display."""
+    return None if resident_waves is None else round(resident_waves / most, 4)

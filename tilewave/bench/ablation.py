@@ -10,12 +10,14 @@ from tilewave.analysis.l2_residency import streamed
 from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
 from tilewave.backend.targets import targets_on
 from tilewave.bench.result import Settings, Shape
-from tilewave.compile import Compiled, WaveCompileOptions, compile_with
+from tilewave.compile import compile_with
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.kernels import gemm
 from tilewave.machine.chips import CHIPS
+from tilewave.options import WaveCompileOptions
 from tilewave.pipeline.runner import Pass, pass_name
 from tilewave.renamed import current_pass
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewave.bench.problem import Array, available_bytes
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.interp.numbers import poison_of
 from tilewave.interp.tiles import touched

@@ -18,10 +18,12 @@ from tilewave.bench.contestant import Contestant, LeftOut, first_line
 from tilewave.bench.gpu import Arena, Bursts, Launching, torch_dtype
 from tilewave.bench.result import CUBLAS, Settings
 from tilewave.bench.rounds import SHORT, play
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import BF16, F16, F32, FLOAT8, I32, DType
 from tilewave.kernels import gemm, gemm_bias_gelu
+from tilewave.options import WaveCompileOptions
 
 TRITON_KERNEL = Path(__file__).parents[2] / "benchmarks" / "triton_gemm.py"
 ROUNDS_TO_CHOOSE = 3

@@ -16,7 +16,7 @@ from tilewave.bench.measure import PAUSE_SECONDS, SHORTEST_SECONDS, Calls
 from tilewave.bench.measured_on import MeasuredOn, nvidia_gpu, this_cpu, this_gpu
 from tilewave.bench.problem import Array
 from tilewave.bench.rounds import Mode
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TargetError
 from tilewave.ir.types import DType
 
@@ -90,9 +90,9 @@ class Gpu:
     machine: MeasuredOn
 
     @staticmethod
-    def here() -> Gpu:
-        """The first of this machine, or an error that says what is missing."""
-        device, driver = nvidia_gpu(TARGET)
+    def here(command: str) -> Gpu:
+        """Return the first GPU of this machine; an error that says what the command misses."""
+        device, driver = nvidia_gpu(TARGET, command)
         torch = torch_on_the_gpu()
         return Gpu(torch, this_gpu(device, driver, torch, {}))
 
@@ -129,8 +129,8 @@ def runs_on_a_gpu(compiled: Compiled) -> bool:
     return TARGETS[compiled.target].has_lanes
 
 
-def device_of(compiled: Compiled) -> Device:
-    """Where a kernel runs, if that is here."""
+def device_of(compiled: Compiled, command: str) -> Device:
+    """Return the device that a kernel runs on; an error in the command's name where this machine has none."""
     if not runs_on_a_gpu(compiled):
         return Cpu()
     if compiled.target != TARGET:
@@ -139,4 +139,4 @@ def device_of(compiled: Compiled) -> Device:
             "an NVIDIA GPU",
             remedy="`tilewave emulate` runs its code here without the card, and `tilewave sim` predicts its time",
         )
-    return Gpu.here()
+    return Gpu.here(command)

@@ -17,11 +17,11 @@ from tilewave.bench.arguments import Signature, make_arguments, signature, signa
 from tilewave.bench.contestant import Advance, Contestant, LeftOut, first_line
 from tilewave.bench.contestants import compile_ahead
 from tilewave.bench.devices import Device, device_of, runs_on_a_gpu
-from tilewave.bench.measured_on import MeasuredOn, busy, load
+from tilewave.bench.measured_on import BENCH, MeasuredOn, busy, load
 from tilewave.bench.problem import Array
 from tilewave.bench.reference import Accuracy, KernelReference
 from tilewave.bench.rounds import FEWEST_ROUNDS, SHORT, Estimate, Mode, Rounds, play
-from tilewave.compile import Compiled, grid_of
+from tilewave.compiled import Compiled, grid_of
 from tilewave.errors import TilewaveError
 from tilewave.runtime.arrays import Parameter
 
@@ -41,6 +41,8 @@ class KernelSettings:
     """The approximate time limit of the interpreter for each kernel; None: CHECK_SECONDS."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Values of scalar arguments, by name; of those that are not named, ANY_NUMBER."""
+    command: str = BENCH
+    """The command that measures, for errors."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def measure_kernels(
     """Check and time kernels that take the same arguments; the first is what the others are compared with."""
     before, first = load(), _require_same_sizes(kernels)
     settings = replace(settings, numbers=scalar_values(kernels.values(), settings.numbers))
-    device, arrays = device_of(first), make_arguments(first, settings.seed)
+    device, arrays = device_of(first, settings.command), make_arguments(first, settings.seed)
     inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
     numbers = settings.numbers
     found = [_contestant(name, kernel, inputs, arrays, device, numbers) for name, kernel in kernels.items()]

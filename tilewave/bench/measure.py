@@ -49,8 +49,13 @@ class CallTimes:
         return abs(self.median - other.median) > self.spread + other.spread
 
 
-def measure(contestants: Mapping[str, Launch], repeats: int, seed: int, after_each: Advance) -> dict[str, CallTimes]:
-    """Time every contestant once per repeat, in a new random order each time, after a warm-up."""
+def measure(
+    contestants: Mapping[str, Launch], repeats: int, seed: int = 0, after_each: Advance = lambda: None
+) -> dict[str, CallTimes]:
+    """Time every contestant once per repeat, in a new random order each time, after a warm-up.
+
+    Contestants are functions without arguments, by name: kernels, or what a library has.
+    """
     clock = Calls.of(contestants)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     draw = random.Random(seed)

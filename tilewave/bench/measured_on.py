@@ -60,16 +60,19 @@ def this_gpu(device: CudaDevice, driver: str, torch: Any, packages: dict[str, st
     return MeasuredOn(device.name, driver, str(torch.__version__), packages, commit())
 
 
-def nvidia_gpu(target: str) -> tuple[CudaDevice, str]:
-    """The GPU and its driver, or an error that says why nothing can be measured here."""
+BENCH = "tilewave bench"
+
+
+def nvidia_gpu(target: str, command: str = BENCH) -> tuple[CudaDevice, str]:
+    """Return the GPU and its driver; an error that says why the command can measure nothing here."""
     try:
         driver = cuda_driver()
         device = driver.device(0)
     except TargetError as error:
         remedy = "run it where nvidia-smi shows an H100 or H200; `tilewave sim --machine H200` needs no GPU"
-        raise TargetError(f"tilewave bench measures on an NVIDIA GPU, but {error.what}", remedy=remedy) from None
+        raise TargetError(f"{command} measures on an NVIDIA GPU, but {error.what}", remedy=remedy) from None
     if not device.runs(target):
-        what = f"tilewave bench measures kernels for {target}, but {device.name} is {device.arch}"
+        what = f"{command} measures kernels for {target}, but {device.name} is {device.arch}"
         raise TargetError(what, remedy="run it on an H100 or H200")
     major, minor = driver.version
     return device, f"{_loaded_driver()}CUDA {major}.{minor}"

@@ -23,7 +23,7 @@ import numpy as np
 
 from tilewave.bench.problem import Array
 from tilewave.bench.rounding import casts_floats_to_integers, rounding_error, smallest, unit
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import made_in, rename_block

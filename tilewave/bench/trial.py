@@ -16,10 +16,12 @@ from tilewave.bench.measure import CallTimes, measure, seconds_of
 from tilewave.bench.measured_on import busy, commit, load
 from tilewave.bench.problem import Array, Check, Problem, Reference
 from tilewave.bench.rounds import FEWEST_ROUNDS
-from tilewave.compile import Compiled, WaveCompileOptions, grid_of, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled, grid_of
 from tilewave.errors import NOWHERE, TilewaveError
 from tilewave.kernels import gemm
 from tilewave.mapping import Grid, Mapping
+from tilewave.options import WaveCompileOptions
 
 SLOW_SECONDS, SLOW_TIMES = 1.0, 20
 """A library that takes longer, and so many times as long as we do, is not worth the wait for more repeats."""

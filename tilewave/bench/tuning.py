@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,20 @@ from tilewave.backend.targets import TARGETS, target_named
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
-from tilewave.compile import Compiled, WaveCompileOptions, as_chosen, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError, here
-from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text, unsaid_sizes
+from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import Symbol
+from tilewave.options import WaveCompileOptions, as_chosen
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.chosen import MOST_TRIED
 from tilewave.tune.default import TunableKernel
+from tilewave.tune.fixed import want_free, want_tunable
 from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, RUNS, Advance, ConfigTime, Spread, Tuned, search, want_strength
-from tilewave.tune.space import said_of, tunable
+from tilewave.tune.space import said_of
 from tilewave.tune.store import DIRECTORY
 from tilewave.tune.tune import Tune
 
@@ -58,7 +61,7 @@ class ConfigTimer:
     def why_not(self, first: Compiled) -> str:
         """Why nothing can be timed here, and what is known instead; nothing where it can."""
         try:
-            device_of(first)
+            device_of(first, "tilewave tune")
         except TargetError as error:
             return f"by the model alone: {_line(error)}{_counted(first)}"
         return ""
@@ -120,16 +123,14 @@ def tune(
 def timer_for(
     kernel: WaveKernel, subs: Mapping[Symbol, Any], target: str, within: Tune | None = None, rounds: int = ROUNDS
 ) -> ConfigTimer:
-    """Who times the points of a kernel; an error where it leaves nothing to decide, or the target has no cost model."""
+    """Return the timer of a kernel's configs; an error where all tiles are given, or the target has no cost model."""
     want_cost_model(target_named(target))
-    free = without_tiles(kernel, subs)
-    if missing := missing_sizes(free, said_of(free, subs, ())):
+    if missing := missing_sizes(kernel, said_of(kernel, subs, ())):
         pairs = ", ".join(f"{name}: …" for name in missing)
         raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=f"pass subs={{{pairs}}}")
-    if not tunable(free, subs, ()):
-        what = f"nothing to tune: {kernel.name} gives all of its tiles"
-        raise TilewaveError(what, remedy="use a symbol as a tile size: WorkgroupConstraint(M, BLOCK_M, 0)")
-    open_tiles = TunableKernel.of(free, subs, (), {}, target, within or kernel.tune)
+    want_tunable(kernel, subs)
+    want_free(within, kernel, subs)
+    open_tiles = TunableKernel.of(kernel, subs, (), {}, target, within or kernel.tune)
     return ConfigTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
 
 
@@ -139,14 +140,6 @@ def want_cost_model(target: Backend) -> None:
         able = [one.name for one in TARGETS.values() if one.has_cost_model]
         what = f"nothing to tune: {target.kind} ({target.name}) has no cost model"
         raise TargetError(what, loc=here(), remedy=f"tune for {', '.join(able)}")
-
-
-def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:
-    """Return the kernel without its values for the symbols that are tile sizes."""
-    bare = replace(kernel, subs={}, kept={})
-    sizes = dict.fromkeys(unsaid_sizes(bare, {}), 1)
-    tiles = {one.symbol for one in tunable(bare, {**sizes}, ())} - set(subs)
-    return replace(kernel, subs={s: v for s, v in kernel.subs.items() if s not in tiles}, kept={})
 
 
 def _time(name: str, rounds: Rounds | None, why: Mapping[str, str]) -> ConfigTime:

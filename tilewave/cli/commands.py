@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tilewave.cli.main import PROGRAM, print_version
+from tilewave.cli.version import PROGRAM, print_version
 
 COMMANDS = {
     "map": "Draw, measure and verify an order of tiles.",

@@ -15,9 +15,11 @@ from tilewave.backend.targets import TARGETS
 from tilewave.cli.asked import given
 from tilewave.cli.diff import compiled_in, named_kernels, parse_names, parse_sizes
 from tilewave.cli.emulate import statistics_table
-from tilewave.compile import Compiled, SchedulingType
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.explore.code import compiled_json, loop_json, reasons_of
+from tilewave.machine.chips import CHIPS
+from tilewave.options import SchedulingType
 
 
 def compile_command(
@@ -90,7 +92,8 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
     return written
 
 
-NOT_ROWS = ("loop", "machine", "remarks")
+NOT_ROWS = ("loop", "machine", "remarks", "persistent", "roles", "resident_waves", "most_resident_waves")
+"""Keys without a row: those from `persistent` on are part of other rows."""
 UNKNOWN = "unknown: ptxas (CUDA toolkit) is not on the PATH"
 
 
@@ -102,31 +105,58 @@ LABELS = {
         "waves_per_unit": "waves per SIMD",
     },
     "sm_": {
+        "workgroups": "CTAs launched",
         "waves": "warps",
         "num_stages": "stages",
         "wgmma": "wgmma tile of a warpgroup",
-        "workgroups_per_sm": "workgroups per SM",
+        "workgroups_per_sm": "CTAs per SM",
     },
 }
 """The vendor's words for rows of the table, by how the name of a target begins."""
+ALL_LABELS = {"workgroups": "workgroups launched"}
+PROCESSORS = {"gfx": ("waves", "CU"), "sm_": ("warps", "SM")}
+"""The vendor's words for waves and processors."""
 
 
 def _label(key: str, target: str) -> str:
-    return LABELS.get(target[:3], {}).get(key) or key.replace("_", " ").replace("tma", "TMA")
+    return (ALL_LABELS | LABELS.get(target[:3], {})).get(key) or key.replace("_", " ").replace("tma", "TMA")
 
 
 def _print(name: str, record: dict[str, Any]) -> None:
     """Print a row for each known fact."""
     table = Table(box=SQUARE, title=name, show_header=False)
-    unknown = [_label(key, record["target"]) for key, value in record.items() if value is None]
-    for key, value in record.items():
-        if key not in NOT_ROWS and value not in (None, "", [], (), {}):
-            text = "\n".join(value) if key == "not_as_asked" else _text(value)
-            table.add_row(_label(key, record["target"]), text)
+    rows = {key: value for key, value in record.items() if key not in NOT_ROWS}
+    unknown = [_label(key, record["target"]) for key, value in rows.items() if value is None]
+    for key, value in rows.items():
+        if value not in (None, "", [], (), {}):
+            table.add_row(_label(key, record["target"]), _text(key, record))
     if unknown:
         table.add_row(", ".join(unknown), UNKNOWN)
     Console().print(table)
 
 
-def _text(value: Any) -> str:
+def _text(key: str, record: dict[str, Any]) -> str:
+    """Return a fact as text, with those that belong to it."""
+    value, roles = record[key], record.get("roles", ())
+    match key:
+        case "workgroups" if record.get("persistent"):
+            return f"{value} (persistent{_per_processor(value, record['target'])})"
+        case "waves" if roles:
+            return " + ".join(f"{role['warps']} {role['role']}" for role in roles)
+        case "registers" if any(role["registers"] for role in roles):
+            later = ", ".join(f"{role['role']} {role['registers']}" for role in roles)
+            return f"{value} at the launch; {later}"
+        case "occupancy":
+            waves, processor = PROCESSORS[record["target"][:3]]
+            return f"{value} ({record['resident_waves']} of {record['most_resident_waves']} {waves} per {processor})"
+        case "not_as_asked":
+            return "\n".join(value)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _per_processor(workgroups: int | str, target: str) -> str:
+    """Return `, 1 per SM` where a launch starts equally many workgroups on each processor of the chip."""
+    chip = CHIPS.get(target)
+    if chip is None or not isinstance(workgroups, int) or workgroups % chip.processors:
+        return ""
+    return f", {workgroups // chip.processors} per {PROCESSORS[target[:3]][1]}"

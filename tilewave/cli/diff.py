@@ -18,13 +18,15 @@ from rich.syntax import Syntax
 
 from tilewave.backend.names import DEFAULT_TARGET, INTERPRETER
 from tilewave.backend.targets import TARGETS, target_of
-from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.explore.code import step_json
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import HARDWARE, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine import Machine
+from tilewave.options import SchedulingType, WaveCompileOptions
 from tilewave.pipeline.runner import Step, numbered_apart, pass_name
 from tilewave.pipeline.tile_level import tile_level
 from tilewave.renamed import current_pass
@@ -166,10 +168,14 @@ def kernels_in(file: Path) -> list[WaveKernel]:
 
 
 def want_sizes(kernel: WaveKernel, said: Mapping[Symbol, Any], option: str) -> None:
-    """Refuse a kernel of whose arrays a size is missing; `option` is the one that says it."""
+    """Refuse a kernel of whose arrays a size is missing; `option` gives it, and the address spaces that are missing."""
     if missing := missing_sizes(kernel, said):
-        remedy = f"pass {option} {','.join(f'{name}=…' for name in missing)}"
-        raise TilewaveError(f"{kernel.name}: {missing_text(missing)}", remedy=remedy)
+        spaces = [s for s in kernel.spaces() if s not in said]
+        pairs = [*(f"{name}=…" for name in missing), *(f"{space}=shared" for space in spaces)]
+        otherwise = "".join(f"\nor {space}=global" for space in spaces)
+        raise TilewaveError(
+            f"{kernel.name}: {missing_text(missing)}", remedy=f"pass {option} {','.join(pairs)}{otherwise}"
+        )
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,15 @@ class _FileOfKernels:
                 f"{option}: no kernel of {self.file} has a symbol {unknown}",
                 remedy=f"its symbols are {', '.join(map(str, self.symbols))}",
             )
+
+    def want_spaces(self, option: str, given: Mapping[Symbol, Any]) -> None:
+        """Refuse a number as the value of an address space."""
+        for space in (space for kernel in self.kernels for space in kernel.spaces()):
+            if isinstance(given.get(space), int):
+                raise TilewaveError(
+                    f"{option}: {space} is an address space, not {given[space]}",
+                    remedy=f"write {space}=shared or {space}=global",
+                )
 
 
 def _found_in(file: Path, sizes: dict[Symbol, Any], asked: Sequence[str]) -> _FileOfKernels:
@@ -212,6 +227,7 @@ def _found_in(file: Path, sizes: dict[Symbol, Any], asked: Sequence[str]) -> _Fi
     known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol) and x not in HARDWARE))
     found = _FileOfKernels(file, [], kernels, subs, known)
     found.want_known("--set", sizes)
+    found.want_spaces("--set", sizes)
     return found
 
 
@@ -245,7 +261,17 @@ def _compile(
     except SymbolError as error:
         if not error.missing:
             raise
-        raise SymbolError(error.what, loc=error.loc, remedy=f"give it a value: --set {error.missing}=…") from None
+        raise SymbolError(error.what, loc=error.loc, remedy=_set_it(error)) from None
+
+
+def _set_it(error: SymbolError) -> str:
+    """Return the remedy of a command for a symbol without a value."""
+    symbol = Symbol(error.missing)
+    if symbol.code != symbol.name:
+        return f"give it a value in the file: @wave(constraints, subs={{{symbol.code}: …}})"
+    if error.example in map(str, SPACES.values()):
+        return f"give it a value: --set {symbol}=shared, or --set {symbol}=global"
+    return f"give it a value: --set {symbol}=…"
 
 
 def _each_once(found: Iterable[T]) -> list[T]:

@@ -11,7 +11,7 @@ import typer
 from tilewave.backend.names import INTERPRETER
 from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.explore.choice import ExplorerChoice
 from tilewave.explore.explorer import Explorer

@@ -12,18 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewave.bench import baselines, contestants
 from tilewave.bench.arguments import signature_text
 from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
 from tilewave.bench.measure import threads_of
 from tilewave.bench.rounds import Rounds
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.cli.progress import progress
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.view.placement import counted
 from tilewave.view.save import check_place, save
 
 KERNELS = ("gemm",)
+LIBRARIES = (*baselines.BASELINES, *contestants.BASELINES)
+"""Libraries that the built-in gemm is compared with, by `run` or by `bench`."""
 ITS_OWN = "the kernel's file decides it; leave it out"
 """The remedy for options that describe the built-in gemm."""
 OF_A_FILE = "has no effect on gemm"
@@ -112,13 +115,20 @@ def _others(asked: FileRequest) -> dict[str, Compiled]:
     for text in filter(None, (part.strip() for part in asked.against.split(","))):
         path = Path(text)
         if not path.is_file():
-            what = f"--against: there is no file {text}"
-            raise TilewaveError(
-                what, remedy="the kernels of a file are compared with those of other files: --against b.py"
-            )
+            raise _no_file(text)
         compiled = fixed_in(path, parse_sizes([*asked.sizes]), "--sizes", asked.target, asked.said)
         found.update({f"{path.name}:{name}": c for name, c in named_kernels(compiled, asked.kernel).items()})
     return found
+
+
+def _no_file(text: str) -> TilewaveError:
+    """Return the error for an `--against` that names a library, or a file that does not exist."""
+    remedy = "the kernels of a file are compared with those of other files: --against other.py"
+    if text not in LIBRARIES:
+        return TilewaveError(f"--against: there is no file {text}", remedy=remedy)
+    functions = "and with functions of a library by tilewave.bench.measure (docs/benchmarks/measuring.md)"
+    what = f"--against: {text} is compared with the built-in gemm only"
+    return TilewaveError(what, remedy=f"{remedy},\n{functions}")
 
 
 # -- for people --------------------------------------------------------------------------------------------------------

@@ -6,10 +6,8 @@ import io
 import os
 import sys
 
-from tilewave._version import __version__
+from tilewave.cli.version import print_version
 from tilewave.errors import TilewaveError
-
-PROGRAM = "tilewave"
 
 
 def main() -> None:
@@ -33,10 +31,6 @@ def _run(words: list[str]) -> None:
     from tilewave.cli.commands import run  # noqa: PLC0415  --version does not need typer
 
     run(words)
-
-
-def print_version() -> None:
-    print(f"{PROGRAM} {__version__}")
 
 
 def _flush() -> None:

@@ -64,7 +64,7 @@ def run_command(
     if is_file(what):
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""
-        said, settings = given(context, "target"), KernelSettings(repeats, seed)
+        said, settings = given(context, "target"), KernelSettings(repeats, seed, command="tilewave run")
         asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, scalars or (), threads, settings)
         if not measure_file(asked, as_json):
             raise typer.Exit(1)

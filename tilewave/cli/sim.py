@@ -14,7 +14,7 @@ from rich.console import Console
 from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import compiled_for, parse_sizes
 from tilewave.cli.progress import progress
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, text_error
 from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load

@@ -22,6 +22,7 @@ from tilewave.files import read_text
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.machine.chips import CHIPS
+from tilewave.tune.fixed import want_tunable
 from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, Spread, Tuned
 from tilewave.tune.store import tidy
@@ -101,6 +102,7 @@ def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:
     jobs = [_Job(k, at, parse_sizes([text]), text) for text in sizes for at, k in kernels]
     for job in jobs:
         want_sizes(job.kernel, {**job.kernel.subs, **job.subs}, "--sizes")
+        want_tunable(job.kernel, job.subs)
     return jobs
 
 

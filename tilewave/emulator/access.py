@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.memory import Buffer, OutsideBuffers
 from tilewave.emulator.numbers import I16, I32, U8, U16, U32, U64, Array
 from tilewave.emulator.races import Touch
+from tilewave.emulator.wait_counters import SCALAR, VECTOR
 
 
 def load(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, size: int, queue: int = VECTOR) -> Array:

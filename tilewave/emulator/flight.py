@@ -9,28 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from tilewave.emulator.findings import Kind
 from tilewave.emulator.instruction import Instruction
-from tilewave.emulator.numbers import I32, I64, Array
-from tilewave.emulator.races import Touch, given, stamps_of
+from tilewave.emulator.numbers import I64, Array
+from tilewave.emulator.races import Races, Touch, given, stamps_of
+from tilewave.emulator.shared_state import SharedState
+from tilewave.emulator.wait_counters import SCALAR, VECTOR
 
-if TYPE_CHECKING:
-    from tilewave.emulator.machine import Convoy, MachineState
-
-VECTOR, SCALAR = 0, 1
-"""The two queues: vmcnt counts vector memory, lgkmcnt scalar loads, which come in any order."""
 MOST_OUTSTANDING = 63
 """What vmcnt can count: six bits."""
-
-
-class WaitCounters:
-    """How many operations of each queue a wave has issued, and how many of them it knows to be over."""
-
-    def __init__(self, waves: int) -> None:
-        self.issued, self.done = np.zeros((2, waves), I32), np.zeros((2, waves), I32)
 
 
 @dataclass(eq=False)
@@ -48,20 +39,44 @@ class Underway:
     over: list[int] = field(default_factory=list)
 
 
+class Issuers(Protocol):
+    """Waves at the same instruction; `Convoy` is the class of them."""
+
+    members: list[int]
+    """The numbers of the waves."""
+    count: int
+    sel: slice | Array
+    """Where the waves stand in an array with an element for each wave."""
+
+
+class Waves(Protocol):
+    """All waves that run at a time, with what they access; `MachineState` is the class of them."""
+
+    launched: Sequence[tuple[int, int, int]]
+    count: int
+    shared: SharedState
+    races: Races
+    wave_of: Array
+    workgroup_of: Array
+
+    def report(self, kind: Kind, instruction: Instruction, index: int, what: str, remedy: str) -> None:
+        """Report a finding of the wave with this number."""
+
+
 class Flight:
     """The operations of each wave, counted, and those among them that are not over."""
 
-    def __init__(self, machine: MachineState, first_workgroup: int) -> None:
+    def __init__(self, machine: Waves, first_workgroup: int) -> None:
         self.machine, self.epoch = machine, machine.shared.epoch
         self.counters = machine.shared.counters
         self._workgroups = machine.workgroup_of.astype(I64) + first_workgroup
         self._logs: list[list[deque[tuple[int, Underway]]]] = [[deque() for _ in range(machine.count)] for _ in (0, 1)]
 
-    def issue(self, c: Convoy, queue: int) -> None:
+    def issue(self, c: Issuers, queue: int) -> None:
         self.counters.issued[queue, c.sel] += 1
 
     def touch(
-        self, c: Convoy, instruction: Instruction, kind: Touch, offsets: Array, waves: Array, size: int,
+        self, c: Issuers, instruction: Instruction, kind: Touch, offsets: Array, waves: Array, size: int,
         queue: int = VECTOR,
     ) -> None:  # fmt: skip
         """Lanes of these waves touch `size` bytes each, from now until their wave has waited."""
@@ -77,7 +92,7 @@ class Flight:
             if len(log) > MOST_OUTSTANDING and queue == VECTOR:
                 self._land([wave], queue, numbers[wave] - MOST_OUTSTANDING)
 
-    def wait(self, c: Convoy, outstanding: tuple[int | None, int | None]) -> None:
+    def wait(self, c: Issuers, outstanding: tuple[int | None, int | None]) -> None:
         """Complete all vector operations but the last few, and the scalar loads if none may be outstanding."""
         vector, scalar = outstanding
         if vector is not None:
@@ -85,7 +100,7 @@ class Flight:
         if scalar == 0:
             self._wait(c.members, c.sel, SCALAR, 0)
 
-    def end(self, c: Convoy) -> None:
+    def end(self, c: Issuers) -> None:
         """A wave that ends leaves nothing under way."""
         for queue in (VECTOR, SCALAR):
             self._wait(c.members, c.sel, queue, 0)

@@ -11,7 +11,6 @@ import numpy as np
 
 from tilewave.emulator.assembly import MachineCode
 from tilewave.emulator.findings import Findings, UnsupportedCode
-from tilewave.emulator.flight import WaitCounters
 from tilewave.emulator.instruction import EXEC, FLAT_SCRATCH, TRAP, XNACK_MASK
 from tilewave.emulator.kernel import USER_SCALARS, Argument, LoadedKernel
 from tilewave.emulator.machine import LANES, MachineState, Workgroup, lanes_of
@@ -22,6 +21,7 @@ from tilewave.emulator.program import DecodedProgram
 from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.step import SCALAR_ROWS
+from tilewave.emulator.wait_counters import WaitCounters
 from tilewave.errors import CallError
 
 Extent = tuple[int, int, int]

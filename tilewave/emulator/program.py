@@ -9,7 +9,6 @@ from typing import Literal
 
 from tilewave.emulator.chips import ChipName
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import NO_REGISTER, Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
@@ -18,6 +17,7 @@ from tilewave.emulator.shared import build_shared
 from tilewave.emulator.step import Draft, Execute, ReadyInstruction, nothing, unsupported
 from tilewave.emulator.vector import build_vector
 from tilewave.emulator.vector_memory import build_buffer, build_flat
+from tilewave.emulator.wait_counters import SCALAR, VECTOR
 
 FAMILIES: tuple[tuple[str, Callable[[Draft], Execute | None]], ...] = (
     ("s_", build_scalar),

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tilewave.emulator.flight import VECTOR, WaitCounters
 from tilewave.emulator.numbers import I32, I64, U8, U32, Array
+from tilewave.emulator.wait_counters import VECTOR, WaitCounters
 
 POISON = 0x7FC0DEAD
 NEVER = -1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tilewave.compile import Compiled
+from tilewave.analysis.launch_counts import is_persistent, tiles_of
+from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError, short_path
 from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.ops.lane import Wgmma
@@ -32,14 +33,24 @@ def compiled_json(c: Compiled) -> dict[str, Any]:
     """What a kernel takes of its target, and what its passes left as it was: `tilewave compile --json`."""
     code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
     remarks = [row.record for row in reasons_of(c)]
-    launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
+    sizes = {"open_sizes": c.open_sizes} if c.open_sizes else {}
     chosen = {"chosen": c.choice.text} if c.choice else {}
-    facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
+    facts = {"target": c.target, **sizes, **launch_json(c), **chosen, "proof": str(c.proof), **code}
     return {**facts, **c.build.metrics, **hopper_json(c), **c.build.assembled_metrics, "remarks": remarks}
 
 
+def launch_json(c: Compiled) -> dict[str, Any]:
+    """Return the tiles, the workgroups that one launch starts, and whether each computes several tiles in turn.
+
+    A kernel that was loaded from a file has no trace, and its key `persistent` is left out.
+    """
+    tiles = tiles_of(c.kernel)
+    persistent = {} if c.file else {"persistent": is_persistent(c.traced, c.build.lanes or c.kernel)}
+    return {**({} if tiles is None else {"tiles": tiles}), "workgroups": c.workgroups, **persistent}
+
+
 def hopper_json(c: Compiled) -> dict[str, Any]:
-    """Return the pipeline stages, the arrays loaded and stored by TMA and the shapes of wgmma, where a kernel has any.
+    """Return the pipeline stages, arrays loaded and stored by TMA, shapes of wgmma and roles of warps.
 
     A kernel that was loaded from a file has no IR, and the result is empty.
     """
@@ -50,6 +61,7 @@ def hopper_json(c: Compiled) -> dict[str, Any]:
         "tma_loads": [*dict.fromkeys(op.memory.name for op in loads)],
         "tma_stores": [*dict.fromkeys(op.memory.name for op in ops if isinstance(op, TmaStore))],
         "wgmma": [*dict.fromkeys("x".join(map(str, op.shape)) for op in ops if isinstance(op, Wgmma))],
+        "roles": [asdict(role) for role in getattr(c.build.resources, "roles", ())] if ops else [],
     }
     return {name: value for name, value in found.items() if value}
 

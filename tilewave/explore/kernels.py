@@ -10,12 +10,14 @@ from importlib.resources import as_file, files
 from typing import Any, Protocol
 
 from tilewave.backend.targets import target_of
-from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
+from tilewave.compile import wave_compile
+from tilewave.compiled import Compiled
 from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.tiles import want_drawable
 from tilewave.ir.types import DTYPES
 from tilewave.kernels import GemmKernel, accumulator
 from tilewave.machine import Machine
+from tilewave.options import SchedulingType, WaveCompileOptions
 from tilewave.sim.problem import Gemm
 from tilewave.sim.simulate import SimulatedRun, run
 from tilewave.view.extents import parse_extents

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.analysis.schedule import Schedule
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.explore.choice import ExplorerError
 from tilewave.sim.accesses import Array
 from tilewave.sim.simulate import SimulatedRun

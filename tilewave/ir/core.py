@@ -13,7 +13,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
 from tilewave.ir.remarks import Remark
 from tilewave.ir.types import Type
-from tilewave.ir.uses import Indexed
+from tilewave.ir.uses import Users, definitions, uses
 
 INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
@@ -45,7 +45,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Block(Indexed):
+class Block:
     """A region: its arguments, then its ops, the last of which may yield."""
 
     args: tuple[Value, ...]
@@ -55,6 +55,20 @@ class Block(Indexed):
     def yielded(self) -> tuple[Value, ...]:
         """The values that the block yields; () where it ends without a `yield`."""
         return self.ops[-1].operands if self.ops and self.ops[-1].ends_blocks else ()
+
+    @cached_property
+    def defs(self) -> Mapping[Value, Op]:
+        """The op that defines each value, also inside regions; arguments of blocks have none."""
+        return definitions(self.ops)
+
+    @cached_property
+    def users(self) -> Users[Value, Op]:
+        """The ops that use each value, also inside regions; () for a value that no op uses."""
+        return uses(self.ops)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: the fields, and not the index, which is built again where it is asked for."""
+        return {"args": self.args, "ops": self.ops}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from tilewave.errors import NOWHERE, Loc
 
+TILES = "tiles"
+
 
 @dataclass(frozen=True)
 class Remark:
@@ -21,6 +23,8 @@ class Remark:
     what: str
     loc: Loc = NOWHERE
     remedy: str = ""
+    about: str = ""
+    """`TILES`: the remedy is another tile, which is no advice where autotuning compared them."""
 
     def __str__(self) -> str:
         where = f"{self.loc}: " if self.loc.line else ""
@@ -33,9 +37,10 @@ class RemarkKind:
 
     what: str
     remedy: str = ""
+    about: str = ""
 
     def at(self, loc: Loc, **facts: object) -> Remark:
-        return Remark(self.what.format(**facts), loc, self.remedy.format(**facts))
+        return Remark(self.what.format(**facts), loc, self.remedy.format(**facts), self.about)
 
 
 class Left(Exception):

@@ -4,51 +4,53 @@
     %z = mma(%x, %y, %acc)          kernel.users[%x] is (mma,)
     yield([%z])                     kernel.users[%z] is (yield,)
 
-A block never changes, so the index is built once, at the first question, and all passes and analyses share it. It is
-no field: blocks and kernels are compared, hashed, printed and pickled without it.
+A block never changes, so it builds its index once, at the first question (`Block.defs`, `Block.users` in `ir/core.py`),
+and all passes and analyses share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from tilewave.forks import cached_property
-
-if TYPE_CHECKING:
-    from tilewave.ir.core import Op, Value
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 
-class Indexed:
-    """What a block knows of its ops and of those in blocks inside it; `Block` inherits it."""
+class Holds(Protocol):
+    """An op as this index sees it: the values that it defines and uses, and its regions."""
 
-    if TYPE_CHECKING:
-        ops: tuple[Op, ...]
-
-    @cached_property
-    def defs(self) -> Mapping[Value, Op]:
-        """The op that defines each value, in program order; arguments of blocks are not in it."""
-        found: dict[Value, Op] = {}
-        _define(self.ops, found)
-        return found
-
-    @cached_property
-    def users(self) -> Mapping[Value, tuple[Op, ...]]:
-        """The ops that use each value, in program order and each once; () for a value that no op uses."""
-        found: dict[Value, list[Op]] = {}
-        _use(self.ops, found)
-        return _Users((v, tuple(ops)) for v, ops in found.items())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in self.__dict__.items() if name not in ("defs", "users")}
+    @property
+    def results(self) -> Sequence[Any]: ...
+    @property
+    def operands(self) -> Sequence[Any]: ...
+    @property
+    def blocks(self) -> Sequence[Any]: ...
 
 
-class _Users(dict["Value", "tuple[Op, ...]"]):
-    def __missing__(self, v: Value) -> tuple[Op, ...]:
+V = TypeVar("V", bound=Hashable)
+OpT = TypeVar("OpT", bound=Holds)
+
+
+class Users(dict[V, tuple[OpT, ...]], Generic[V, OpT]):
+    """The ops that use each value, in program order and each once; () for a value that no op uses."""
+
+    def __missing__(self, v: V) -> tuple[OpT, ...]:
         return ()
 
 
-def _define(ops: tuple[Op, ...], found: dict[Value, Op]) -> None:
+def definitions(ops: Iterable[OpT]) -> Mapping[Any, OpT]:
+    """Return the op that defines each value, in program order, also inside regions; arguments have none."""
+    found: dict[Any, OpT] = {}
+    _define(ops, found)
+    return found
+
+
+def uses(ops: Iterable[OpT]) -> Users[Any, OpT]:
+    """Return the ops that use each value, also inside regions."""
+    found: dict[Any, list[OpT]] = {}
+    _use(ops, found)
+    return Users((v, tuple(users)) for v, users in found.items())
+
+
+def _define(ops: Iterable[OpT], found: dict[Any, OpT]) -> None:
     for op in ops:
         for v in op.results:
             found[v] = op
@@ -56,7 +58,7 @@ def _define(ops: tuple[Op, ...], found: dict[Value, Op]) -> None:
             _define(block.ops, found)
 
 
-def _use(ops: tuple[Op, ...], found: dict[Value, list[Op]]) -> None:
+def _use(ops: Iterable[OpT], found: dict[Any, list[OpT]]) -> None:
     for op in ops:
         for v in dict.fromkeys(op.operands):
             found.setdefault(v, []).append(op)

@@ -6,6 +6,7 @@ length of a call, a function such as `softmax_kernel` makes the kernel.
 
 from typing import Any
 
+import tilewave.call  # noqa: F401  gives kernels their `__call__`
 from tilewave.kernels.activations import ACTIVATIONS as ACTIVATIONS
 from tilewave.kernels.activations import Activation as Activation
 from tilewave.kernels.activations import gelu as gelu

@@ -135,6 +135,7 @@ def row_calls(
     make: Make,
 ) -> list[KernelCall]:
     """Return the kernels of a call whose queries are rows, in order; arguments are those of `attention_calls`."""
+    _want_shapes(sizes, views)
     heads, scores = sizes.heads, sizes.scores
     dtypes = {name: found.dtype for name, found in views.items()}
     of = arithmetic_of("attention", **dtypes)
@@ -158,6 +159,17 @@ def row_calls(
     parts = {"means": means.reshape(*by_head, heads.size_v), "sums": sums.reshape(by_head)}
     join = join_splits_kernel(heads.size_v, of, dtypes["y"], dtypes.get("lse"))
     return [*calls, KernelCall(join, {**parts, **results})]
+
+
+def _want_shapes(sizes: AttentionSizes, views: Mapping[str, ArrayView]) -> None:
+    """Raise an error where an array that `row_calls` reshapes does not have the shape that follows from q, k and v."""
+    queries = views["q"].shape[:3]
+    wanted = {"y": (*queries, sizes.heads.size_v), "lse": queries, "bias": (*queries, sizes.keys)}
+    for name, shape in wanted.items():
+        if name in views and views[name].shape != shape:
+            has, needs = ("x".join(map(str, x)) for x in (views[name].shape, shape))
+            what = f"attention: {name} is {has}, but q, k and v need {needs}"
+            raise CallError(what, loc=here(), remedy=f"pass an array of shape {shape} as {name}")
 
 
 def _row_inputs(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, here
+from tilewave.lang.reordering import ReorderedTiles, places
 from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression, want_no_hardware
+from tilewave.mapping import Coverage, MappingError, as_mapping
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.mapping import MappingError, as_mapping
 
 WAVE_LANES = (32, 64)
 """Lanes of a wave, on the known chips."""
@@ -69,6 +70,10 @@ class Constraint:
             if isinstance(part, Expression):
                 yield from part.symbols()
 
+    def tile_order(self, others: Sequence[Any], subs: Mapping[Symbol, Any]) -> Coverage:
+        """Return the order of tiles, on every grid, of a kernel with this constraint and others."""
+        return order_of_tiles((self, *others), subs)
+
 
 OF_WORKGROUPS = ("iters", "expr")
 """The fields of a constraint that may depend on the workgroup."""
@@ -118,6 +123,17 @@ class WorkgroupConstraint(Constraint):
     apply_fn: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     primary: bool = True
     iters: Any = field(default=None, kw_only=True)
+
+    def __new__(cls, *given: Any, **named: Any) -> WorkgroupConstraint:
+        """Refuse a constraint without its dimension of the grid, before the fields are set."""
+        if len(given) == 2 and "workgroup_dim" not in named:
+            shown = ", ".join(map(str, given))
+            raise ConstraintError(
+                f"WorkgroupConstraint({shown}) names no dimension of the grid",
+                loc=here(),
+                remedy=f"write WorkgroupConstraint({shown}, 0); 0 is the fastest, and each dim has its own",
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         _as_expression(self, "tile", *(("iters",) if self.iters is not None else ()))
@@ -205,6 +221,29 @@ class WorkgroupMapping(Constraint):
     def symbols(self) -> Iterator[Symbol]:
         for parameter in self.mapping.parameters():  # type: ignore[union-attr]  # a mapping since __post_init__
             yield from expression(parameter).symbols()
+
+
+def order_of_tiles(constraints: Sequence[Any], subs: Mapping[Symbol, Any]) -> Coverage:
+    """Return the order of tiles of a kernel with these constraints, on every grid."""
+    for c in constraints:
+        if not isinstance(c, Constraint):
+            raise ConstraintError(f"{c!r:.80} is no constraint", loc=here(), remedy=A_LIST)
+    known = {s: expression(n).evaluate(subs) for s, n in subs.items() if isinstance(n, (int, Expression))}
+    named = next((c for c in constraints if isinstance(c, WorkgroupMapping)), None)
+    if named is not None:
+        mapping: TileMapping = named.mapping  # type: ignore[assignment]  # a mapping since __post_init__
+        return mapping.bind(lambda parameter: expression(parameter).evaluate(known))
+    formulas = [c for c in constraints if isinstance(c, ReorderingConstraint)]
+    if not formulas:
+        return as_mapping("linear()")
+    cuts = (c for c in constraints if isinstance(c, WorkgroupConstraint) and c.primary and c.workgroup_dim <= 2)
+    tiles = {c.workgroup_dim: (c.dim, c.tile) for c in cuts}
+    return ReorderedTiles(
+        tuple((c.workgroup_dim, c.expr) for c in formulas), tiles, known, places([c.loc for c in formulas])
+    )
+
+
+A_LIST = "write a list of constraints: find_counterexample([WorkgroupConstraint(…), ReorderingConstraint(…)])"
 
 
 @dataclass(frozen=True)

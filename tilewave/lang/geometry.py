@@ -24,7 +24,8 @@ from tilewave.lang.constraints import (
     WorkgroupConstraint,
     WorkgroupMapping,
 )
-from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, expression, no_value
+from tilewave.lang.reordering import Reordering, places
+from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, ceiling, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
@@ -36,44 +37,6 @@ MOST_AXES = 5
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
-
-
-@dataclass(frozen=True)
-class Reordering:
-    """The author's formulas for a workgroup's coordinates, which replace the hardware's."""
-
-    formulas: tuple[tuple[int, Expression], ...]
-    values: Mapping[Any, Any]
-    loc: Loc
-    """The line of the first formula."""
-
-    def bind(self, lookup: Callable[[Symbol], Any]) -> Reordering:
-        used = dict.fromkeys(s for _, e in self.formulas for s in e.symbols())
-        at_call = {s: lookup(s) for s in used if s not in self.values and s not in COORDINATES}
-        return replace(self, values={**self.values, **at_call})
-
-    def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
-        hardware = (number % grid.rows, number // grid.rows % grid.cols, number // grid.plane)
-        values = {**self.values, **dict(zip(COORDINATES, hardware, strict=True))}
-        replaced = dict(self.formulas)
-        row, col, batch = (
-            replaced[dim].evaluate(values) if dim in replaced else hardware[dim] for dim in range(len(hardware))
-        )
-        return batch, row, col
-
-    @property
-    def doubt(self) -> str:
-        """Why the formulas may not be a permutation on every grid."""
-        named = " and ".join(f"WORKGROUP_{dim}" for dim, _ in self.formulas)
-        return f"the order of tiles is the author's own formula for {named}"
-
-    @property
-    def positive(self) -> tuple[str, ...]:
-        """The symbols that must be at least 1."""
-        return ()
-
-    def __repr__(self) -> str:
-        return "; ".join(f"WORKGROUP_{dim} = {e}" for dim, e in self.formulas)
 
 
 @dataclass(frozen=True)
@@ -424,7 +387,15 @@ def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symb
             raise ConstraintError(
                 f"grid dimension {c.workgroup_dim} is reordered twice", loc=formulas[-1].loc, remedy="keep one of them"
             )
-    return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs), formulas[0].loc)
+    sides = () if _all(constraints, GridConstraint) else _sides(_all(constraints, WorkgroupConstraint))
+    lines = places([c.loc for c in formulas])
+    return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs), lines, sides)
+
+
+def _sides(cuts: Sequence[WorkgroupConstraint]) -> tuple[Expression, ...]:
+    """Return the number of tiles along dimensions 0 and 1 of the grid, up to the last that is divided."""
+    tiles = {c.workgroup_dim: ceiling(c.dim / c.tile) if c.iters is None else c.iters for c in cuts if c.primary}
+    return tuple(tiles.get(dim, expression(1)) for dim in range(min(BATCHES, 1 + max(tiles, default=-1))))
 
 
 def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Symbol]) -> None:
@@ -439,6 +410,7 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
         if s not in known:
             left_open = ", ".join(map(str, missing))
             otherwise = f"or leave {_it(missing)} dynamic until the call: dynamic_symbols=[{left_open}]"
+            otherwise = otherwise if all(s.name.isidentifier() for s in missing) else ""
             raise no_value(*missing, otherwise=otherwise).at(order.loc)
 
 

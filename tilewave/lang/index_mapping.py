@@ -47,7 +47,8 @@ class IndexMapping:
         if unknown := sorted(map(str, used - {*expected})):
             self._refuse(f"{unknown[0]} is not among the {self.num_iterators} iterators", ITERATORS)
         if unused := [i for i in expected if i not in used]:
-            self._refuse(f"the mapping has {self.num_iterators} iterators, but {unused[0]} is nowhere in it", ITERATORS)
+            what = f"the mapping has {self.num_iterators} iterators, but {unused[0]} is nowhere in it"
+            self._refuse(what, self._by_iterators(unused) or ITERATORS)
 
     def _side(self, name: str) -> dict[Expression, Expression]:
         given = getattr(self, name)
@@ -57,6 +58,21 @@ class IndexMapping:
                 f"write {name}={{M: IndexMapping.iterator(0), …}}",
             )
         return {dim: expression(e) for dim, e in given.items()}
+
+    def _by_iterators(self, unused: Sequence[Iterator]) -> str:
+        """Return the mapping with iterators in place of sizes; empty where not each unused one has such a size."""
+        sides = (self.inputs, self.outputs)
+        sizes = [d for d in {**self.outputs, **self.inputs} if isinstance(d, Symbol) and _is_size(d, sides)]
+        if len(sizes) != len(unused):
+            return ""
+        iterators = [self.iterator(i) for i in range(self.num_iterators)]
+        pairs = (*zip(iterators, iterators, strict=True), *zip(sizes, unused, strict=True))
+        by = {d: Symbol(repr(i)) for d, i in pairs}
+        written = ", ".join(
+            f"{name}={{{', '.join(f'{d}: {replaced(e, by)}' for d, e in side.items())}}}"
+            for name, side in zip(("inputs", "outputs"), sides, strict=True)
+        )
+        return f"{sizes[0]} is a size; an index along it is an iterator: write {written}"
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise TraceError(what, loc=self.loc, remedy=remedy)
@@ -117,6 +133,12 @@ def _iterator_name(op: str, e: Any, bindings: Mapping[Symbol, Symbol]) -> Symbol
         loc=here(),
         remedy="name the tile's dims by symbols of an IteratorBindings({m: M, …}) among the constraints",
     )
+
+
+def _is_size(dim: Symbol, sides: Sequence[Mapping[Expression, Expression]]) -> bool:
+    """Return whether a mapping's index along a dim is written with its size, and with no iterator."""
+    indices = [side[dim] for side in sides if dim in side]
+    return not any(map(iterators_in, indices)) and any(dim in e.symbols() for e in indices)
 
 
 def iterators_in(e: Expression) -> set[Iterator]:

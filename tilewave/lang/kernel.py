@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
-from tilewave.errors import CallError, ConstraintError, Loc, SymbolError, TraceError, here, raised_at
-from tilewave.forks import IMPORTING
+from tilewave.errors import (
+    CallError,
+    ConstraintError,
+    Loc,
+    SymbolError,
+    TilewaveError,
+    TraceError,
+    here,
+    raised_at,
+)
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.constraint_locations import Places
@@ -21,26 +27,54 @@ from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
     Constraint,
+    GridConstraint,
     ReorderingConstraint,
+    TilingConstraint,
     WorkgroupMapping,
+    order_of_tiles,
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
-from tilewave.lang.pythons_own import misused
+from tilewave.lang.pythons_own import assigned_inside, misused
 from tilewave.lang.symbols import (
     COORDINATES,
     HARDWARE,
     Expression,
     Symbol,
     expression,
-    no_value,
     rounded_where_open,
     want_no_hardware,
 )
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
+from tilewave.lang.wave_words import no_such_name
+from tilewave.mapping import Coverage
 from tilewave.renamed import current_options
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileLimits, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
+A_SPACE = "SHARED_ADDRESS_SPACE"
+"""The value that errors suggest for the symbol of an address space."""
+
+
+class PreparedCalls(Protocol):
+    """The calls of one kernel, with what is compiled for them."""
+
+    def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None: ...
+
+    def replay(self, given: Sequence[Any], named: Mapping[str, Any], fresh: Collection[int]) -> Any: ...
+
+    def words(self, numbers: Sequence[Any]) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The functions that call and compile kernels."""
+
+    prepared: Callable[[WaveKernel], PreparedCalls]
+    """Returns the calls of a kernel, made at the first one."""
+    compile_kernel: Callable[[WaveKernel, str | None, Mapping[Symbol, Any], Mapping[str, Any]], Any]
+    """Compiles a kernel for a target, with values of symbols and options."""
+    in_place_of_option: Callable[[str, str, object], str]
+    """Returns what to write for an option of compilation that was given elsewhere; empty for what is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +92,8 @@ class WaveKernel:
     """Fields of `WaveCompileOptions` that calls of the kernel are compiled with, such as `num_stages`."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls store for later ones, such as compiled code."""
+    calling: ClassVar[Calling]
+    """How every kernel is called; `tilewave.call` sets it, and is imported with the public names and the kernels."""
 
     @property
     def name(self) -> str:
@@ -68,7 +104,7 @@ class WaveKernel:
 
         Arrays and scalars come in the author's order or by name; symbols by name, or in `subs={…}`.
         """
-        call = self.kept.get("call") or _calling().prepared(self)
+        call = self.kept.get("call") or self.calling.prepared(self)
         call(arrays, named)
 
     def __getitem__(self, grid: object) -> NoReturn:
@@ -76,23 +112,33 @@ class WaveKernel:
         raise no_grid(self.name, [name for name, _ in parameters_of(self)])
 
     def replay(self, arrays: Sequence[Any], fresh: Collection[int]) -> Any:
-        """Return a replayed call for arrays with the same layout as these, after a first call: see `Compiled.again`."""
-        return _calling().prepared(self).replay(arrays, {}, fresh)
+        """Return a replayed call for arrays with the layout of these, after a first call: see `Compiled.replay`."""
+        return self.calling.prepared(self).replay(arrays, {}, fresh)
 
     def words(self, numbers: Sequence[Any]) -> tuple[int, ...]:
         """Return the scalar arguments of a call as the words that a replayed call passes."""
-        found: tuple[int, ...] = _calling().prepared(self).words(numbers)
-        return found
+        return self.calling.prepared(self).words(numbers)
 
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
-        return _calling().compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
+        return self.calling.compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
         order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
         return replace(self, constraints=(*others, order), kept={})
+
+    def tile_order(self, others: Sequence[Any], subs: Mapping[Symbol, Any]) -> Coverage:
+        """Return the order of this kernel's tiles on every grid, with values of symbols."""
+        loop = next((c for c in self.constraints if isinstance(c, TilingConstraint) and c.tile is None), None)
+        if loop is not None and any(isinstance(c, GridConstraint) for c in self.constraints):
+            raise ConstraintError(
+                f"{self.name}: its own while loop decides which tiles it computes, and is checked when it is compiled",
+                loc=loop.loc,
+                remedy="write the loop as PersistentFormula(start, order), which is checked on any grid",
+            )
+        return order_of_tiles((*self.constraints, *others), {**self.subs, **subs})
 
     def with_options(self, **options: Any) -> WaveKernel:
         """Return this kernel, compiled at calls with these fields of `WaveCompileOptions`."""
@@ -107,6 +153,14 @@ class WaveKernel:
         found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
         return tuple(s for s in dict.fromkeys(found) if s not in HARDWARE)
 
+    def spaces(self) -> tuple[Symbol, ...]:
+        """Return the symbols that stand for address spaces alone, and for no size."""
+        annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
+        sizes = {s for c in self.constraints for s in c.symbols()}
+        sizes |= {s for kind in annotated for d in kind.dims for s in d.symbols()}
+        named = (kind.space for kind in annotated if isinstance(kind.space, Symbol))
+        return tuple(dict.fromkeys(s for s in named if s not in sizes))
+
     def __repr__(self) -> str:
         return f"<kernel {self.name} at {self.loc}>"
 
@@ -117,23 +171,23 @@ def no_grid(kernel: str, parameters: Sequence[str]) -> CallError:
     return CallError(what, loc=here(), remedy=f"call it: {kernel}({', '.join(parameters)})")
 
 
-def _calling() -> ModuleType:
-    """Import the compiler, which calling a kernel needs and defining one does not."""
-    with IMPORTING:
-        return import_module("tilewave.call")
-
-
 def wave(
-    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None, tune: Any = None
+    constraints: Sequence[Constraint],
+    subs: Mapping[Symbol, Any] | None = None,
+    tune: Any = None,
+    *others: NoReturn,
+    **options: NoReturn,
 ) -> Callable[[Callable[..., Any]], WaveKernel]:
     """Make a kernel of a function; `subs` are default values of symbols.
 
     `tune` is a `Tune`: the values to choose among for symbols that neither `subs`, the options nor a call give.
     """
     loc = here()
+    _want_list(constraints, (subs, tune, *others))
+    for name in options:
+        remedy = WaveKernel.calling.in_place_of_option("kernel", name, options[name])
+        raise ConstraintError(f"wave has no parameter {name}", loc=loc, remedy=remedy or WAVE_TAKES)
     own = given_subs({} if subs is None else subs)
-    if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
-        raise ConstraintError("wave takes a list of constraints", loc=loc, remedy="write @wave([constraint, …])")
     constraints = tuple(constraints)
     for c in constraints:
         if not isinstance(c, Constraint):
@@ -141,6 +195,23 @@ def wave(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
     return lambda function: WaveKernel(function, constraints, _definition(function, loc), own, tune)
+
+
+WAVE_TAKES = "it takes constraints, subs and tune: @wave([constraint, …], subs={…}, tune=Tune(…))"
+
+
+def _want_list(constraints: object, others: Sequence[object]) -> None:
+    """Refuse constraints that are not in one list; `others` are the arguments after the first."""
+    more = [c for c in others if isinstance(c, Constraint)]
+    if more or isinstance(constraints, Constraint):
+        first = ["…"] if not isinstance(constraints, Constraint) else [constraints]
+        listed = ", ".join(c if isinstance(c, str) else f"{type(c).__name__}(…)" for c in (*first, *more))
+        remedy = f"put the constraints in one list: @wave([{listed}])"
+        raise ConstraintError("wave takes a list of constraints", loc=here(), remedy=remedy)
+    if not isinstance(constraints, Iterable):
+        raise ConstraintError("wave takes a list of constraints", loc=here(), remedy="write @wave([constraint, …])")
+    if len(others) > 2:
+        raise ConstraintError(f"wave got {1 + len(others)} arguments", loc=here(), remedy=WAVE_TAKES)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -174,6 +245,7 @@ def trace_kernel(
     """
     defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
     said = {**defaults, **given_subs(subs)}
+    _want_spaces(kernel)
     left_open = tuple(dict.fromkeys((*unsaid_sizes(kernel, said), *dynamic)))
     _check_open(kernel, left_open, said)
     trace = Trace(
@@ -243,12 +315,32 @@ def _checked_max_sizes(kernel: WaveKernel, max_sizes: object, left_open: Sequenc
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
     names = [name for name, _ in parameters_of(kernel)]
     for s in dynamic:
+        if not s.name.isidentifier():
+            raise _not_by_name(s, kernel)
         if s in sizes:
             remedy = "leave it out of one of them"
             raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
             what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
+
+
+def _not_by_name(s: Symbol, kernel: WaveKernel) -> SymbolError:
+    """Return the error for a dynamic symbol whose name no call can give."""
+    user = next((c for c in kernel.constraints if s in c.symbols()), None)
+    of = f"{type(user).__name__} depends on {s}, which" if user is not None else str(s)
+    return SymbolError(
+        f"{kernel.name}: {of} is left dynamic, but {s} is no name in Python, by which a call could give its value",
+        loc=user.loc if user is not None else kernel.loc,
+        remedy=f"give it a number in subs, WaveCompileOptions(subs={{{s.code}: …}}), or name it differently, such as "
+        f"sym.{_as_name(s.name)}",
+    )
+
+
+def _as_name(text: str) -> str:
+    """Return a text without the characters that no name in Python has."""
+    kept = "".join(c for c in text if c.isalnum() or c == "_").lstrip("_0123456789")
+    return kept or "X"
 
 
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
@@ -268,13 +360,20 @@ def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
     trace.locate = here
     try:
         kernel.function(*arguments)
-    except TypeError as error:
-        what, remedy = misused(error)
-        if not what:
+    except (TypeError, NameError) as error:
+        if (ours := _explained(error)) is None:
             raise
-        raise TraceError(what, loc=raised_at(error), remedy=remedy) from None
+        raise ours.at(raised_at(error)) from None
     finally:
         trace.locate = lambda: kernel.loc
+
+
+def _explained(error: TypeError | NameError) -> TilewaveError | None:
+    """Return an error of Python's in the author's function with what to write instead; None where that is unknown."""
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return no_such_name(error.name or "")
+    what, remedy = assigned_inside(error) if isinstance(error, UnboundLocalError) else misused(error)
+    return TraceError(what, remedy=remedy) if what else None
 
 
 def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) -> None:
@@ -355,13 +454,12 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
     loc = _annotated_at(kernel, kind)
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
-        raise no_value(kind.space, example="SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # a symbol
+        what = f"{name}: {kind.space} is in the place of the address space, and has no value"
+        given = f"give it a value: subs={{{kind.space}: {A_SPACE}, …}}"
+        remedy = f"if {kind.space} is a size, {_with_space(kind)}; else {given}"
+        raise SymbolError(what, loc=loc, remedy=remedy, missing=str(kind.space), example=A_SPACE)
     if not isinstance(space, AddressSpace):
-        raise SymbolError(
-            f"{name}: the address space is missing; {kind.space} is a size",
-            loc=loc,
-            remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
-        )
+        raise _number_for_space(name, kind, space, loc) if kind.space in kernel.spaces() else _no_space(name, kind, loc)
     for d in kind.dims:
         if d not in trace.lengths:
             trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
@@ -370,6 +468,33 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
         kind.layout.want(name, loc, kind.dims, sizes, subs)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
     return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+
+
+def _want_spaces(kernel: WaveKernel) -> None:
+    """Refuse a memory that has a dim of the kernel in the place of its address space."""
+    parameters = [(name, kind) for name, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    dims: set[object] = {getattr(c, "dim", None) for c in kernel.constraints}
+    dims |= {s for _, kind in parameters for d in kind.dims for s in d.symbols()}
+    for name, kind in parameters:
+        if kind.space in dims:
+            raise _no_space(name, kind, _annotated_at(kernel, kind))
+
+
+def _number_for_space(name: str, kind: MemoryType, number: Any, loc: Loc) -> SymbolError:
+    what = f"{name}: {kind.space} is {number}, no address space"
+    return SymbolError(
+        what, loc=loc, remedy=f"give it one: subs={{{kind.space}: {A_SPACE}}}, or {GLOBAL_ADDRESS_SPACE}"
+    )
+
+
+def _no_space(name: str, kind: MemoryType, loc: Loc) -> SymbolError:
+    what = f"{name}: the address space is missing; {kind.space} is a size"
+    return SymbolError(what, loc=loc, remedy=_with_space(kind))
+
+
+def _with_space(kind: MemoryType) -> str:
+    """Return what to write for a memory with a size in the place of its address space."""
+    return f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}"
 
 
 def _annotated_at(kernel: WaveKernel, kind: MemoryType) -> Loc:

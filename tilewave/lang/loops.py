@@ -16,6 +16,7 @@ from tilewave.ir.split_steps import splits_with_steps
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.tags import taggable
+from tilewave.lang.types import MemoryArgument, RegisterType
 from tilewave.lang.values import Traced, describe, index_of, want_number, with_dims_of
 from tilewave.trace import DimensionWindow, Trace, current, steps_along
 
@@ -58,6 +59,27 @@ def _not_walked(trace: Trace, axis: Symbol) -> TilewaveError:
     return DimensionError(f"iterate: no constraint tiles {axis}", loc=here(), remedy=remedy)
 
 
+def _not_carried(trace: Trace, x: Any) -> TilewaveError:
+    """Return the error for one of init_args that is neither a tile nor a number of the kernel."""
+    dims = ", ".join(map(str, trace.windows)) or "M"
+    zero = f"Register[{dims}, f32](0.0)"
+    shown, remedy = repr(x), f"write {zero} for a tile, or scalar(0, i32) for a number"
+    if isinstance(x, (int, float)):
+        shown = f"Python's {x!r}, which has no dtype"
+        one = f"scalar({x!r}, {'f32' if isinstance(x, float) else 'i32'})"
+        remedy = f"write Register[{dims}, f32]({float(x)!r}) for a tile, or {one} for a number"
+    elif hasattr(x, "shape") and hasattr(x, "dtype"):
+        shown = f"an array of shape {tuple(x.shape)} and dtype {x.dtype}"
+        remedy = f"write {zero}, or make the array an argument of the kernel, a: Memory[…], and write read(a)"
+    elif isinstance(x, Expression):
+        shown, remedy = f"the expression {x}", f"write scalar({x})"
+    elif isinstance(x, MemoryArgument):
+        shown, remedy = f"the memory {x}", f"write {x.read_as}"
+    elif isinstance(x, RegisterType):
+        shown, remedy = "a type", f"write {zero}, with a value"
+    return TraceError(f"iterate carries tiles and numbers of the kernel, not {shown}", loc=here(), remedy=remedy)
+
+
 class Carrying:
     """A loop with its loop-carried values: the author's, then the symbols that the body sets."""
 
@@ -68,7 +90,7 @@ class Carrying:
         self.check_parameters()
         for x in self.init:
             if not isinstance(x, Traced):
-                raise TraceError(f"iterate carries tiles and numbers, not {x!r}", loc=here(), remedy="write scalar(…)")
+                raise _not_carried(trace, x)
         self.args = [trace.fresh(f"{body.__name__}_{i}" if i else body.__name__, x.type) for i, x in enumerate(init)]
         self.before = dict(trace.settable)
         self.stand_ins = {s: trace.fresh(str(s).lower(), INDEX_SCALAR) for s in self.before}

@@ -63,6 +63,7 @@ def read(
     """
     trace = current("read")
     _want_memory("read", memory)
+    _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = _count(trace, "read", elements_per_thread)
     mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
@@ -103,6 +104,7 @@ def write(
         raise TraceError(what, loc=here(), remedy=f"write write(tile, {tile.name})")
     _want_tile("write", tile)
     _want_memory("write", memory)
+    _want_mapping_by_name("write", memory, elements_per_thread)
     per_lane = _count(trace, "write", elements_per_thread)
     mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
@@ -285,6 +287,14 @@ def _want_mapping(op: str, x: object) -> None:
             loc=here(),
             remedy="write mapping=IndexMapping(num_iterators=2, inputs={M: …, N: …}, outputs={M: …, N: …})",
         )
+
+
+def _want_mapping_by_name(op: str, memory: MemoryArgument, elements_per_thread: object) -> None:
+    """Refuse a mapping in the place of `elements_per_thread`, which precedes it."""
+    if isinstance(elements_per_thread, IndexMapping):
+        given = memory.name if op == "read" else f"tile, {memory.name}"
+        what = f"{op}: the mapping is in the place of elements_per_thread"
+        raise TraceError(what, loc=here(), remedy=f"give it by name: {op}({given}, mapping=…)")
 
 
 def _count(trace: Trace, op: str, given: Any) -> int:

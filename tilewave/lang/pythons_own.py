@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 from tilewave.errors import Loc
@@ -22,19 +24,31 @@ FROM_NUMPY = {
     "transpose": "dims have names, and need no transposing: leave it out",
     "amax": "write x.max(dim=…)",
     "amin": "write x.min(dim=…)",
-    "mean": "write x.sum(dim=…) / n, where n is how many there are",
+    "mean": "write x.sum(dim=N) / cast(N, f32)",
 }
 ATTRIBUTES = {
-    "T": "dims have names, and need no transposing: declare the memory that it is written to as Memory[N, M, …]",
+    "T": "dims have names, and need no transposing: write mma(read(a), read(b), acc) for a product; declare a memory "
+    "that the transpose is written to as Memory[N, M, …]",
     "astype": "write cast(x, f16)",
     "to": "write cast(x, f16)",
-    "mean": FROM_NUMPY["mean"],
-    "shape": "its sizes are those of the constraints; x.dims names them",
     "clip": FROM_NUMPY["clip"],
     "dot": FROM_NUMPY["dot"],
     "reshape": "dims have names and keep them; permute(x, target_shape=[…]) orders them",
 }
-ATTRIBUTES |= {"transpose": ATTRIBUTES["T"], "size": ATTRIBUTES["shape"], "half": ATTRIBUTES["to"]}
+ATTRIBUTES |= {"transpose": ATTRIBUTES["T"], "half": ATTRIBUTES["to"]}
+
+
+def of_attribute(name: str, dims: Sequence[Any], otherwise: str = FUNCTIONS) -> str:
+    """Return what to write for an attribute that arrays have, of a tile or memory with these dims."""
+    last = dims[-1] if dims else "N"
+    if name in ("shape", "size"):
+        sizes = f"its sizes are {', '.join(map(str, dims))}: " if dims else ""
+        return f"{sizes}write cast({last}, f32) to compute with a size, {last} in an index expression"
+    return _mean(dims) if name == "mean" else ATTRIBUTES.get(name, otherwise)
+
+
+def _mean(dims: Sequence[Any]) -> str:
+    return FROM_NUMPY["mean"].replace("N", str(dims[-1])) if dims else FROM_NUMPY["mean"]
 
 
 def in_place_of_a_truth(loc: Loc) -> str:
@@ -68,12 +82,45 @@ def in_place_of_a_walk(loc: Loc, dims: Sequence[Any]) -> str:
 
 def in_place_of_numpys(name: str, dims: Sequence[Any]) -> str:
     """Return tilewave's counterpart of a numpy function."""
+    if name == "mean":
+        return _mean(dims)
     return reduction(name, dims) if name in REDUCTIONS else FROM_NUMPY.get(name, FUNCTIONS)
 
 
 def reduction(name: str, dims: Sequence[Any]) -> str:
     along = f"dim={dims[-1]}" if dims else "dim=…"
     return f"write x.{name}({along}): dims have names, and a star import leaves Python's own {name} alone"
+
+
+def assigned_inside(error: UnboundLocalError) -> tuple[str, str]:
+    """Return the problem and the remedy where the function of a loop or condition assigns to an outer variable that it
+    reads; else empty texts."""
+    *callers, inner = (frame for frame, _ in walk_tb(error.__traceback__))
+    found = re.search(r"'(\w+)'", str(error))
+    by = _module_of(callers[-1]) if callers else ""
+    if found is None or by not in CARRIED_BY:
+        return "", ""
+    name, function = found[1], inner.f_code.co_name
+    authors = [frame for frame in callers if not _module_of(frame).startswith("tilewave.")]
+    if not any(name in frame.f_locals for frame in authors):
+        return "", ""
+    what = f"{function} assigns to {name}, so {name} is a variable of {function}, without a value at first"
+    return what, CARRIED_BY[by].format(name=name, function=function)
+
+
+def _module_of(frame: FrameType) -> str:
+    """Return the module of a running function; that of its object's class for a method."""
+    owner = type(frame.f_locals["self"]).__module__ if "self" in frame.f_locals else frame.f_globals.get("__name__")
+    return str(owner)
+
+
+CARRIED_BY = {
+    "tilewave.lang.loops": "let the loop carry it: write init_args=[{name}] and def {function}({name}), and return its "
+    "next value; after the loop, {function} is its last value",
+    "tilewave.lang.conditions": "let the function take it: write else_return=[{name}] and def {function}({name}), and "
+    "return its new value; afterwards, {function} is its value",
+}
+"""What to write for a variable that a function assigns to, by the module that calls the function."""
 
 
 def misused(error: TypeError) -> tuple[str, str]:

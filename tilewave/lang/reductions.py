@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
@@ -20,8 +20,7 @@ from tilewave.lang.tags import taggable
 from tilewave.lang.windows import ends_with_a_tile, is_whole, length_of, start_of
 from tilewave.trace import Trace, current
 
-if TYPE_CHECKING:
-    from tilewave.lang.values import Traced
+Self = TypeVar("Self", bound="Reducible")
 
 SUMMED_IN: dict[DType, DType] = {F16: F32, BF16: F32, **dict.fromkeys(FLOAT8, F32), I8: I32, BOOL: I32}
 """The wider dtypes that sums and products of small dtypes are computed in."""
@@ -36,7 +35,7 @@ class Reducible(Number):
 
         def make(self, value: Value) -> Any: ...
 
-    def sum(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def sum(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return the sum of the elements along `dim`, along several dims, or of all; it starts with `acc` if given.
 
         f16, bf16 and f8 are added in f32, i8 and bool in i32.
@@ -44,45 +43,48 @@ class Reducible(Number):
         _refuse_others(self, "sum", others)
         return _with_acc("sum", reduce(self, "sum", dim), acc)
 
-    def prod(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def prod(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return the product of the elements along `dim`, in the dtypes of `sum`."""
         _refuse_others(self, "prod", others)
         return _with_acc("prod", reduce(self, "prod", dim), acc)
 
-    def max(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def max(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return the largest element along `dim`; NaN where there is one."""
         _refuse_others(self, "max", others)
         return _with_acc("max", reduce(self, "max", dim), acc)
 
-    def min(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def min(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return the smallest element along `dim`; NaN where there is one."""
         _refuse_others(self, "min", others)
         return _with_acc("min", reduce(self, "min", dim), acc)
 
-    def any(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def any(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return whether some element along `dim` is not 0."""
         _refuse_others(self, "any", others)
         return _with_acc("any", reduce(self, "any", dim), acc)
 
-    def all(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
+    def all(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return whether all elements along `dim` are not 0."""
         _refuse_others(self, "all", others)
         return _with_acc("all", reduce(self, "all", dim), acc)
 
-    def argmax(self, dim: Any = None, **others: Any) -> Traced:
+    def argmax(self: Self, dim: Any = None, **others: Any) -> Self:
         """Return the index along `dim` of the largest element, as an i32: the first of equal ones, or of NaNs."""
         _refuse_others(self, "argmax", others)
-        return _first_where_found(self, "max", dim)
+        found: Self = _first_where_found(self, "max", dim)
+        return found
 
-    def argmin(self, dim: Any = None, **others: Any) -> Traced:
+    def argmin(self: Self, dim: Any = None, **others: Any) -> Self:
         """Return the index along `dim` of the smallest element, as an i32: the first of equal ones, or of NaNs."""
         _refuse_others(self, "argmin", others)
-        return _first_where_found(self, "min", dim)
+        found: Self = _first_where_found(self, "min", dim)
+        return found
 
-    def cumsum(self, dim: Any = None, **others: Any) -> Traced:
+    def cumsum(self: Self, dim: Any = None, **others: Any) -> Self:
         """Return the inclusive prefix sums along `dim`, in the dtypes of `sum`."""
         _refuse_others(self, "cumsum", others)
-        return _running_sum(self, dim)
+        found: Self = _running_sum(self, dim)
+        return found
 
 
 def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
@@ -95,26 +97,26 @@ def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
         )
 
 
-def reduce(x: Any, how: str, dim: Any) -> Traced:
+def reduce(x: Self, how: str, dim: Any) -> Self:
     """Return x reduced along some dims."""
     trace = current(how)
     _want_tile(how, x)
     along = _dims(x, how, dim)
     if how in ("max", "min"):
         _want_some(trace, how, along)
-    return _reduced(trace, _in_its_dtype(trace, x, how), how, along)
+    found: Self = _reduced(trace, _in_its_dtype(trace, x, how), how, along)
+    return found
 
 
-def _reduced(trace: Trace, x: Any, how: str, along: tuple[Any, ...]) -> Traced:
+def _reduced(trace: Trace, x: Any, how: str, along: tuple[Any, ...]) -> Any:
     for d in along:
         x = _identity_outside(trace, x, d, how)
     axes = tuple(sorted(x.dims.index(d) for d in along))
     value = trace.emit(ir.Reduce, x.value, axes, how, type=reduced(x.type, axes), name=how)
-    left: Traced = type(x)(trace, value, tuple(d for d in x.dims if d not in along))
-    return left
+    return type(x)(trace, value, tuple(d for d in x.dims if d not in along))
 
 
-def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
+def _with_acc(how: str, x: Self, acc: Any) -> Self:
     """Return acc and x combined; acc has the dims of x, or is a number."""
     if acc is None:
         return x
@@ -125,7 +127,7 @@ def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
             remedy=f"give it the dims [{', '.join(map(str, x.dims))}], or leave it out",
         )
     b, a = x.together(acc)
-    found: Traced = x.make(x.builder.binary(COMBINED_BY[how], a.value, b.value))
+    found: Self = x.make(x.builder.binary(COMBINED_BY[how], a.value, b.value))
     return found
 
 
@@ -237,7 +239,7 @@ def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
     return places + type(x)(trace, trace.cast(trace.index(start), dtype))
 
 
-def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
+def _first_where_found(x: Any, how: str, dim: Any) -> Any:
     """Return the first index along a dim whose element equals the reduction, or is NaN."""
     trace, word = current(f"arg{how}"), f"arg{how}"
     _want_tile(word, x)
@@ -255,7 +257,7 @@ def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
     return _reduced(trace, first, "min", (dim,))
 
 
-def _running_sum(x: Any, dim: Any) -> Traced:
+def _running_sum(x: Any, dim: Any) -> Any:
     """Return prefix sums by doubling: each element plus the one before it, then plus the sum two before, four, …"""
     trace = current("cumsum")
     _want_tile("cumsum", x)
@@ -265,15 +267,14 @@ def _running_sum(x: Any, dim: Any) -> Traced:
     while far < x.type.shape[axis]:
         x = x + x.make(trace.emit(ir.Shift, x.value, axis, far, type=x.type))
         far *= 2
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 def _function(word: str) -> Any:
-    def apply(x: Any, acc: Any = None, dim: Any = None, block: bool = False) -> Traced:
+    def apply(x: Any, acc: Any = None, dim: Any = None, block: bool = False) -> Any:
         current(word)
         _want_tile(word, x)
-        found: Traced = getattr(x, word)(dim, acc)
-        return found
+        return getattr(x, word)(dim, acc)
 
     apply.__name__ = apply.__qualname__ = word
     apply.__doc__ = getattr(Reducible, word).__doc__
@@ -284,27 +285,24 @@ sum_, prod, max_, min_, any_, all_ = (_function(word) for word in ("sum", "prod"
 
 
 @taggable
-def argmax(x: Any, dim: Any = None) -> Traced:
+def argmax(x: Self, dim: Any = None) -> Self:
     current("argmax")
     _want_tile("argmax", x)
-    found: Traced = x.argmax(dim)
-    return found
+    return x.argmax(dim)
 
 
 @taggable
-def argmin(x: Any, dim: Any = None) -> Traced:
+def argmin(x: Self, dim: Any = None) -> Self:
     current("argmin")
     _want_tile("argmin", x)
-    found: Traced = x.argmin(dim)
-    return found
+    return x.argmin(dim)
 
 
 @taggable
-def cumsum(x: Any, dim: Any = None) -> Traced:
+def cumsum(x: Self, dim: Any = None) -> Self:
     current("cumsum")
     _want_tile("cumsum", x)
-    found: Traced = x.cumsum(dim)
-    return found
+    return x.cumsum(dim)
 
 
 argmax.__doc__, argmin.__doc__, cumsum.__doc__ = (

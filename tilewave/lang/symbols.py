@@ -111,7 +111,14 @@ class Expression:
     def __index__(self) -> int:
         self._not_in_python("is no Python number")
 
-    __int__ = __float__ = __index__
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise TraceError(
+            f"{self} is no Python number: it has its value only when a kernel is compiled",
+            loc=here(),
+            remedy=f"in a kernel, write cast({self}, f32); elsewhere, use the number that you give it in subs",
+        )
 
     def __len__(self) -> int:
         self._not_in_python("has no Python length")
@@ -163,9 +170,9 @@ def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> Sym
         return SymbolError(f"{hardware} has no value here", loc=here(), remedy=in_place_of_hardware(hardware))
     one, names = len(symbols) == 1, [str(s) for s in symbols]
     what = f"{names[0]} has no value" if one else f"{', '.join(names[:-1])} and {names[-1]} have no values"
-    given = ", ".join(f"{name}: {example}" for name in names)
+    given = ", ".join(f"{s.code}: {example}" for s in symbols)
     remedy = f"give {'it one' if one else 'them some'}: WaveCompileOptions(subs={{{given}, …}})"
-    return SymbolError(what, loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=names[0])
+    return SymbolError(what, loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=names[0], example=example)
 
 
 @dataclass(frozen=True)
@@ -181,6 +188,11 @@ class Symbol(Expression):
         return self.name
 
     __repr__ = __str__
+
+    @property
+    def code(self) -> str:
+        """The symbol as it is typed in Python: its name, or `index_symbol("$X")` for a name that Python cannot read."""
+        return self.name if self.name.isidentifier() else f'index_symbol("{self.name}")'
 
     def symbols(self) -> Iterator[Symbol]:
         yield self
@@ -246,7 +258,12 @@ class Names:
     def __getattr__(self, name: str) -> Symbol:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Symbol(name)
+        return symbol_named(name)
+
+
+def symbol_named(name: str) -> Symbol:
+    """Return the symbol of a name; `$WG0` and `$T0`, by which Wave names those of the hardware, are tilewave's own."""
+    return OF_WAVE.get(name, Symbol(name))
 
 
 sym = Names()
@@ -258,6 +275,8 @@ COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
 LANES = (THREAD_0, THREAD_1, THREAD_2)
 HARDWARE = COORDINATES + LANES
 """The symbols that have no value in `subs`: the hardware gives it."""
+OF_WAVE = dict(zip(("$WG0", "$WG1", "$WG2", "$T0", "$T1", "$T2"), HARDWARE, strict=True))
+"""Hardware symbols by the names that Wave gives them in `index_symbol`."""
 
 
 def want_no_hardware(what: str, *symbols: object) -> None:
@@ -353,6 +372,22 @@ def quotient(x: Expression) -> tuple[Expression, Expression]:
             return x, ONE
 
 
+def in_floats(x: Expression, dtype: str) -> str:
+    """Return how to write an expression of sizes among floats of a dtype.
+
+    >>> in_floats(1 / sym.N, "f32")
+    '1 / cast(N, f32)'
+    """
+    match x:
+        case Whole(value):
+            return str(value)
+        case Combined(how, a, b) if _is_ratio(x) and how in ("+", "-", "*", "/"):
+            parts = (in_floats(e, dtype) for e in (a, b))
+            return f" {how} ".join(f"({p})" if _is_ratio(e) else p for p, e in zip(parts, (a, b), strict=True))
+        case _:
+            return f"cast({x}, {dtype})"
+
+
 def _times(a: Expression, b: Expression) -> Expression:
     if isinstance(a, Whole) and isinstance(b, Whole):
         return Whole(a.value * b.value)
@@ -383,7 +418,19 @@ def _combine(how: str, a: object, b: object) -> Expression:
     for other in (a, b):
         if not isinstance(other, Expression) and hasattr(other, "builder"):
             return NotImplemented  # type: ignore[no-any-return]  # a traced value takes the expression in
+        if isinstance(other, float):
+            _refuse_float(how, a, b, other)
     return Combined(how, expression(a), expression(b))
+
+
+def _refuse_float(how: str, a: object, b: object, x: float) -> NoReturn:
+    """Refuse a float in an index expression, which may be meant for a tile of floats."""
+    one, other = (f"cast({e}, f32)" if isinstance(e, Expression) else repr(e) for e in (a, b))
+    raise SymbolError(
+        f"{x!r} is no index expression",
+        loc=here(),
+        remedy=f"write {one} {how} {other} among floats of a kernel; for sizes and indices, {whole_in_place_of(x)}",
+    )
 
 
 def _fold(how: str, first: object, *rest: object) -> Expression:
@@ -515,7 +562,7 @@ def _from_sympy(x: Any) -> Expression:
         return _SEEN_BY_SYMPY[x.dummy_index]
     kind = type(x).__name__
     if getattr(x, "is_Symbol", False):
-        return Symbol(x.name)
+        return symbol_named(x.name)
     if getattr(x, "is_Rational", False):
         return Whole(int(x.p)) if x.q == 1 else Combined("/", Whole(int(x.p)), Whole(int(x.q)))
     args = [_from_sympy(a) for a in x.args]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
+from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, NoAttribute, TraceError, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
+from tilewave.lang.pythons_own import of_attribute
 from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal
@@ -144,6 +145,9 @@ class Register(metaclass=_OfRegisters):
 
 
 def _too_few(what: str, parts: Any) -> Any:
+    if what == "Memory" and isinstance(parts, tuple) and isinstance(parts[-1], DType):
+        remedy = f"write Memory[{parts[0]}, GLOBAL_ADDRESS_SPACE, {parts[-1]}]"
+        raise DTypeError(f"Memory[{parts[0]}, {parts[-1]}] names no address space", loc=here(), remedy=remedy)
     example = "[M, K, GLOBAL_ADDRESS_SPACE, f16]" if what == "Memory" else "[M, N, f32]"
     raise DTypeError(f"{what}[{parts}] is incomplete", loc=here(), remedy=f"write {what}{example}")
 
@@ -210,6 +214,20 @@ class MemoryArgument:
     def read_as(self) -> str:
         """The expression that gives its tile, for error messages."""
         return f"read({self.name})"
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        remedy = f"write write(tile, {self.name})"
+        raise TraceError(f"{self} is a memory, and an assignment stores nothing in it", loc=here(), remedy=remedy)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            its_tile = f"write {self.read_as} for its tile"
+            known = hasattr(Traced, name)
+            remedy = f"write {self.read_as}.{name}" if known else of_attribute(name, self.dims, its_tile)
+            raise NoAttribute(f"{self} is a memory, and has no .{name}", loc=here(), remedy=remedy)
 
     def _unread(self, *_: object) -> NoReturn:
         raise TraceError(f"{self} is a memory, not a tile", loc=here(), remedy=f"write {self.read_as}")

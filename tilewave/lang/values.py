@@ -33,15 +33,15 @@ from tilewave.ir.ops import (
 from tilewave.ir.ops.reduction import reduced
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
 from tilewave.lang.pythons_own import (
-    ATTRIBUTES,
     BITS,
     FUNCTIONS,
     in_place_of_a_truth,
     in_place_of_a_walk,
     in_place_of_numpys,
+    of_attribute,
 )
 from tilewave.lang.reductions import Reducible
-from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, is_small_power
+from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, in_floats, is_small_power
 from tilewave.lang.windows import length_of
 from tilewave.trace import Trace, current
 
@@ -176,7 +176,7 @@ class Traced(Reducible):
         self._refuse("cannot be iterated over in Python while the kernel is being traced", remedy)
 
     def __len__(self) -> int:
-        self._refuse("has no Python length while the kernel is being traced", ATTRIBUTES["shape"])
+        self._refuse("has no Python length while the kernel is being traced", of_attribute("shape", self.dims))
 
     def __index__(self) -> int:
         self._refuse("is no Python number", FUNCTIONS)
@@ -189,10 +189,16 @@ class Traced(Reducible):
             "write read(a, mapping=IndexMapping(…)) for other elements, select(self_index(M) == 0, x, y) to mask some",
         )
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._refuse(
+            "is handled as a whole, and cannot be assigned to in parts",
+            "write x = y for another tile, x = select(self_index(M) == 0, y, x) to replace some of its elements",
+        )
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=ATTRIBUTES.get(name, FUNCTIONS))
+        raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=of_attribute(name, self.dims))
 
     def __array__(self, *args: Any, **options: Any) -> Any:
         self._refuse("is no numpy array", FUNCTIONS)
@@ -306,6 +312,7 @@ def _traced(trace: Trace, x: Any, like: Traced) -> Traced:
         return Traced(trace, x.value)
     if isinstance(x, Expression):
         _want_no_loop_symbol(trace, x)
+        _want_no_floats(x, like)
         value = x.evaluate(trace.symbols)
         return value if isinstance(value, Traced) else scalar_of(trace, value, INDEX)
     return Traced(trace, trace.const(literal(x, like.dtype), Scalar(like.dtype)))
@@ -320,6 +327,13 @@ def _want_no_loop_symbol(trace: Trace, x: Expression) -> None:
                 loc=here(),
                 remedy=f"set_symbol(sym.LIMIT, number) before the loop, and write condition={s} < sym.LIMIT",
             )
+
+
+def _want_no_floats(x: Expression, like: Traced) -> None:
+    """Refuse an expression of sizes among floats: it is an index, which is cast like any other number."""
+    if like.dtype.is_float:
+        what = f"{describe(like)} and the index {x} do not go together"
+        raise DTypeError(what, loc=here(), remedy=f"write {in_floats(x, str(like.dtype))}")
 
 
 def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:

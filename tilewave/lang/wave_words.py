@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from tilewave.errors import NOWHERE, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.lang.pythons_own import FROM_NUMPY
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.renamed import current_options
 
@@ -28,85 +29,138 @@ class ScaledMMAType(Enum):
 
 
 def index_symbol(name: str) -> Symbol:
-    """Return the symbol of a name: `index_symbol("BLOCK_M")` is `sym.BLOCK_M`."""
+    """Return the symbol of a name: `index_symbol("BLOCK_M")` is `sym.BLOCK_M`, `index_symbol("$WG0")` WORKGROUP_0."""
     found: Symbol = getattr(sym, name)
     return found
 
 
 # -- compile options --------------------------------------------------------------------------------------------------
 
-HINTS = frozenset(
-    {
-        "allow_noncontiguous_runtime_buffers",
-        "bench_with_constant_weights",
-        "benchmark_batch_size",
-        "benchmark_repetitions",
-        "canonicalize",
-        "capture_trace",
-        "check_water_analysis",
-        "cluster_barrier_delay",
-        "coalescing_strategy_hint",
-        "codeobj",
-        "denorm_fp_math_f32",
-        "drop_debug_info_before_mlir",
-        "eliminate_epilogue",
-        "enable_mark_hardware_transpose_candidates",
-        "enable_swizzle",
-        "enforce_locations",
-        "func_name",
-        "iree_launch_async",
-        "kernel_hash",
-        "kernel_launch_info",
-        "kernel_usages",
-        "linearize_reads",
-        "linearize_shared_access",
-        "location_capture_config",
-        "minimize_shared_allocs",
-        "mlir_print_ir_after_all",
-        "multi_buffer_count",
-        "num_devices",
-        "optimization_level",
-        "postprocess",
-        "print_grid",
-        "print_ir_after",
-        "print_ir_after_all",
-        "print_ir_before",
-        "print_mlir",
-        "print_mlir_after_water",
-        "print_mlir_before_water",
-        "print_pass_times",
-        "print_signature",
-        "print_trace_begin",
-        "profile_pass",
-        "profile_python_cprofile",
-        "profile_python_repetitions",
-        "profile_python_warmup",
-        "profile_python_wrapper",
-        "reorder_allocs",
-        "run_bench",
-        "scalarize_packed_math",
-        "specialize",
-        "use_bound_check",
-        "use_buffer_load_ops",
-        "use_buffer_ops",
-        "use_buffer_store_ops",
-        "use_fast_math",
-        "use_global_to_shared",
-        "use_local_scope",
-        "use_scheduling_barriers",
-        "use_water_backend",
-        "use_water_leak_check",
-        "verify_region_captures",
-        "wave_runtime",
-        "waves_per_eu",
-    }
-)
-"""Options that direct how Wave compiles, prints or times: a kernel's results do not depend on them."""
+_PRINTED = "leave it out; `tilewave diff FILE` prints what every pass did"
+_PASSES_TIMED = "leave it out; `tilewave diff FILE` prints the time of every pass"
+_KERNELS_TIMED = "leave it out; `tilewave bench FILE` times kernels"
+_SIMPLIFIED = "leave it out: every kernel is simplified"
+_PASSES_DECIDE = "leave it out: passes decide it, and `tilewave diff FILE` prints what every pass did"
+_STAGES = "leave it out; num_stages=… with SchedulingType.PREFETCH gives the stages of the software pipeline"
+_CHECKED = "leave it out: every kernel is checked when it is compiled, and boundary tiles are predicated"
+_ARITHMETIC = "leave it out: the kernel's own ops and dtypes decide its arithmetic"
+_LAUNCHED = "leave it out: a call takes arrays of any strides, and launches on the device of its arrays"
+_LOCATED = "leave it out: every op keeps the line of the kernel that it comes from"
+_NAMED = "leave it out: a kernel has the name of its function; compiled.save(…) stores it"
 
-NO_EFFECT = RemarkKind(
-    "the option {name} of Wave's has no effect",
-    "leave it out; `tilewave diff` and `tilewave bench` show and time passes",
-)
+HINTS = {
+    **dict.fromkeys(
+        (
+            "capture_trace",
+            "mlir_print_ir_after_all",
+            "print_grid",
+            "print_ir_after",
+            "print_ir_after_all",
+            "print_ir_before",
+            "print_mlir",
+            "print_mlir_after_water",
+            "print_mlir_before_water",
+            "print_signature",
+            "print_trace_begin",
+            "use_local_scope",
+        ),
+        _PRINTED,
+    ),
+    **dict.fromkeys(
+        (
+            "print_pass_times",
+            "profile_pass",
+            "profile_python_cprofile",
+            "profile_python_repetitions",
+            "profile_python_warmup",
+            "profile_python_wrapper",
+        ),
+        _PASSES_TIMED,
+    ),
+    **dict.fromkeys(
+        (
+            "bench_with_constant_weights",
+            "benchmark_batch_size",
+            "benchmark_repetitions",
+            "run_bench",
+        ),
+        _KERNELS_TIMED,
+    ),
+    **dict.fromkeys(
+        (
+            "canonicalize",
+            "optimization_level",
+            "postprocess",
+        ),
+        _SIMPLIFIED,
+    ),
+    **dict.fromkeys(
+        (
+            "cluster_barrier_delay",
+            "coalescing_strategy_hint",
+            "eliminate_epilogue",
+            "enable_mark_hardware_transpose_candidates",
+            "enable_swizzle",
+            "linearize_reads",
+            "linearize_shared_access",
+            "minimize_shared_allocs",
+            "reorder_allocs",
+            "scalarize_packed_math",
+            "specialize",
+            "use_buffer_load_ops",
+            "use_buffer_ops",
+            "use_buffer_store_ops",
+            "use_global_to_shared",
+            "use_scheduling_barriers",
+            "waves_per_eu",
+        ),
+        _PASSES_DECIDE,
+    ),
+    **dict.fromkeys(
+        ("multi_buffer_count",),
+        _STAGES,
+    ),
+    **dict.fromkeys(
+        (
+            "check_water_analysis",
+            "use_bound_check",
+            "use_water_backend",
+            "use_water_leak_check",
+            "verify_region_captures",
+        ),
+        _CHECKED,
+    ),
+    **dict.fromkeys(
+        (
+            "denorm_fp_math_f32",
+            "use_fast_math",
+        ),
+        _ARITHMETIC,
+    ),
+    **dict.fromkeys(
+        (
+            "allow_noncontiguous_runtime_buffers",
+            "iree_launch_async",
+            "kernel_launch_info",
+            "kernel_usages",
+            "num_devices",
+            "wave_runtime",
+        ),
+        _LAUNCHED,
+    ),
+    **dict.fromkeys(
+        (
+            "codeobj",
+            "func_name",
+            "kernel_hash",
+        ),
+        _NAMED,
+    ),
+    **dict.fromkeys(("drop_debug_info_before_mlir", "enforce_locations", "location_capture_config"), _LOCATED),
+}
+"""Options that direct how Wave compiles, prints or times, and what to write instead: results do not depend on them."""
+
+NO_EFFECT = RemarkKind("the option {name} of Wave's has no effect", "{remedy}")
 
 
 def accepting_hints(options: type[T]) -> type[T]:
@@ -128,7 +182,7 @@ def accepting_hints(options: type[T]) -> type[T]:
 
 def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
     """Return the remarks of `why()` on options that were accepted without effect."""
-    return tuple(NO_EFFECT.at(NOWHERE, name=name) for name in without_effect)
+    return tuple(NO_EFFECT.at(NOWHERE, name=name, remedy=HINTS[name]) for name in without_effect)
 
 
 # -- names that are not there -----------------------------------------------------------------------------------------
@@ -140,7 +194,21 @@ _ATOMICS = (
 _NUMBERS = "random numbers are not supported; pass an array of them"
 _SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
 
+OF_OTHERS = {
+    **FROM_NUMPY,
+    "arange": "write self_index(N), a tile with the index of every element along N",
+    "cdiv": "write ceiling(a / b) for sizes, (a + b - 1) // b for numbers of the kernel",
+    "clamp": FROM_NUMPY["clip"],
+    "full": "write Register[M, N, f32](1.0)",
+    "program_id": "leave it out: constraints place the tiles; scalar(WORKGROUP_0) is the number of the workgroup",
+    "relu": "write maximum(x, 0.0)",
+    "store": "write write(tile, memory)",
+    "zeros": "write Register[M, N, f32](0.0)",
+}
+"""Functions of numpy, torch and Triton that are spelt otherwise here."""
+
 NOT_THERE = {
+    **OF_OTHERS,
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "scatter_add"), _ATOMICS),
     **dict.fromkeys(("gather", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
     **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),

@@ -7,12 +7,8 @@ fused multiply-add.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tilewave.lower.elements import Written
 from tilewave.lower.llvm import vector
-
-if TYPE_CHECKING:
-    from tilewave.lower.numbers import Written
 
 REST = (
     0.5000000015156812,

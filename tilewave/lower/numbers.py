@@ -6,9 +6,7 @@ and one rounding equals the narrow operation, since f32 has more than twice the 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,33 +16,9 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
+from tilewave.lower.elements import Written, literal, splat_constant, stored, suffix
 from tilewave.lower.exponents import exponential
-from tilewave.lower.llvm import LlvmFunction, Module, Typed, vector
-
-STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
-
-
-def stored(dtype: DType) -> str:
-    """Return the LLVM type of a number of this dtype in registers."""
-    return STORED.get(dtype.name, f"i{dtype.bits}")
-
-
-def in_memory(dtype: DType) -> str:
-    return "i8" if dtype == BOOL else stored(dtype)
-
-
-def literal(value: float, dtype: DType) -> str:
-    """Return a constant of this dtype."""
-    if dtype == BOOL:
-        return "true" if value else "false"
-    if dtype.is_int:
-        return str(int(value))
-    rounded = np.asarray(casts.cast(float(value), dtype))
-    if dtype.name == "f16":
-        return f"0xH{int(rounded.view(np.uint16)):04X}"
-    if dtype.name in ("f32", "f64"):
-        return "0x" + struct.pack(">d", float(rounded)).hex().upper()
-    return str(int(rounded.view(f"int{dtype.bits}")))
+from tilewave.lower.llvm import LlvmFunction, Module, vector
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -92,10 +66,6 @@ def _to_bf16(f: LlvmFunction, x: str, lanes: int) -> str:
     kept = f.value(f"select {vector(lanes, 'i1')} {is_nan}, {ints} {quiet}, {ints} {rounded}")
     kept = f.value(f"lshr {ints} {kept}, {all_of(16)}")
     return f.value(f"trunc {ints} {kept} to {narrow}")
-
-
-def splat_constant(kind: str, value: str, lanes: int) -> str:
-    return value if lanes == 1 else f"<{', '.join(f'{kind} {value}' for _ in range(lanes))}>"
 
 
 def each(f: LlvmFunction, x: str, lanes: int, kind: str, out: str, one: object) -> str:
@@ -201,42 +171,6 @@ def _plain(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: in
     return row_of(LOWERINGS, op, "cannot lower")(Written(f, op, operands, dtype, lanes))
 
 
-@dataclass(frozen=True)
-class Written:
-    """An elementwise op while it is emitted: `lanes` elements at once, its operands in `dtype`."""
-
-    f: LlvmFunction
-    op: Op
-    operands: Sequence[str]
-    dtype: DType
-    lanes: int
-
-    @property
-    def kind(self) -> str:
-        return vector(self.lanes, stored(self.dtype))
-
-    def of_numbers(self, word: str) -> str:
-        """Emit an instruction on all operands."""
-        return self.f.value(f"{word} {self.kind} {', '.join(self.operands)}")
-
-    def intrinsic(self, name: str, *more: Typed) -> str:
-        arguments = [(self.kind, x) for x in self.operands]
-        return self.f.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", [*arguments, *more])
-
-    def everywhere(self, number: str) -> str:
-        return splat_constant(stored(self.dtype), number, self.lanes)
-
-    def number(self, value: float) -> str:
-        return self.everywhere(literal(value, self.dtype))
-
-    def whole(self, value: int) -> str:
-        return splat_constant("i32", str(value), self.lanes)
-
-    def call(self, name: str, *operands: str) -> str:
-        """Call an intrinsic on given numbers of the dtype."""
-        return self.f.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", [(self.kind, x) for x in operands])
-
-
 def _arithmetic(w: Written) -> str:
     cls = type(w.op)
     return w.of_numbers(FLOAT[cls] if w.dtype.is_float else INTEGER[cls])
@@ -310,13 +244,6 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
 }
 """Elementwise ops common to all targets. NaN wins `min` and `max` of floats, and -0 is smaller than 0. Quotients and
 casts depend on more than the op and are above; GPUs lower `exp` and similar functions themselves."""
-
-
-def suffix(kind: str) -> str:
-    """Return a type's suffix in intrinsics: `v4f32` for <4 x float>."""
-    lanes, _, element = kind.strip("<>").rpartition(" x ")
-    names = {"float": "f32", "double": "f64", "half": "f16"}
-    return (f"v{lanes}" if lanes else "") + names.get(element, element)
 
 
 def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:

@@ -218,6 +218,10 @@ def _want_two_parameters(function: FreeFormula) -> None:
         raise MappingError(what, remedy="write for example lambda w, grid: (w % grid.rows, w // grid.rows)") from None
 
 
+LONGEST_QUOTE = 80
+"""The characters that an error quotes of what is no mapping."""
+
+
 def mapping_of(given: object) -> Mapping:
     """Return a mapping from a mapping, an order, a renumbering (followed by `linear()`) or a function."""
     if isinstance(given, Mapping):
@@ -228,6 +232,8 @@ def mapping_of(given: object) -> Mapping:
         return Mapping(given.steps)
     if callable(given):
         return from_function(given)
+    text = repr(given)
+    text = text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…"
     raise MappingError(
-        f"{given!r} is not a mapping", remedy="write an order such as grouped(4), or renumberings >> an order"
+        f"{text} is not a mapping", remedy="write an order such as grouped(4), or renumberings >> an order"
     )

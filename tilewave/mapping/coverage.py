@@ -63,12 +63,22 @@ class Coverage(ABC):
         count = 0
         for visits in self.visits(grid, workgroups):
             if not _inside(visits, grid):
-                return explain(lambda: self.visits(grid, workgroups), grid, workgroups)
+                return self._explained(grid, workgroups)
             seen[_flat(visits, grid)] = True
             count += len(visits.workgroup)
         if count == grid.size and seen.all():  # as many visits as tiles, and none missed: none twice
             return None
-        return explain(lambda: self.visits(grid, workgroups), grid, workgroups)
+        return self._explained(grid, workgroups)
+
+    def workgroup_name(self, workgroup: int, grid: Grid, workgroups: int | None) -> str:
+        """Return how messages name a workgroup."""
+        return str(workgroup)
+
+    def _explained(self, grid: Grid, workgroups: int | None) -> Counterexample:
+        def name(workgroup: int) -> str:
+            return self.workgroup_name(workgroup, grid, workgroups)
+
+        return explain(lambda: self.visits(grid, workgroups), grid, workgroups, name)
 
     def verify(self, grid: Grid, workgroups: int | None = None) -> None:
         """Prove this grid, or raise MappingError with a counterexample; warn about what does nothing on it."""
@@ -160,7 +170,9 @@ def _flat(visits: Visits, grid: Grid) -> Array:
     return plane if grid.batches == 1 else visits.batch * grid.plane + plane  # type: ignore[no-any-return]
 
 
-def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | None) -> Counterexample:
+def explain(
+    walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | None, name: Callable[[int], str] = str
+) -> Counterexample:
     """Return the first error in the order in which tiles are dealt; each call of `walk()` starts from the beginning."""
     seen = np.zeros(grid.size, bool)
     outside: tuple[int, tuple[int, ...]] | None = None
@@ -179,11 +191,11 @@ def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | 
     tail = f"; tile {lost} is computed by none" if lost is not None else ""
     if outside is not None:
         w, tile = outside
-        message = f"workgroup {w} computes tile {tile}, which is outside{tail}"
+        message = f"workgroup {name(w)} computes tile {tile}, which is outside{tail}"
         return Counterexample(grid, workgroups, message, (w,), tile, lost)
     if clash is None:
         return Counterexample(grid, workgroups, tail.removeprefix("; "), (), None, lost)
-    return _explain_clash(walk(), grid, workgroups, clash, lost, tail)
+    return _explain_clash(walk(), grid, workgroups, clash, lost, tail, name)
 
 
 def _seen_again(flat: Array, seen: Array) -> Array:
@@ -202,6 +214,7 @@ def _explain_clash(
     clash: tuple[int, int],
     lost: tuple[int, ...] | None,
     tail: str,
+    name: Callable[[int], str],
 ) -> Counterexample:
     """`clash` is a tile, and the second workgroup that computes it."""
     flat, other = clash
@@ -209,8 +222,9 @@ def _explain_clash(
     one = next(int(block.workgroup[int(here.argmax())]) for block, here in same if here.any())
     by, tile = (min(one, other), max(one, other)), _name(flat, grid)
     if one == other:
-        return Counterexample(grid, workgroups, f"workgroup {one} computes tile {tile} twice{tail}", (one,), tile, lost)
-    message = f"workgroups {by[0]} and {by[1]} both compute tile {tile}{tail}"
+        message = f"workgroup {name(one)} computes tile {tile} twice{tail}"
+        return Counterexample(grid, workgroups, message, (one,), tile, lost)
+    message = f"workgroups {name(by[0])} and {name(by[1])} both compute tile {tile}{tail}"
     return Counterexample(grid, workgroups, message, by, tile, lost)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as MappingType
 from dataclasses import dataclass
 from itertools import product
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -135,16 +137,40 @@ def _permutes(step: Renumbering, deal: Deal) -> bool:
     return bool(seen.all())
 
 
+@runtime_checkable
+class HasTileOrder(Protocol):
+    """A kernel, or a constraint of one, which gives the order of its tiles together with other constraints."""
+
+    def tile_order(self, others: Sequence[Any], subs: MappingType[Any, Any]) -> Coverage:
+        """Return the order on every grid; `subs` are values of symbols."""
+        ...
+
+
 def find_counterexample(
-    formula: object, max_rows: int = 16, max_cols: int = 16, workgroups: Workgroups = None
+    formula: object,
+    max_rows: int = 16,
+    max_cols: int = 16,
+    workgroups: Workgroups = None,
+    subs: MappingType[Any, Any] | None = None,
 ) -> Counterexample | None:
-    """The smallest grid (by tiles, then rows, then workgroups) on which a mapping, its text or a formula fails."""
-    coverage = formula if isinstance(formula, Coverage) else as_mapping(formula)
+    """The smallest grid (by tiles, then rows, then workgroups) on which a formula fails, or None.
+
+    `formula` is a mapping, its text, a function, a kernel or a list of its constraints, with the values of symbols in
+    `subs`; a dim that a `WorkgroupConstraint` divides has on each grid the size that belongs to it.
+    """
+    coverage = _coverage_of(formula, subs or {})
     for grid, n in _launches(max_rows, max_cols, workgroups):
         found = coverage.fault(grid, n)
         if found is not None:
             return found
     return None
+
+
+def _coverage_of(formula: object, subs: MappingType[Any, Any]) -> Coverage:
+    first, *others = formula if isinstance(formula, (list, tuple)) and formula else [formula]
+    if isinstance(first, HasTileOrder):
+        return first.tile_order(others, subs)
+    return formula if isinstance(formula, Coverage) else as_mapping(formula)
 
 
 def _launches(max_rows: int, max_cols: int, workgroups: Workgroups) -> Iterator[tuple[Grid, int | None]]:

@@ -119,16 +119,16 @@ class _Parser:
         opening = self._next()
         if opening.text != "(":
             self._fail(f"expected ( after {name.text}, not {opening}", opening, f"write {_signature(kind)}")
-        arguments = self._arguments(opening)
+        arguments = self._arguments(name.text, opening)
         return self._build(kind, name, arguments)
 
-    def _arguments(self, opening: _Token) -> list[_Argument]:
+    def _arguments(self, step: str, opening: _Token) -> list[_Argument]:
         found: list[_Argument] = []
         if self._now.text == ")":
             self._next()
             return found
         while True:
-            found.append(self._argument(opening))
+            found.append(self._argument(step, opening))
             separator = self._next()
             if separator.text == ")":
                 return found
@@ -137,7 +137,7 @@ class _Parser:
             if separator.text != ",":
                 self._fail(f"expected , or ) and not {separator}", separator)
 
-    def _argument(self, opening: _Token) -> _Argument:
+    def _argument(self, step: str, opening: _Token) -> _Argument:
         token = self._next()
         key = None
         if token.kind == "name" and self._now.text == "=":
@@ -147,7 +147,7 @@ class _Parser:
         if token.kind == "end":
             self._fail("this ( is never closed", opening)
         if token.kind not in ("number", "string"):
-            self._fail(f"expected a number and not {token}", token)
+            self._fail(f"expected a number and not {token}", token, _in_place_of_name(step, token))
         return _Argument(key, token)
 
     def _build(self, kind: type[Order | Renumbering], name: _Token, arguments: list[_Argument]) -> Order | Renumbering:
@@ -214,6 +214,21 @@ def _required(kind: type[Order | Renumbering]) -> list[str]:
 def _signature(kind: type[Order | Renumbering]) -> str:
     parts = [f'{f.name}="{f.default}"' if f.default is not MISSING else f.name for f in fields(kind)]  # type: ignore[arg-type]
     return f"{kind.name}({', '.join(parts)})"
+
+
+def _in_place_of_name(step: str, token: _Token) -> str:
+    """Return what to write for a name among the numbers of a step; empty for other tokens."""
+    if token.kind != "name":
+        return ""
+    kind = STEPS[step]
+    if token.text in ("m", "n") and "along" in _parameter_names(kind):
+        return f'write along="{token.text}"'
+    more = ", …" if len(_required(kind)) > 1 else ""
+    tried = ", ".join(f'"{step}({n}{more})"' for n in (4, 8))
+    return (
+        f"text has numbers alone: for a symbol, write mapping.{step}(sym.{token.text}{more}); to try several numbers, "
+        f"Tune(mapping=[{tried}])"
+    )
 
 
 def _takes(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Array libraries: how results are allocated, and how an array's dtype, device and strides are read.
 
 Each operation is written once, over the methods of `ArrayLibrary`. The implementation for torch is in
-`tilewave.torch`, which is imported with the first torch tensor of a call.
+`tilewave.torch`, which the package's hook imports with the first torch tensor of a call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ import numpy as np
 
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
-from tilewave.forks import IMPORTING
+from tilewave.hooks import Hooks
 from tilewave.ir.types import DTYPES, INTERNAL, WIDEST_BYTES, DType
 from tilewave.ops.digits import Digits
 from tilewave.runtime.arrays import HOST, numpy_address, view
@@ -177,8 +176,7 @@ def torch_operators() -> Any:
 
 def _open_door() -> None:
     if _Door.operators is None:
-        with IMPORTING:
-            _Door.operators = import_module("tilewave.torch.operators")
+        _Door.operators = Hooks.torch_operators()
 
 
 # As by torch.compiler.assume_constant_result, but without torch: a compiler that traces a call runs this, as no trace

@@ -31,6 +31,10 @@ class Step:
     def changed(self) -> bool:
         return self.before != self.after
 
+    def without_remarks(self, about: str) -> Step:
+        """Return the step without its remarks about something."""
+        return replace(self, remarks=tuple(remark for remark in self.remarks if remark.about != about))
+
     def diff(self, context: int = 3) -> str:
         """Return a unified diff of the IR texts, or "(unchanged)"."""
         before, after = str(self.before).splitlines(), str(self.after).splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tilewave.ir.host_program import Number, Recorder
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
@@ -28,14 +28,18 @@ from tilewave.runtime.native.engine import engine
 from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, memory_for_maps, words
 from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
 
-if TYPE_CHECKING:
-    from tilewave.runtime.cuda_launch import Launcher
+
+class LaunchChecker(Protocol):
+    """The part of a kernel on its device that a launch record needs: what to do where the driver fails."""
+
+    def want_launched(self, said: int) -> None:
+        """Raise an error where machine code reports that the driver failed."""
 
 
 class LaunchTemplate(NamedTuple):
     """A launch record on a stream; addresses and sizes are filled in at each launch."""
 
-    launcher: Launcher
+    launcher: LaunchChecker
     record: NativeRecord
     stream: int
 

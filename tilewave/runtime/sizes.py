@@ -233,7 +233,18 @@ class Sizes:
         if first.length != length:
             what = f"{name} is {first.length} by {first.array}, but {length} by {source.array}; {first}, {source}"
             both = f"axis {first.axis} of {first.array} and axis {source.axis} of {source.array}"
-            self._fail(what, f"{name} is {both}; they must be equal")
+            self._fail(what, self._transposed(arrays, given, source.array) or f"{name} is {both}; they must be equal")
+
+    def _transposed(self, arrays: Sequence[Any], given: Mapping[str, Any], first: str) -> str:
+        """Return the remedy where all sizes agree with one of the arrays transposed; `first` is tried before others."""
+        shapes = [_shape(array) for array in arrays]
+        order = sorted(range(len(arrays)), key=lambda i: self._arrays[i].name != first)
+        for i in order:
+            others = [shape[::-1] if j == i else shape for j, shape in enumerate(shapes)]
+            if len(shapes[i]) == 2 and _unify(self._extents, others, given):
+                name, dims_of = self._arrays[i].name, _listed([*self._extents[i][::-1], "…"])
+                return f"{name}.T fits: pass {name}.T, or declare {name} as Memory{dims_of}"
+        return ""
 
     def _check_limits(self, values: Mapping[str, Any]) -> None:
         for name, (least, most) in self.limits.items():
@@ -261,6 +272,19 @@ class Sizes:
 
     def _fail(self, what: str, remedy: str) -> NoReturn:
         raise CallError(f"{self.kernel.name}: {what}", loc=here(), remedy=remedy)
+
+
+def _unify(extents: Sequence[Sequence[Extent]], shapes: Sequence[Shape], given: Mapping[str, Any]) -> bool:
+    """Return whether arrays of these shapes have the kernel's sizes, each symbol with one length."""
+    found = dict(given)
+    return all(
+        len(shape) == len(mine)
+        and all(
+            length == (found.setdefault(e, length) if isinstance(e, str) else e)
+            for e, length in zip(mine, shape, strict=True)
+        )
+        for mine, shape in zip(extents, shapes, strict=True)
+    )
 
 
 def _axes(count: int) -> str:

@@ -36,7 +36,7 @@ class SavedKernel:
 
 
 def write_kernel(path: Path, saved: SavedKernel) -> None:
-    about, members = saved.build.stored()
+    about, members = TARGETS[saved.target].stored(saved.build)
     facts = {
         "name": saved.kernel.name,
         "target": saved.target,

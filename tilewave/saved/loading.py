@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from tilewave.compile import Compiled
+from tilewave.compiled import Compiled
 from tilewave.forks import IMPORTING
 
 

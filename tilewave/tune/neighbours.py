@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewave.tune.measured import DATA, MeasuredLaunch
-
-if TYPE_CHECKING:
-    from tilewave.tune.gpu import GpuTiles
-    from tilewave.tune.problem import CutWork
+from tilewave.tune.problem import CutWork
 
 Places = NDArray[np.float64]
 """Traits of launches, one row for each."""
@@ -120,7 +117,24 @@ def neighbours_in(name: str) -> Neighbours:
     return Neighbours(rows[:, 1:], rows[:, 0])
 
 
-def neighbours_of(machine: GpuTiles, rows: Sequence[tuple[MeasuredLaunch, CutWork]]) -> Neighbours:
+class PredictedTime(Protocol):
+    """The time that a cost model predicts for a launch."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class CostModel(Protocol):
+    """The part of a cost model that neighbours are fitted to; `GpuTiles` is the model of GPUs."""
+
+    def predict(self, cut: CutWork) -> PredictedTime:
+        """Return the predicted time of a launch."""
+
+    def traits(self, cut: CutWork) -> tuple[float, ...]:
+        """Return the features of a launch."""
+
+
+def neighbours_of(machine: CostModel, rows: Sequence[tuple[MeasuredLaunch, CutWork]]) -> Neighbours:
     """Return the neighbours of measured rows, for a machine without neighbours."""
     best: dict[object, float] = {}
     for launch, _ in rows:

@@ -173,12 +173,17 @@ def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Sy
     """Return the symbols of tile sizes, wave parts and splits that have no value, each once."""
     said = said_of(kernel, subs, dynamic)
     known = {*said, *unsaid_sizes(kernel, said), *dynamic}
-    found: dict[Symbol, Tunable] = {}
+    return tuple(Tunable(s, c) for s, c in cut_by(kernel).items() if s not in known)
+
+
+def cut_by(kernel: WaveKernel) -> dict[Symbol, Cut]:
+    """Return the symbols in the numbers of constraints, each with the first constraint, by kind, that it is in."""
+    found: dict[Symbol, Cut] = {}
     for kind in KINDS:
         for c in kernel.constraints:
             if isinstance(c, kind) and isinstance(number := _number(c), Expression):
-                found.update({s: Tunable(s, c) for s in number.symbols() if s not in known and s not in found})
-    return tuple(found.values())
+                found.update({s: c for s in number.symbols() if s not in found})
+    return found
 
 
 def _number(c: Cut) -> Any:

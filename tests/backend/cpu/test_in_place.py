@@ -31,6 +31,7 @@ def test_products_in_place_are_right(shape, dims):
     assert "prepack" not in str(one.steps[-1].after)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dims", LAYOUTS[:2])
 @pytest.mark.parametrize("tile", [(1, 32, 256), (2, 24, 16), (16, 1, 64), (12, 4, 40), (8, 64, 33)], ids=str)
 @pytest.mark.parametrize("instruction_set", HERE)

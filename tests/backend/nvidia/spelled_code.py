@@ -7,9 +7,9 @@ import numpy as np
 
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, Vector
+from tilewave.lower.elements import literal
 from tilewave.lower.gpu.functions import function
 from tilewave.lower.llvm import LlvmFunction, Module
-from tilewave.lower.numbers import literal
 
 
 def run_spelled(spell, x, lanes=1, more=""):

@@ -57,6 +57,7 @@ def check(dtype, sums, v_dims, shape, tile, **options):
 SHAPES = [((64, 64, 16, 128), (64, 64, 64)), ((37, 33, 5, 70), (16, 24, 40)), ((7, 40, 3, 11), (48, 40, 24))]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("shape, tile", SHAPES)
 @pytest.mark.parametrize("v_dims", [(K2, N), (N, K2)])
 @pytest.mark.parametrize("instruction_set", HERE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
@@ -16,7 +16,7 @@ from tilewave.pipeline.runner import Pass
 if TYPE_CHECKING:
     from tilewave.backend.amd.build import AmdBuild
     from tilewave.runtime.hip import HipDriver
-    from tilewave.runtime.saved_file import Contents
+    from tilewave.runtime.saved_file import Contents, Stored
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,12 @@ class AmdBackend(Backend):
             from tilewave.backend.amd.saved import loaded_amd  # noqa: PLC0415  as above
 
         return loaded_amd(contents, self.chip, kernel)
+
+    def stored(self, build: Build) -> Stored:
+        with IMPORTING:
+            from tilewave.backend.amd.saved import stored_amd  # noqa: PLC0415  as above
+
+        return stored_amd(build)
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.amd.code import AmdCode, kept
-from tilewave.backend.protocol import Build, CountedLoop, metrics_of
+from tilewave.backend.protocol import ASSEMBLED, Build, CountedLoop, metrics_of, occupancy_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
@@ -18,16 +19,16 @@ from tilewave.ir.placements import elements
 from tilewave.ir.remarks import Remark
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import CHIPS, Chip
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
     from tilewave.backend.amd.program import AmdProgram
-    from tilewave.runtime.saved_file import Stored
 
 
+REGISTER_BYTES = 4
 Passed = tuple[Kernel, tuple[Step, ...]]
 """The lane-level kernel, and the steps of the passes."""
 
@@ -54,6 +55,26 @@ class LaneResources:
     """Waves per SIMD unit, limited by registers and shared memory."""
     not_as_asked: tuple[str, ...] = ()
     """Requests that were not met, and why."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of one lane that do not fit in registers: four for each of the `spills`."""
+        return REGISTER_BYTES * self.spills
+
+    @property
+    def resident_waves(self) -> int:
+        """Waves of the kernel that share a CU."""
+        return self.waves_per_unit * CHIPS[self.machine].matrix_units.count
+
+    @property
+    def most_resident_waves(self) -> int:
+        """Waves that a CU has room for."""
+        return CHIPS[self.machine].resident_waves
+
+    @property
+    def occupancy(self) -> float | None:
+        """`resident_waves` as a fraction of `most_resident_waves`."""
+        return occupancy_of(self.resident_waves, self.most_resident_waves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +117,6 @@ class AmdBuild(Build):
     def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         return self.program.remarks_for(arrays, parameters)
 
-    def stored(self) -> Stored:
-        with IMPORTING:
-            from tilewave.backend.amd.saved import stored_amd  # noqa: PLC0415  few save
-
-        return stored_amd(self)
-
     def files(self) -> Mapping[str, bytes]:
         text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}
         return {"s": self.asm.encode(), "hsaco": self.code, **text}
@@ -109,6 +124,16 @@ class AmdBuild(Build):
     @property
     def metrics(self) -> Mapping[str, Any]:
         return metrics_of(self.resources)
+
+    @property
+    def assembled_metrics(self) -> Mapping[str, Any]:
+        """The attributes `ASSEMBLED` of the resources; here the code is at hand."""
+        return {name: getattr(self.resources, name) for name in ASSEMBLED}
+
+    @property
+    def workgroups(self) -> Count:
+        code = self.codes.get(frozenset())
+        return code.workgroups if code and isinstance(code.workgroups, int) else workgroups_of(self.lanes)
 
     @property
     def llvm_ir(self) -> str | None:

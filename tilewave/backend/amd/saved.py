@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewave.backend.amd.build import AmdBuild, LaneResources
 from tilewave.backend.amd.code import AmdCode
+from tilewave.backend.protocol import Build
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.runtime.records import Record, restored
@@ -15,7 +16,8 @@ from tilewave.runtime.saved_file import Contents, Stored
 LANES, TILES = "lanes.ir", "kernel.ir"
 
 
-def stored_amd(build: AmdBuild) -> Stored:
+def stored_amd(build: Build) -> Stored:
+    assert isinstance(build, AmdBuild)
     program = build.program
     everything = frozenset(reach.name for reach in program.code.reaches)
     variants = {"code": frozenset[str](), **({"code_any_strides": everything} if everything else {})}

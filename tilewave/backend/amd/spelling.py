@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from tilewave.backend.amd import exchanges
 from tilewave.backend.llvm_child import LlvmMachine
+from tilewave.lower.elements import suffix
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, vector
-from tilewave.lower.numbers import suffix
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
@@ -13,7 +13,7 @@ from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:
     from tilewave.backend.cpu.build import CpuBuild
-    from tilewave.runtime.saved_file import Contents
+    from tilewave.runtime.saved_file import Contents, Stored
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class CpuBackend(Backend):
             from tilewave.backend.cpu.saved import loaded_cpu  # noqa: PLC0415  as above
 
         return loaded_cpu(contents, kernel)
+
+    def stored(self, build: Build) -> Stored:
+        with IMPORTING:
+            from tilewave.backend.cpu.saved import stored_cpu  # noqa: PLC0415  as above
+
+        return stored_cpu(build)
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:

@@ -19,7 +19,7 @@ from tilewave.backend.cpu.instruction_sets import (
 )
 from tilewave.backend.protocol import Build, ReplayedCall
 from tilewave.errors import SavedKernelError, TargetError, here
-from tilewave.forks import IMPORTING, cached_property
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
@@ -32,7 +32,6 @@ from tilewave.runtime.pool import default_threads
 from tilewave.runtime.records import AGAIN
 
 if TYPE_CHECKING:
-    from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
 KEPT_CALLS = 1024
@@ -126,12 +125,6 @@ class CpuBuild(Build):
                 self.known.clear()
             self.known[pointers] = parameters, words
         return words
-
-    def stored(self) -> Stored:
-        with IMPORTING:
-            from tilewave.backend.cpu.saved import stored_cpu  # noqa: PLC0415  few save
-
-        return stored_cpu(self)
 
     def files(self) -> Mapping[str, bytes]:
         if self.asm is None or self.llvm_ir is None:

@@ -20,8 +20,9 @@ from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
 from tilewave.lower.cpu.target import Panel
+from tilewave.lower.elements import stored, suffix
 from tilewave.lower.llvm import LlvmFunction, splat, vector
-from tilewave.lower.numbers import cast, stored, suffix
+from tilewave.lower.numbers import cast
 from tilewave.passes.memory.prepack_operands import PanelFormat
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 from tilewave.backend.cpu.build import OBJECT, CpuBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
+from tilewave.backend.protocol import Build
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, is_open, numbers_of
@@ -21,7 +22,8 @@ MOST_ADDRESSED = 1 << 47
 """Bytes of a process's address space."""
 
 
-def stored_cpu(build: CpuBuild) -> Stored:
+def stored_cpu(build: Build) -> Stored:
+    assert isinstance(build, CpuBuild)
     s = build.instruction_set
     launch = asdict(build.launch)
     opening = launch.pop("opening")

@@ -36,9 +36,6 @@ class Interpreted(Build):
         values = {v.name: value_of(word, v.type.dtype) for v, word in zip(own, numbers, strict=True)}
         interpret(bind(self.tiles, values), [v.numpy() for v in views], values)
 
-    def stored(self) -> Stored:
-        return {}, {}
-
     def files(self) -> Mapping[str, bytes]:
         return {"ir": str(self.tiles).encode()}
 
@@ -55,6 +52,9 @@ class InterpreterBackend(Backend):
 
     def load(self, contents: Contents, kernel: Kernel) -> Interpreted:
         return Interpreted(kernel)
+
+    def stored(self, build: Build) -> Stored:
+        return {}, {}
 
     def passes(self) -> tuple[Pass, ...]:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.errors import TargetError
 from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
@@ -16,7 +16,7 @@ from tilewave.pipeline.runner import Pass
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.build import NvidiaBuild
     from tilewave.runtime.cuda_driver import CudaDriver
-    from tilewave.runtime.saved_file import Contents
+    from tilewave.runtime.saved_file import Contents, Stored
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class NvidiaBackend(Backend):
             from tilewave.backend.nvidia.saved import loaded_nvidia  # noqa: PLC0415  as above
 
         return loaded_nvidia(contents, self.chip, kernel)
+
+    def stored(self, build: Build) -> Stored:
+        with IMPORTING:
+            from tilewave.backend.nvidia.saved import stored_nvidia  # noqa: PLC0415  as above
+
+        return stored_nvidia(build)
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:

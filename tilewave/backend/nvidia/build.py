@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -9,17 +10,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed, streamed
+from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.loads import AHEAD_BYTES, LaneLoads, loads_per_lane
 from tilewave.analysis.packing import across_depth, unaligned_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.nvidia.packing import in_numpy
-from tilewave.backend.protocol import Build, CountedLoop, LaneLaunch, ReplayedCall, metrics_of
+from tilewave.backend.protocol import (
+    ASSEMBLED,
+    Build,
+    CountedLoop,
+    LaneLaunch,
+    ReplayedCall,
+    metrics_of,
+    occupancy_of,
+)
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, Copy, Mma, Read, TmaLoad, TmaLoadMulticast
+from tilewave.ir.ops import Allocate, Copy, Mma, Read, Role, TmaLoad, TmaLoadMulticast
 from tilewave.ir.placements import elements, is_packed_copy
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import unnamed, walk
@@ -34,7 +44,6 @@ if TYPE_CHECKING:
     from tilewave.backend.nvidia.packing import RowCopy
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
-    from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
@@ -44,6 +53,16 @@ TWO_FIT = RemarkKind(
     "two workgroups of {bytes:,} bytes of shared memory fit on an SM and overlap, so the kernel is not made persistent",
     "with larger tiles one workgroup fills an SM, and the kernel is made persistent",
 )
+
+
+@dataclass(frozen=True)
+class WarpRole:
+    """What the warps of one role of a warp-specialized kernel have: `consumer` warpgroups, or the `producer`'s."""
+
+    role: str
+    warps: int
+    registers: int | None
+    """Registers of a lane after setmaxnreg; None where the code leaves them as they are at the launch."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +77,62 @@ class NvidiaResources:
     instructions: tuple[str, ...]
     shared_bytes: int
     loads: tuple[LaneLoads, ...]
-    assemble: Callable[[], Assembled | None] = field(repr=False, compare=False)
+    built: Callable[[], NvidiaBuild] = field(repr=False, compare=False)
+    """Returns the build, whose code ptxas assembles on demand."""
     not_as_asked: tuple[str, ...] = ()
     """Requests that were not met, and why."""
 
     @property
     def assembled(self) -> Assembled | None:
         """Registers, spills and messages of ptxas; None where this machine has no ptxas."""
-        return self.assemble()
+        return self.built().program.assembled
+
+    @property
+    def registers(self) -> int | None:
+        """Registers of one lane at the launch; None without ptxas. `roles` has those after setmaxnreg."""
+        return self.assembled.registers if self.assembled else None
+
+    @property
+    def spilled_bytes(self) -> int | None:
+        """Bytes of one lane that do not fit in registers; None without ptxas."""
+        return self.assembled.spilled_bytes if self.assembled else None
+
+    @property
+    def workgroups_per_sm(self) -> int | None:
+        """CTAs that share an SM; None without ptxas."""
+        if self.registers is None:
+            return None
+        return self.built().chip.workgroups_together(prod(self.waves), self.registers, self.shared_bytes)
+
+    @property
+    def resident_waves(self) -> int | None:
+        """Warps of the kernel that share an SM; None without ptxas."""
+        return None if self.workgroups_per_sm is None else self.workgroups_per_sm * prod(self.waves)
+
+    @property
+    def most_resident_waves(self) -> int:
+        """Warps that an SM has room for."""
+        return self.built().chip.resident_waves
+
+    @property
+    def occupancy(self) -> float | None:
+        """`resident_waves` as a fraction of `most_resident_waves`; None without ptxas."""
+        return occupancy_of(self.resident_waves, self.most_resident_waves)
+
+    @property
+    def roles(self) -> tuple[WarpRole, ...]:
+        """The warps and registers of each role; empty for a kernel that is not warp-specialized."""
+        consumers = next((op.last for op in walk(self.built().lanes.body) if isinstance(op, Role)), 0)
+        if prod(self.waves) == consumers or not consumers:
+            return ()
+        more, fewer = (_set_registers(self.built().asm, how) for how in ("inc", "dec"))
+        return WarpRole("consumer", consumers, more), WarpRole("producer", prod(self.waves) - consumers, fewer)
+
+
+def _set_registers(ptx: str, how: str) -> int | None:
+    """Return the registers that the PTX sets by setmaxnreg."""
+    found = re.search(rf"setmaxnreg\.{how}\.sync\.aligned\.u32\s+(\d+)", ptx)
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +224,6 @@ class NvidiaBuild(Build):
     def prepacked(self, array: Any, name: str) -> Any:
         return self.program.prepacked(array, name)
 
-    def stored(self) -> Stored:
-        with IMPORTING:
-            from tilewave.backend.nvidia.saved import stored_nvidia  # noqa: PLC0415  few save
-
-        return stored_nvidia(self)
-
     def files(self) -> Mapping[str, bytes]:
         text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}
         return {"ptx": self.code, **text}
@@ -173,15 +234,13 @@ class NvidiaBuild(Build):
 
     @property
     def assembled_metrics(self) -> Mapping[str, Any]:
-        """Registers and spills of a lane from ptxas or the driver, workgroups per SM, and occupancy."""
-        made = self.resources.assembled
-        if made is None:
-            return {"registers": None, "spilled_bytes": None, "workgroups_per_sm": None, "occupancy": None}
-        warps = prod(self.resources.waves)
-        together = self.chip.workgroups_together(warps, made.registers, self.resources.shared_bytes)
-        occupancy = together * warps / self.chip.resident_waves
-        facts = {"registers": made.registers, "spilled_bytes": made.spilled_bytes}
-        return {**facts, "workgroups_per_sm": together, "occupancy": round(occupancy, 4)}
+        """The attributes `ASSEMBLED` of the resources, and CTAs per SM; None without ptxas."""
+        return {name: getattr(self.resources, name) for name in (*ASSEMBLED, "workgroups_per_sm")}
+
+    @property
+    def workgroups(self) -> Count:
+        code = self.codes.get(Variant())
+        return code.workgroups if code and isinstance(code.workgroups, int) else workgroups_of(self.lanes)
 
     @property
     def llvm_ir(self) -> str | None:
@@ -206,7 +265,7 @@ class NvidiaBuild(Build):
     @cached_property
     def resources(self) -> NvidiaResources:
         if self.counted is not None:
-            return replace(self.counted, assemble=lambda: self.program.assembled)
+            return replace(self.counted, built=lambda: self)
         allocated = [op.result.type for op in walk(self.lanes.body) if isinstance(op, Allocate)]
         chosen = after(self.steps, "select_mma", self.tiles)
         products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
@@ -217,7 +276,7 @@ class NvidiaBuild(Build):
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(last_on_tiles(self.steps, self.tiles)),
-            lambda: self.program.assembled,
+            lambda: self,
             not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
 

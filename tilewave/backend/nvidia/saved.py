@@ -11,6 +11,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.packing import ALLOCATED_BYTES, RowCopy
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.row_copies import want_copy
+from tilewave.backend.protocol import Build
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
@@ -20,7 +21,8 @@ from tilewave.runtime.saved_file import Contents, Stored
 LANES, PLAIN, UNALIGNED_LINES = "lanes.ir", "plain.ir", "unaligned_lines.ir"
 
 
-def stored_nvidia(build: NvidiaBuild) -> Stored:
+def stored_nvidia(build: Build) -> Stored:
+    assert isinstance(build, NvidiaBuild)
     program = build.program
     members = {LANES: str(build.lanes).encode()}
     if build.otherwise:
@@ -46,7 +48,7 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
         code = program.copies.code(copy)
         members[f"{copy.member}.ptx"] = code.ptx.encode()
         copies.append({"copy": asdict(copy), **code.facts})
-    counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.name != "assemble"}
+    counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.repr}
     counted["loads"] = [asdict(x) for x in build.resources.loads]
     return {"codes": codes, "copies": copies, "resources": counted}, members
 
@@ -102,9 +104,13 @@ def _loaded_resources(r: Record) -> NvidiaResources:
         r.texts("instructions"),
         r.number("shared_bytes"),
         tuple(restored(LaneLoads, one) for one in r.records("loads")),
-        lambda: None,
+        _no_build,
         r.texts("not_as_asked"),
     )
+
+
+def _no_build() -> NvidiaBuild:
+    raise AssertionError("`NvidiaBuild.resources` puts the build in its place")
 
 
 def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]:

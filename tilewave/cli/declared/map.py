@@ -11,7 +11,13 @@ MAPPING_HELP = """Renumberings, then an order, joined by >>. Renumberings: xcd_c
 chunk), last_first(), folded(). Orders: linear(), paired(), grouped(size), snake(size), supertiles(rows, cols),
 morton(), hilbert(); the first four take along="n"."""
 
-GridText = Annotated[str, typer.Argument(metavar="GRID", help="Tiles along M and N, such as 8x8.")]
+GridText = Annotated[
+    str,
+    typer.Argument(
+        metavar="GRID",
+        help="Tiles along M and N, such as 8x8; or a Python file with a kernel, which is drawn in its own order.",
+    ),
+]
 MappingText = Annotated[str, typer.Argument(metavar="MAPPING", help=MAPPING_HELP)]
 Xcds = Annotated[int, typer.Option(metavar="N", help="XCDs that the hardware deals workgroups to.")]
 KBlocks = Annotated[int, typer.Option(metavar="N", help="Blocks of A and B along K.")]
@@ -30,6 +36,8 @@ CausalText = Annotated[
     ),
 ]
 Keys = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of keys; default: as many as queries.")]
+Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a file's kernel: M=512,N=512,…")]
+Kernel = Annotated[str, typer.Option("--kernel", metavar="NAME", help="This kernel of the file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -47,6 +55,8 @@ def map_command(
     svg: SvgFile = None,
     html: HtmlFile = None,
     xcd: Xcd = 0,
+    sizes: Sizes = None,
+    kernel: Kernel = "",
     as_json: Json = False,
 ) -> None:
     """Draw, measure and verify an order of tiles.
@@ -66,4 +76,6 @@ def map_command(
       tilewave map 32x8 "xcd_contiguous(8) >> paired()" --causal 128x64 --concurrent 64
 
       tilewave map 8x8 "grouped(4)" --json
+
+      tilewave map kernel.py --set M=512,N=512,K=64 --compare "grouped(4)"
     """

@@ -11,8 +11,8 @@ from tilewave.ir.launch import is_open, launch_of
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Extent, Memory
 from tilewave.lower.cpu.memory import Place
+from tilewave.lower.elements import in_memory
 from tilewave.lower.llvm import LlvmFunction
-from tilewave.lower.numbers import in_memory
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ComputedTile, ProductTile, ScratchTile, ScratchTiles, WorkerMemory
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.cpu.tile_uses import TileUses, tile_uses
+from tilewave.lower.elements import in_memory, literal, stored
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
-from tilewave.lower.numbers import elementwise, in_memory, literal, stored
+from tilewave.lower.numbers import elementwise
 
 LARGEST_REGISTER_TILE = 1024
 """The most elements of a tile in registers; larger tiles are in memory."""

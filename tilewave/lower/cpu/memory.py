@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewave.ir.types import BOOL, DType, Memory
+from tilewave.lower.elements import in_memory, stored, suffix
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
-from tilewave.lower.numbers import in_memory, stored, suffix
 
 
 @dataclass(frozen=True)

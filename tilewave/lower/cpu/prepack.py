@@ -15,8 +15,9 @@ from tilewave.ir.ops import Prepack
 from tilewave.ir.types import DType
 from tilewave.lower.cpu.memory import Place, add, inside, is_number, less, load, parts, store, times, zero
 from tilewave.lower.cpu.target import CpuTarget
+from tilewave.lower.elements import in_memory, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
-from tilewave.lower.numbers import cast, in_memory, stored
+from tilewave.lower.numbers import cast
 
 LONGEST_TRANSPOSED_BITS = 64
 """Groups up to this size are transposed in registers; longer ones are copied row by row."""

@@ -18,8 +18,8 @@ from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import add, load, store, times, zero
 from tilewave.lower.cpu.reductions import Flat, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget
+from tilewave.lower.elements import splat_constant, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
-from tilewave.lower.numbers import splat_constant, stored
 from tilewave.machine.matrix import largest_divisor
 
 VECTORS = 2

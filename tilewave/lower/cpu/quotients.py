@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewave.ir.types import F32
+from tilewave.lower.elements import literal, splat_constant, suffix
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
-from tilewave.lower.numbers import literal, splat_constant, suffix
 
 FEWEST = 4
 """The fewest vectors for which this is faster than a division each."""

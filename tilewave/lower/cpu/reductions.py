@@ -17,8 +17,9 @@ from math import gcd, prod
 
 from tilewave.ir.ops.reduction import COMBINED_BY, Reduce
 from tilewave.ir.types import DType
+from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, vector
-from tilewave.lower.numbers import elementwise, stored
+from tilewave.lower.numbers import elementwise
 
 Combine = Callable[[str, str, int], str]
 """Combines two vectors of so many lanes into one."""

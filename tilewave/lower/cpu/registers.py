@@ -26,8 +26,9 @@ from tilewave.lower.cpu.memory import (
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.elements import in_memory, literal, splat_constant, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
-from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
+from tilewave.lower.numbers import Known, elementwise
 
 
 @dataclass(frozen=True)

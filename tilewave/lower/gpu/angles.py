@@ -16,9 +16,9 @@ import math
 from itertools import pairwise
 
 from tilewave.ir.types import F32, F64
+from tilewave.lower.elements import literal, splat_constant, suffix
 from tilewave.lower.gpu.exponents import ExponentArithmetic
 from tilewave.lower.llvm import Typed, vector
-from tilewave.lower.numbers import literal, splat_constant, suffix
 
 SIN = (
     -0.16666666628716995,

@@ -8,12 +8,13 @@ from tilewave.analysis.ranges import ANY
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.types import BOOL, F32, I32, I64, INDEX, DType
+from tilewave.lower.elements import splat_constant
 from tilewave.lower.gpu.floats import FloatConversions
 from tilewave.lower.gpu.functions import function
 from tilewave.lower.gpu.ranges import LaneRanges
 from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
-from tilewave.lower.numbers import elementwise, is_narrow, splat_constant
+from tilewave.lower.numbers import elementwise, is_narrow
 
 INDEX_WORDS: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul"}
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewave.ir.types import F32
+from tilewave.lower.elements import literal, splat_constant, suffix
 from tilewave.lower.llvm import LlvmFunction, vector
-from tilewave.lower.numbers import each, literal, splat_constant, suffix
+from tilewave.lower.numbers import each
 
 EXP = (
     0.9999999999562333,

@@ -17,6 +17,7 @@ from tilewave.ir.launch import is_open, launch_of, skeleton
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
+from tilewave.lower.elements import in_memory, literal
 from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.asynchronous import AsynchronousOps
 from tilewave.lower.gpu.counts import ByteCount, StepCount
@@ -33,7 +34,6 @@ from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
-from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
 

@@ -21,13 +21,13 @@ from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
+from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.ranges import INT32, within
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
 from tilewave.lower.launch_arguments import LARGEST_WINDOW, Reach
 from tilewave.lower.llvm import LlvmFunction
-from tilewave.lower.numbers import in_memory
 
 OUTSIDE = str(-(1 << 31))
 """A lane offset outside every window: windows are smaller than 2³¹ bytes."""

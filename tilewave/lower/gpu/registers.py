@@ -12,6 +12,7 @@ from tilewave.analysis.affine import Affine
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.types import INDEX, Scalar, Vector
+from tilewave.lower.elements import literal
 from tilewave.lower.gpu.arithmetic import LaneArithmetic, resized
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.positions import Positions
@@ -32,7 +33,6 @@ from tilewave.lower.gpu.values import (
     splatted,
 )
 from tilewave.lower.llvm import LlvmFunction, Typed
-from tilewave.lower.numbers import literal
 
 
 class Registers:

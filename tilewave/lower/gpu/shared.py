@@ -17,12 +17,12 @@ from tilewave.ir.ops import Load, LoadEach, LoadTransposed, Store, StoreEach
 from tilewave.ir.placements import in_its_place, offset, row_elements, size_bytes
 from tilewave.ir.types import Memory, Panels, Swizzle, SwizzledByBits
 from tilewave.layouts.formulas import neighbours_last
+from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, held, rearranged, regrouped
-from tilewave.lower.numbers import in_memory
 
 
 @dataclass(frozen=True)

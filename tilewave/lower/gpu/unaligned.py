@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewave.ir.ops import Load, LoadUnaligned, Store, StoreUnaligned
+from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.llvm import LlvmFunction
-from tilewave.lower.numbers import in_memory
 
 BLOCK_BYTES = 16
 WORD_BYTES = 4

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tilewave.ir.types import INDEX, DType
+from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, splat, vector
-from tilewave.lower.numbers import stored
 
 Array = np.ndarray[Any, Any]
 WORD_BITS = 32

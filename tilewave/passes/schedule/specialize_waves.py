@@ -52,7 +52,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.placements import elements, is_in
-from tilewave.ir.remarks import RemarkKind
+from tilewave.ir.remarks import TILES, RemarkKind
 from tilewave.ir.rewrite import blocks_in, names, renamed, rewrite_block, rewrite_blocks, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
 from tilewave.layouts.fragments import GROUP
@@ -80,6 +80,7 @@ FEWER_STAGES = RemarkKind(
     "shared memory has room for {stages} stages of {bytes:,} bytes each, not {wished}, so the software pipeline is "
     "shorter",
     "use smaller tiles or shorter steps",
+    about=TILES,
 )
 
 
