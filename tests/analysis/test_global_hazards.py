@@ -52,6 +52,7 @@ def check_emulated(compiled, case, flip, m, k, seeds=(1, 2, 3)):
 # -- every target agrees with numpy
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("flip", "m"), FLIPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_interpreter_and_the_cpu_agree_with_numpy(case, flip, m):
@@ -59,7 +60,7 @@ def test_the_interpreter_and_the_cpu_agree_with_numpy(case, flip, m):
     check(case, flip, m, 96, cached(case, "cpu", flip, m, 96))
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize(("flip", "m"), FLIPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)

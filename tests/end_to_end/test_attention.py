@@ -88,6 +88,7 @@ def test_no_keys_at_all_give_no_numbers_and_no_findings(target):
         assert np.isnan(c).all()
 
 
+@pytest.mark.share(12)
 @every_kind
 @pytest.mark.parametrize("target", TARGETS)
 def test_attention_of_ragged_sequences(target, kind):

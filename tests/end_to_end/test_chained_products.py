@@ -139,6 +139,7 @@ def test_waves_below_each_other(target, schedule, waves):
     check(compiled_chain(target, tile, shape, chain(waves=waves), schedule=schedule), shape)
 
 
+@pytest.mark.share(12)
 @pytest.mark.parametrize("steps", [0, 1, 32, 33, 65])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("target", TARGETS)

@@ -56,6 +56,7 @@ def test_a_product_of_odd_tiles(chip, tile, schedule):
     check(compiled(gemm(), target=chip, subs=sizes(*shape, *tile), schedule=schedule), shape)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, "f8", i8], ids=str)
 def test_every_dtype_that_the_chip_multiplies(chip, dtype):

@@ -83,6 +83,7 @@ def kinds():
     yield from (("sum", "bool"), ("prod", "bool"))
 
 
+@pytest.mark.share(9)
 @pytest.mark.parametrize(("how", "dtype"), list(kinds()))
 def test_every_way_to_combine_every_dtype_on_lanes(how, dtype):
     for i, way in enumerate(LANES):

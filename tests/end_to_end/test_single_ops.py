@@ -24,6 +24,7 @@ def operands(name, most):
     return pairs_of(exact.every_value(name, DTYPES[name].numpy), most)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("way", "name"), QUICK)
 def test_ops_are_exact_on_many_pairs(way, name):
     assert wrong_ops(way, name, operands(name, MOST), words_of(name)) == []

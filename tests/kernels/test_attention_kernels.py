@@ -55,6 +55,7 @@ def test_f32(way):
     Problem(1, (2, 1), 20, 40, dtype=f32, asked={"causal": True}).run(way, AttentionTile(32, 32, 2))
 
 
+@pytest.mark.share(12)
 @every_kind
 @pytest.mark.parametrize("queries, keys", [(1, 1), (1, 70), (70, 1), (17, 16), (16, 17), (64, 64), (5, 0), (0, 5)])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
@@ -64,7 +65,7 @@ def test_sizes_in_the_interpreter(queries, keys, dtype, asked):
 
 @every_kind
 @pytest.mark.parametrize("queries, keys", [(1, 1), (70, 1), (65, 130), (130, 65)])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_calls_on_the_cpu(queries, keys, asked):
     Problem(2, (4, 2), queries, keys, dtype=f32, asked=asked).call()
 
@@ -134,7 +135,7 @@ def test_keys_in_parts(way, asked):
 @pytest.mark.parametrize("queries", [1, 2, 16])
 @pytest.mark.parametrize("keys", [0, 1, 700, 5000])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_decode_on_the_cpu(queries, keys, dtype):
     Problem(2, (4, 2), queries, keys, 32, 32, dtype=dtype, asked={"causal": True}).call(shipped.attention_decode)
 

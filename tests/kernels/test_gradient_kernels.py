@@ -93,6 +93,7 @@ def test_of_layer_norm(way, rows):
     near(of_bias, grad.sum(0), "bias of layer_norm")
 
 
+@pytest.mark.share(4)
 @ways
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_of_activations(way, activation):

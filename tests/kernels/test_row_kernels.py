@@ -41,7 +41,7 @@ softmaxes = pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_en
 
 @either
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 def test_small_rows_everywhere(name, rows, way):
     check_compiled(PROBLEMS[name](5, 37, f16), way, rows)
     check_compiled(PROBLEMS[name](3, 96, f32), way, rows)
@@ -50,7 +50,7 @@ def test_small_rows_everywhere(name, rows, way):
 @names
 @pytest.mark.parametrize("way", ["lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize("n", [1000, 3001])
-@pytest.mark.share(8)
+@pytest.mark.share(12)
 def test_rows_as_calls_take_them(name, way, n):
     """Several rows to a workgroup, one a wave, and one row that several waves share."""
     check_compiled(PROBLEMS[name](5 if n == 1000 else 1, n, f16), way)
@@ -71,7 +71,7 @@ def test_every_dtype_on_the_cpu(name, dtype):
 
 @either
 @pytest.mark.parametrize("way", LANES)
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 def test_bf16_on_lanes(name, rows, way):
     check_compiled(PROBLEMS[name](3, 70, bf16), way, rows)
 
@@ -86,7 +86,7 @@ def test_f64_on_lanes_where_gpus_have_its_functions(name, way):
 @pytest.mark.parametrize("dtype", [f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, i8, i32, i64], ids=str)
 @pytest.mark.parametrize("way", ["numpy", "cpu", *LANES])
 @pytest.mark.parametrize("name", ["sum", "argmax", "cumsum"])
-@pytest.mark.share(5)
+@pytest.mark.share(12)
 def test_bytes_and_integers(name, way, dtype):
     for rows in (HELD, WALKED) if name != "cumsum" else (WALKED,):
         check_compiled(PROBLEMS[name](3, 70, dtype), way, rows)

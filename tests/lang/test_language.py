@@ -102,6 +102,7 @@ EPILOGUES = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_epilogues(name):
     of_tiles, of_numbers = EPILOGUES[name]

@@ -203,6 +203,7 @@ def test_minus_zero_is_the_smaller_of_two_zeros():
             assert np.signbit(y[0]) == sign
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("how", HOWS)
 def test_what_was_computed_past_the_end_never_counts(how, dtype):
@@ -265,6 +266,7 @@ def test_positions_of_a_dim_that_is_cut_are_those_of_the_whole_dim():
     assert (y == [5, 11, 18]).all()
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dims", [(M, N), (N, M)], ids=["rows", "columns"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_running_sums(dtype, dims):

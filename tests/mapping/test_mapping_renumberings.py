@@ -56,6 +56,7 @@ def test_persistent_renumberings_are_permutations(workgroups):
     prove(xcd_chunked, 24, 24, workgroups=workgroups, xcds=XCDS, chunk=[1, 3])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("xcds", XCDS)
 def test_persistent_chunks_from_1_to_64_are_permutations(xcds):
     chunks = np.arange(1, 65)

@@ -154,7 +154,7 @@ def test_an_out_of_one_number_and_of_none():
     assert ops.matmul(numbers(5, 0), numbers(0, 3), out=out) is out and not out.any()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @calls
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", ["rows", "batches exchanged"])

@@ -58,6 +58,7 @@ def check_product(found, a, b, out=None):
     assert (abs(found.astype(np.float64) - want) <= bound).all()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("a, b", SHAPES, ids=str)
 def test_shapes_are_those_of_matmul(a, b):
     """A second call is served by what the first one found out."""

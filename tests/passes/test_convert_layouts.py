@@ -179,7 +179,7 @@ def test_lanes_compute_it_in_every_order(body, target, waves, order):
     check(lambda *a: kernel.interpret(*a, level="lane", order=order, seed=3), body)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @cases
 @pytest.mark.parametrize("order", ["barrier", "random"])
 @pytest.mark.parametrize(("target", "waves"), [("gfx942", (1, 1)), ("gfx942", (2, 2)), ("gfx950", (4, 1))])

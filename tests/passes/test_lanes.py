@@ -65,6 +65,7 @@ def test_the_large_tile_of_the_documents_runs_lane_by_lane():
     )
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", [t for t in MMAType if t.value in NAMED], ids=lambda t: t.name)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_matrix_instruction(kind, chip):

@@ -75,6 +75,7 @@ SHARED = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", SHARED)
 def test_shared_copies_bring_the_right_tiles(case):
     shape, tile, mapping, workgroups, stages = SHARED[case]

@@ -227,6 +227,7 @@ def test_barriers_are_enough_and_none_is_needless(num_stages, around, operands, 
     assert place_barriers(after) == after
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("num_stages", (0, *NUM_STAGES))
 @pytest.mark.parametrize("trips", (*range(7), 11, 12, 13))

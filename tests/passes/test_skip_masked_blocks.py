@@ -100,6 +100,7 @@ def test_only_blocks_that_some_row_sees_are_taken(way, name):
     check(way, name, 70, 90, i32, fixed=True)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("m, k, block_m", [(1, 1, 32), (1, 100, 32), (100, 1, 32), (64, 64, 16), (33, 65, 64)])
 def test_sizes_and_tiles(name, m, k, block_m):

@@ -69,6 +69,7 @@ def rows_of(form):
     return FORMS[form]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_tile_is_written_once_and_every_step_of_it_added_once(form):
     shape, parts, at_once, workgroups, count = rows_of(form)

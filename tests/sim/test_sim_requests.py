@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import log
 from statistics import fmean
 
@@ -14,7 +14,6 @@ from tilewave.sim import Gemm, simulate
 from tilewave.sim.measured import counters, short_counters
 from tilewave.sim.requests import SharedReads, Sync, shared_reads
 from tilewave.sim.simulate import run
-from tilewave.sim.validation import h200_runs, short_runs, unseen_runs
 
 LAST = SharedReads(
     asked_bytes=100.0,
@@ -124,44 +123,6 @@ def test_launches_of_one_tile_a_unit_show_that_sixteen_units_merge():
         errors[units] = fmean(abs(p / row.requests_bytes - 1) for p, row in zip(predicted, rows, strict=True))
     assert min(errors, key=errors.get) == 16
     assert errors[16] < 0.02 < 0.05 < min(errors[12], errors[18])
-
-
-@pytest.fixture(scope="module")
-def counted():
-    """(reads, bytes written, bytes counted, persistent, file) of every launch."""
-    return [
-        (
-            shared_reads(m.accesses, m.placed, 4, m.flows),
-            m.accesses.output_bytes,
-            row.requests_bytes,
-            row.persistent,
-            at,
-        )
-        for at, runs in enumerate((h200_runs, unseen_runs, short_runs))
-        for row, m in runs()
-    ]
-
-
-def mean_error(rows, sync):
-    return fmean(abs((sum(r.requested(sync) for r in reads) + out) / bytes_ - 1) for reads, out, bytes_, *_ in rows)
-
-
-def test_requests_of_every_file_keep_their_bound(counted):
-    """Launches of a workgroup a tile were never fitted."""
-    bounds = {(True, 0): 0.036, (True, 1): 0.038, (True, 2): 0.036, (False, 0): 0.06, (False, 2): 0.06}
-    for (persistent, file), bound in bounds.items():
-        assert mean_error([r for r in counted if r[3:] == (persistent, file)], Sync()) < bound, (persistent, file)
-
-
-def test_no_shipped_parameter_is_better_elsewhere(counted):
-    """A quarter more or less of any of them, on all persistent rows of the three files."""
-    rows = [row for row in counted if row[3]]
-    shipped = mean_error(rows, Sync())
-    assert shipped < 0.034
-    for field in fields(Sync):
-        for factor in (0.75, 1.25):
-            changed = replace(Sync(), **{field.name: factor * getattr(Sync(), field.name)})
-            assert mean_error(rows, changed) > shipped, field.name
 
 
 def test_a_launch_that_repeats_differs_by_less_than_the_model_errs():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import fmean
 
 import pytest
@@ -23,6 +23,7 @@ from tilewave.sim.calibration import (
 )
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.measured import counters, reorderings, unseen_counters
+from tilewave.sim.requests import Sync, shared_reads
 from tilewave.sim.validation import (
     KNOWN_MISS,
     choices,
@@ -36,6 +37,7 @@ from tilewave.sim.validation import (
     summary,
     time_errors,
     unseen_rows,
+    unseen_runs,
 )
 
 AGAIN = "run benchmarks/validate_sim.py --write and read the difference"
@@ -149,3 +151,47 @@ def test_the_document_and_its_data_show_the_model_as_it_is(request):
     shown = text.split(made.BEGIN)[1].split(made.END)[0]
     assert shown.strip() == made.everything().strip(), AGAIN
     assert made.DATA.read_text(encoding="utf-8") == made.every_row(), AGAIN
+
+
+# -- requests, of the same launches -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """(reads, bytes written, bytes counted, persistent, file) of every launch."""
+    return [
+        (
+            shared_reads(m.accesses, m.placed, 4, m.flows),
+            m.accesses.output_bytes,
+            row.requests_bytes,
+            row.persistent,
+            at,
+        )
+        for at, runs in enumerate((h200_runs, unseen_runs, short_runs))
+        for row, m in runs()
+    ]
+
+
+def mean_request_error(rows, sync):
+    return fmean(abs((sum(r.requested(sync) for r in reads) + out) / bytes_ - 1) for reads, out, bytes_, *_ in rows)
+
+
+def test_requests_of_every_file_keep_their_bound(counted):
+    """Launches of a workgroup a tile were never fitted."""
+    bounds = {(True, 0): 0.036, (True, 1): 0.038, (True, 2): 0.036, (False, 0): 0.06, (False, 2): 0.06}
+    for (persistent, file), bound in bounds.items():
+        assert mean_request_error([r for r in counted if r[3:] == (persistent, file)], Sync()) < bound, (
+            persistent,
+            file,
+        )
+
+
+def test_no_shipped_parameter_is_better_elsewhere(counted):
+    """A quarter more or less of any of them, on all persistent rows of the three files."""
+    rows = [row for row in counted if row[3]]
+    shipped = mean_request_error(rows, Sync())
+    assert shipped < 0.034
+    for field in fields(Sync):
+        for factor in (0.75, 1.25):
+            changed = replace(Sync(), **{field.name: factor * getattr(Sync(), field.name)})
+            assert mean_request_error(rows, changed) > shipped, field.name

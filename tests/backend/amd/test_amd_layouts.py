@@ -47,6 +47,7 @@ def check_emulated(found, layout, shape, dtype=f16, acc=f32):
 # -- right, on every chip
 
 
+@pytest.mark.share(12)
 @pytest.mark.parametrize("shape", [(136, 264, 200), (131, 259, 67)], ids=str)
 @pytest.mark.parametrize(("layout", "dtype", "chip"), list(combinations(DIMS, (f16, bf16), CHIPS)), ids=str)
 def test_products_of_every_layout(layout, dtype, chip, shape):
@@ -69,21 +70,22 @@ SMALL = [
 ]
 
 
+@pytest.mark.share(12)
+@pytest.mark.parametrize("layout", DIMS)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize(("tile", "waves", "shape", "dtype", "acc", "wish"), SMALL, ids=str)
-def test_other_tiles_of_every_layout(tile, waves, shape, dtype, acc, wish, chip):
-    for layout in DIMS:
-        found = compiled(layout, shape, tile, waves, dtype, acc, chip, wish)
-        check_emulated(found, layout, shape, dtype, acc)
+def test_other_tiles_of_every_layout(tile, waves, shape, dtype, acc, wish, chip, layout):
+    found = compiled(layout, shape, tile, waves, dtype, acc, chip, wish)
+    check_emulated(found, layout, shape, dtype, acc)
 
 
 @pytest.mark.parametrize("schedule", [SchedulingType.NONE, PREFETCH], ids=lambda s: s.name)
 @pytest.mark.parametrize("chip", CHIPS)
-def test_one_kernel_serves_open_sizes_of_every_layout(chip, schedule):
-    for layout in DIMS:
-        found = compiled(layout, (8, 8, 8), (64, 64, 64), (2, 2), chip=chip, schedule=schedule, is_open=True)
-        for shape in ((136, 72, 200), (33, 35, 37)):
-            check_emulated(found, layout, shape)
+@pytest.mark.parametrize("layout", DIMS)
+def test_one_kernel_serves_open_sizes_of_every_layout(chip, schedule, layout):
+    found = compiled(layout, (8, 8, 8), (64, 64, 64), (2, 2), chip=chip, schedule=schedule, is_open=True)
+    for shape in ((136, 72, 200), (33, 35, 37)):
+        check_emulated(found, layout, shape)
 
 
 @pytest.mark.parametrize("view", [np.s_[:, 1:65], np.s_[:, 0:128:2], np.s_[::-1, :64]], ids=str)
@@ -126,6 +128,7 @@ def crossing(counted):
     return counted.shared_reads + counted.shared_writes + counted.vector_instructions
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize(("chip", "tile", "waves"), MOST, ids=str)
 def test_the_k_loop_of_every_layout_is_short(chip, tile, waves, dtype):

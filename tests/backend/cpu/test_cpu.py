@@ -45,7 +45,7 @@ def check_gemm(name, dtype, acc, shape):
         check_product(c, a, b, acc)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
 def test_every_instruction_set_and_dtype(name, dtype, acc):
@@ -56,7 +56,7 @@ def test_every_instruction_set_and_dtype(name, dtype, acc):
     check_gemm(name, dtype, acc, RAGGED)
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", [name for name, s in INSTRUCTION_SETS.items() if runs_here(s)])
 @pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)

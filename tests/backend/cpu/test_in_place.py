@@ -19,6 +19,7 @@ def arrays(m, n, k, dims, dtype):
     return a, b, *lying, poisoned((m, n), dtype)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dims", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1, 40, 70), (37, 1, 33), (50, 65, 1), (64, 96, 128)])
 def test_products_in_place_are_right(shape, dims):

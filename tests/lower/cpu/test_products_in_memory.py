@@ -66,6 +66,7 @@ def test_tiles_of_every_shape(instruction_set, v_dims, shape, tile):
     assert not fits_registers(compiled.ir()) or shape != SHAPES[0][0]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["f64", "f16", "bf16", "f8e4m3fn", "i8"])
 @pytest.mark.parametrize("v_dims", [(K2, N), (N, K2)])
 def test_every_dtype(name, v_dims):
