@@ -423,7 +423,7 @@ def test_the_symbol_of_an_address_space_wants_one():
         made(copied, {M: 96, N: 48, sym.SPACE: 1})
     assert "subs={SPACE: SHARED_ADDRESS_SPACE}, or GLOBAL_ADDRESS_SPACE" in raised.value.remedy
     a, c = rng_integers(96, 48), poisoned(96, 48)
-    with pytest.raises(SymbolError, match="SPACE has no value") as called:
+    with pytest.raises(SymbolError, match="SPACE is in the place of the address space, and has no value") as called:
         copied(a, c)
     assert "copied(…, SPACE=SHARED_ADDRESS_SPACE)" in called.value.remedy
     copied(a, c, SPACE=SHARED_ADDRESS_SPACE)

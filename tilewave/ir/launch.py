@@ -124,8 +124,7 @@ class _Mover:
         self.ops: list[Op] = []
         self.inside: dict[Value, Value] = {v: v for v in kernel.body.args if v.type == INDEX_SCALAR}
         """For each value known at the launch, the value inside the launch's block."""
-        self.constants: dict[Value, Op] = {}
-        """Ops of constants alone; the launch repeats those that it needs."""
+        self.constants: dict[Value, Const] = {}
         launch = launch_of(kernel)
         if launch is not None:
             *self.ops, ends = launch.body.ops
@@ -155,10 +154,9 @@ class _Mover:
             return None
         if not is_launched(op) or isinstance(op, Yield) or not op.operands:
             return None
-        if not all(v in self.inside or v in self.constants for v in op.operands):
+        if not any(v in self.inside for v in op.operands):
             return None
-        if all(v in self.constants for v in op.operands):
-            self.constants[op.result] = op
+        if not all(v in self.inside or v in self.constants for v in op.operands):
             return None
         new = self.fresh(op.result)
         self.ops.append(replace(substitute(op, {v: self.known(v) for v in op.operands}), results=(new,)))
@@ -167,8 +165,8 @@ class _Mover:
 
     def known(self, v: Value) -> Value:
         if v not in self.inside:
-            op, new = self.constants[v], self.fresh(v)
-            self.ops.append(replace(substitute(op, {x: self.known(x) for x in op.operands}), results=(new,)))
+            new = self.fresh(v)
+            self.ops.append(replace(self.constants[v], results=(new,)))
             self.inside[v] = new
         return self.inside[v]
 

@@ -55,7 +55,7 @@ def test_registers_spills_and_occupancy_are_told(compiled):
     by_shared = (228 << 10) // (record["shared_bytes"] + (1 << 10))
     assert record["workgroups_per_sm"] == min(64 // warps, by_registers, by_shared)
     assert record["occupancy"] == pytest.approx(record["workgroups_per_sm"] * warps / 64, abs=1e-4)
-    for row in ("registers", "spilled bytes", "workgroups per SM", "occupancy"):
+    for row in ("registers", "spilled bytes", "occupancy", "CTAs per SM"):
         assert f"│ {row} " in table
 
 
@@ -74,7 +74,7 @@ def test_a_spill_is_told(compiled):
 def test_without_an_assembler_the_table_says_what_is_missing(compiled):
     record, table = compiled("")
     assert record["registers"] is None and record["occupancy"] is None
-    told = "registers, spilled bytes, workgroups per SM, occupancy │ unknown: ptxas (CUDA toolkit)"
+    told = "registers, spilled bytes, occupancy, CTAs per SM │ unknown: ptxas (CUDA toolkit)"
     assert told in table
 
 

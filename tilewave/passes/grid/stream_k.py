@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from tilewave.analysis.scattered_split_k import ScatteredSplits, slices_of
 from tilewave.analysis.shared_tiles import TileProgram, TileShares, Turn, hands_over
 from tilewave.analysis.splits import EqualSplits, OpenSplit, Split, tiles_of
-from tilewave.ir.build import Number
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
 from tilewave.ir.ops import (
     Mma,
@@ -330,11 +330,11 @@ class _Plan:
     @staticmethod
     def of(rounds: _OpenRanges | _OpenSplits, decision: type[StreamKNumber]) -> _Plan:
         b, at_once, step_bytes = rounds.builder, rounds.at_once, rounds.tile.step_bytes
-        tiles = tiles_of(rounds.old, b)
-        tiles = tiles if isinstance(tiles, Number) else Number(b, b.const(tiles))
+        count = tiles_of(rounds.old, b)
         steps = rounds.tile.steps_at(b)
         few = isinstance(rounds, _OpenFew)
-        left = (tiles < at_once).choose(tiles, 0) if few else tiles % at_once
+        tiles = _number(b, count)
+        left = _number(b, _small_grid(count, at_once) if few else count % at_once)
         weighed = decision(
             left.value,
             steps.value,
@@ -345,7 +345,7 @@ class _Plan:
         )
         b.ops.append(weighed)
         shares = Number(b, weighed.result)
-        whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
+        whole = shares.equals(0).choose(tiles, _number(b, count // at_once * at_once))
         return (_FewPlan if few else _Plan)(tiles, steps, left, shares, whole, at_once)
 
     def across(self) -> Any:
@@ -360,6 +360,19 @@ class _Plan:
         """Return the name of the grid size: a wave of whole tiles, or the workgroups that share tiles if more."""
         most: Number = self.whole.smaller(self.at_once).larger(peers)
         return most.value.name
+
+
+def _small_grid(count: int | Number, at_once: int) -> int | Number:
+    """Return the number of tiles where they are fewer than run at once, else 0."""
+    if isinstance(count, int):
+        return count if count < at_once else 0
+    small: Number = (count < at_once).choose(count, 0)
+    return small
+
+
+def _number(builder: Builder, n: int | Number) -> Number:
+    """Return a count as a number of the launch; one that is fixed is folded, so that it can be at the launch."""
+    return n if isinstance(n, Number) else Number(builder, builder.const(n))
 
 
 @dataclass(frozen=True)
