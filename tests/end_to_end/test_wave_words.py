@@ -425,8 +425,8 @@ def test_the_symbol_of_an_address_space_wants_one():
     a, c = rng_integers(96, 48), poisoned(96, 48)
     with pytest.raises(SymbolError, match="SPACE is in the place of the address space, and has no value") as called:
         copied(a, c)
-    assert "copied(…, SPACE=SHARED_ADDRESS_SPACE)" in called.value.remedy
-    copied(a, c, SPACE=SHARED_ADDRESS_SPACE)
+    assert "give it a value: subs={SPACE: SHARED_ADDRESS_SPACE, …}" in called.value.remedy
+    copied(a, c, subs={sym.SPACE: SHARED_ADDRESS_SPACE})
     np.testing.assert_array_equal(c, a)
 
 
