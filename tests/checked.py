@@ -1,6 +1,7 @@
 """What the first line of a check test may name: each pass, made from the words in its parentheses."""
 
 from kernels import FORMATS
+from tunings import FREE, SPLITS
 
 from tilewave.analysis.l2_residency import Streamed
 from tilewave.ir.constraint_locations import Places
@@ -44,7 +45,7 @@ from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.hoist_loads import HoistLoads
-from tilewave.passes.schedule.overlap_mma import overlap_mma
+from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
@@ -78,7 +79,7 @@ PASSES = {
     "carry_stage_index": lambda text: carry_stage_index,
     "chain_mma": lambda text: chain_mma,
     "select_mma": lambda text: SelectMma(CHIPS[text], Places()),
-    "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text]),
+    "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text], CHIPS[text].tuning.rows),
     "vectorize_bounds_checks": lambda text: vectorize_bounds_checks,
     "hoist_mask_compares": lambda text: hoist_mask_compares,
     "hoist_to_launch": lambda text: hoist_to_launch,
@@ -96,9 +97,9 @@ PASSES = {
     "merge_masks": lambda text: merge_masks,
     "fuse_wave_reductions": lambda text: FuseWaveReductions(int(text)),
     "coalesce_loads": lambda text: CoalesceLoads(int(text)),
-    "order_tma_loads": lambda text: OrderTmaLoads(Streamed(frozenset(text.split(",")))),
+    "order_tma_loads": lambda text: OrderTmaLoads(SM_90A.tuning.loads, Streamed(frozenset(text.split(",")))),
     "fold_permutes": lambda text: fold_permutes,
-    "overlap_mma": lambda text: overlap_mma,
+    "overlap_mma": lambda text: OverlapMma(SM_90A.tuning.pipeline.least_overlapped),
     "pad_mma": lambda text: pad_mma,
     "software_pipeline": lambda text: SoftwarePipeline(int(text)),
     "place_barriers": lambda text: place_barriers,
@@ -108,13 +109,13 @@ PASSES = {
     "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
     "peel_edges": lambda text: peel_edges,
     "raise_occupancy": lambda text: RaiseOccupancy(CHIPS[text]),
-    "split_k": lambda text: SplitK(int(text)),
-    "multicast_loads": lambda text: MulticastLoads(CHIPS[text]),
+    "split_k": lambda text: SplitK(int(text), SPLITS),
+    "multicast_loads": lambda text: MulticastLoads(CHIPS[text], CHIPS[text].tuning.loads),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
-    "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
+    "specialize_waves": lambda text: SpecializeWaves(SM_90A, SM_90A.tuning.pipeline, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
-    "stream_k": lambda text: StreamK(int(text), 0),
+    "stream_k": lambda text: StreamK(int(text), FREE),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_epilogue": lambda text: StageEpilogue(CHIPS[text]),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tilewave import *
-from tilewave.analysis import packing
 from tilewave.backend.nvidia.code import Variant
 from tilewave.errors import CallError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.kernels.products import K, M, N, error_bound, gemm
+from tilewave.machine.tuning import PackingTuning
 from tilewave.runtime.arrays import view
 
 pytestmark = pytest.mark.share(2)
@@ -19,8 +21,7 @@ TILE = (64, 64, 64)
 
 @pytest.fixture(autouse=True)
 def always_worth_it(monkeypatch):
-    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
-    monkeypatch.setattr(packing, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(PackingTuning, "pays", lambda *_: True)
 
 
 def opened(made, **sizes):
@@ -182,7 +183,7 @@ def test_what_lies_along_the_depth_already_is_taken_as_it_is():
 
 
 def test_small_operands_across_the_depth_are_loaded_in_whole_chunks(monkeypatch):
-    monkeypatch.setattr(packing, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(PackingTuning, "pays", lambda *_: False)
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
     rng = np.random.default_rng(14)
     for n, lanes in ((80, Variant(is_plain=True)), (83, Variant(True, ("a", "b", "c")))):
@@ -223,7 +224,8 @@ SKINNY = [("nt", (200, 4, 133)), ("tt", (137, 4, 130)), ("nn", (3, 203, 130)), (
 @pytest.mark.parametrize(("layout", "shape"), SKINNY)
 def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, layout, shape):
     monkeypatch.undo()
-    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
+    pays = PackingTuning.pays
+    monkeypatch.setattr(PackingTuning, "pays", lambda self, *facts: pays(replace(self, least_bytes=1), *facts))
     m, n, k = shape
     made = gemm(shape, F16, F16, tile=(64, 16, 64) if n < m else (16, 64, 64), layout=layout)
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
@@ -356,7 +358,7 @@ def test_what_may_stay_as_it_was_does_not_come_back_from_elsewhere():
 def test_of_known_sizes_only_operands_are_repacked():
     compiled = wave_compile(WaveCompileOptions(subs={M: 65, N: 67, K: 69}, target="sm_90a"), with_residual)
     told = [row.what for row in compiled.why() if row.step == "pack_unaligned"]
-    assert len(told) == 2 and told[0].startswith("rows of a") and told[1].startswith("rows of b")
+    assert len(told) == 2 and told[0].startswith("the row stride of a") and told[1].startswith("the row stride of b")
     rng = np.random.default_rng(17)
     a, b = operand(rng, (65, 69), F16), operand(rng, (67, 69), F16)
     bias, residual, c = operand(rng, (67,), F16), operand(rng, (65, 67), F16), poisoned((65, 67), F16)

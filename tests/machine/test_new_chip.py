@@ -54,7 +54,7 @@ def check_lanes(lanes, shape):
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
 def test_every_number_of_a_chip_has_a_source(chip):
-    words = {"name", "vendor", "cpu", "features", "sources"}
+    words = {"name", "vendor", "cpu", "features", "sources", "tuning"}
     given = {f.name for f in fields(Chip) if getattr(chip, f.name) not in (None, ())} - words
     assert {name for name in given if not chip.source(name)} == set()
     assert {s.field for s in chip.sources} <= given
@@ -146,6 +146,7 @@ def test_a_chip_of_32_lanes_from_another_vendors_document_can_be_written_down():
         widest_load_bytes=16,
         line_bytes=128,
         shared=SharedMemory(64 << 10, 32, 32, phases, phases),
+        tuning=GFX942.tuning,
     )
     assert (chip.resident_waves, chip.shared.widest_bytes, chip.multiplies) == (32, 16, ())
     assert repr(CheckSharedCapacity(chip, Places())) == "CheckSharedCapacity(gfx1200)"

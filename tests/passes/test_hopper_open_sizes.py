@@ -1,6 +1,7 @@
 """One kernel for all sizes on Hopper: rounds, parts, reciprocals and clusters that a launch decides, lane by lane."""
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,9 +10,10 @@ from hopper_kernels import biased, both, ops
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poisoned, sizes
 from lane_runs import operands
 from seeds import SEEDS
+from tunings import SPLITS
 
 from tilewave import *
-from tilewave.analysis.splits import EqualSplits, Split
+from tilewave.analysis.splits import EqualSplits, Split, splits_that_pay
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import HostLaunch, bind
@@ -28,11 +30,9 @@ from tilewave.ir.ops import (
     WgmmaShared,
 )
 from tilewave.ir.stream_k import (
-    HAND_OVER_BYTES,
     equal_splits,
     reciprocal,
     reciprocal_shift,
-    splits_that_pay,
     stream_k_workgroups,
 )
 from tilewave.kernels import gemm as mapped_gemm
@@ -44,7 +44,7 @@ from tilewave.pipeline.runner import run
 pytestmark = pytest.mark.share(4)
 
 OPEN = (M, N, K)
-HAND_OVER = 512
+HAND_OVER = SPLITS.hand_over_bytes
 
 
 def left_open(subs):
@@ -65,7 +65,7 @@ def mapped(tile, mapping, dtype=f16, out=f32):
 def lanes(tile, mapping, workgroups, on_lines, hand_over=0, dtype=f16, out=f32, stages=2):
     """Partial sums are exchanged wherever possible, unless `hand_over` gives it a cost."""
     passes = lists.hopper(SM_90A, Places(), stages, workgroups, open_on_lines=on_lines)
-    split = StreamK(workgroups, hand_over, SM_90A.line_bytes, on_lines)
+    split = StreamK(workgroups, replace(SPLITS, hand_over_bytes=hand_over), SM_90A.line_bytes, on_lines)
     changed = [split if isinstance(p, StreamK) else p for p in passes]
     return run(mapped(tile, mapping, dtype, out), changed)[0]
 
@@ -94,7 +94,7 @@ def time_of(split, step_bytes):
 
 @pytest.mark.parametrize("step_bytes", [32, 64, 128, 256])
 def test_weighing_a_few_ways_to_share_is_as_good_as_trying_all(step_bytes):
-    tried, rng = StreamK(132, HAND_OVER), random.Random(step_bytes)
+    tried, rng = StreamK(132, SPLITS), random.Random(step_bytes)
     for _ in range(400):
         left, steps = rng.randint(1, 131), rng.choice((rng.randint(1, 60), rng.randint(1, 1500)))
         case = (left, steps, 132, step_bytes, HAND_OVER)
@@ -134,7 +134,7 @@ LARGE_SUMS, SMALL_SUMS = 128 * 256 * 4, 64 * 16 * 4
     ],
 )
 def test_how_many_parts_pay(tiles, steps, sums_bytes, parts):
-    assert splits_that_pay(tiles, steps, 132, 128, sums_bytes) == parts
+    assert splits_that_pay(tiles, steps, 132, 128, sums_bytes, SPLITS) == parts
 
 
 @pytest.mark.parametrize("shape", [(16, 64, 2048), (16, 200, 1024), (3, 64, 8), (1, 1, 0), (33, 130, 72)], ids=str)
@@ -144,7 +144,7 @@ def test_few_small_tiles_are_shared_and_many_are_not(shape):
     made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), gemm())
     tiles, steps = -(-shape[0] // 16) * -(-shape[1] // 64), max(1, -(-shape[2] // 64))
     bound = bind(made.build.lanes, dict(zip("MNK", shape, strict=True)))
-    assert bound.workgroups == (stream_k_workgroups(tiles, steps, 132, 128, HAND_OVER_BYTES) or tiles)
+    assert bound.workgroups == (stream_k_workgroups(tiles, steps, 132, 128, HAND_OVER) or tiles)
     many = bind(made.build.lanes, {"M": 16, "N": 64 * 500, "K": 64 * 64})
     assert many.workgroups == 500
     a, b = operands(shape)

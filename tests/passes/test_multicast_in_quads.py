@@ -7,6 +7,7 @@ import pytest
 from hopper_kernels import mapped_tiles, ops
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, N, check_product, gemm, poisoned
 from lane_runs import ORDERS, operands
+from tunings import tuned
 
 from tilewave import *
 from tilewave.analysis.multicast import MulticastPeers
@@ -18,22 +19,23 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.memory import multicast_loads
-from tilewave.passes.memory.multicast_loads import LONG_DEPTH, SAMPLE
+from tilewave.passes.memory.multicast_loads import SAMPLE
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
+
+CHIP, LONG_DEPTH = SM_90A, SM_90A.tuning.loads.quad_steps
 
 
 @pytest.fixture
 def short(monkeypatch):
     """Depths of few steps will do."""
-    monkeypatch.setattr(multicast_loads, "LONG_DEPTH", 2)
+    monkeypatch.setitem(globals(), "CHIP", tuned(SM_90A, "loads", quad_steps=2))
 
 
-def lanes(shape, tile=(64, 64, 64), mapping="grouped(4)", workgroups=0, chip=SM_90A):
+def lanes(shape, tile=(64, 64, 64), mapping="grouped(4)", workgroups=0, chip=None):
     """Unless said otherwise, as many workgroups as tiles run at once, and none of them cuts a tile into parts."""
     stages, workgroups = 2, workgroups or -(-shape[0] // tile[0]) * -(-shape[1] // tile[1])
-    return run(mapped_tiles(shape, tile, mapping, f16), lists.hopper(chip, Places(), stages, workgroups))[0]
+    return run(mapped_tiles(shape, tile, mapping, f16), lists.hopper(chip or CHIP, Places(), stages, workgroups))[0]
 
 
 def shared(kernel):

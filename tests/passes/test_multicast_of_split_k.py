@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import K, gemm, poisoned, sizes
 from lane_runs import ORDERS, TIMES, check_same_bits, operands
+from tunings import FREE
 
 from tilewave import *
 from tilewave.analysis import multicast as peers
-from tilewave.analysis import scattered_split_k as scattered
 from tilewave.analysis.producer_roles import OTHER_FORM
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
@@ -29,6 +29,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
+from tilewave.machine.tuning import SplitTuning
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.memory.multicast_loads import MulticastLoads
 from tilewave.pipeline import lists
@@ -37,7 +38,7 @@ from tilewave.pipeline.runner import run
 TILE = (64, 64, 64)
 
 
-ANYWAY = MulticastLoads(replace(SM_90A, line_bytes=1 << 20))
+ANYWAY = MulticastLoads(replace(SM_90A, line_bytes=1 << 20), SM_90A.tuning.loads)
 """Wherever neighbours want the same: no row begins on such a line."""
 
 
@@ -54,7 +55,7 @@ def in_parts(shape, parts, tile=TILE):
 
 def in_ranges(shape, workgroups, mapping="grouped(4)"):
     tiles = mapped_tiles(shape, TILE, mapping, f32)
-    return steps_of(tiles, workgroups, split=StreamK(workgroups, 0, 1))[0]
+    return steps_of(tiles, workgroups, split=StreamK(workgroups, FREE, 1))[0]
 
 
 PARTS = {
@@ -78,7 +79,7 @@ def test_parts_that_an_author_cuts_are_right_to_the_last_bit(case):
 @pytest.fixture
 def always_scattered(monkeypatch):
     """However little there is to take over."""
-    monkeypatch.setattr(scattered, "is_scattered", lambda parts, sums_bytes: True)
+    monkeypatch.setattr(SplitTuning, "is_scattered", lambda self, parts, sums_bytes: True)
 
 
 SCATTERED = {"an even number of adders": ((128, 64, 384), 3), "of taking ones, too": ((128, 64, 256), 4)}

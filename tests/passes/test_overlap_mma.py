@@ -8,19 +8,20 @@ import pytest
 from hopper_kernels import changed, mapped_tiles
 from kernels import check_product, poisoned
 from lane_runs import ORDERS, operands
+from tunings import tuned
 
 from tilewave import *
 from tilewave.errors import InterpreterError, TilewaveError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Value
+from tilewave.ir.launch import bind
 from tilewave.ir.ops import Arrive, HandOver, Neg, WaitMma, WaitOlderMma, WgmmaShared
 from tilewave.ir.rewrite import replace_values, rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.schedule import overlap_mma as the_pass
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 
@@ -35,15 +36,13 @@ SHAPES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_products_too(monkeypatch):
-    monkeypatch.setattr(the_pass, "LEAST_WORK", 1)
+CHIP = tuned(tuned(SM_90A, "pipeline", least_overlapped=1), "splits", hand_over_bytes=1)
+"""Small products are overlapped, too, and small tiles split."""
 
 
 def overlapped(shape, workgroups, stages=4, tile=TILE):
-    passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    cheap = [replace(p, hand_over_bytes=1) if pass_name(p) == "stream_k" else p for p in passes]
-    return run(mapped_tiles(shape, tile, "grouped(2)", f32), cheap)[0]
+    passes = lists.hopper(CHIP, Places(), stages, workgroups)
+    return run(mapped_tiles(shape, tile, "grouped(2)", f32), passes)[0]
 
 
 def ops_of(kernel, kind):
@@ -83,7 +82,7 @@ def test_a_round_is_in_parts_where_the_name_says_so():
 
 def test_no_bit_changes():
     shape, workgroups = SHAPES["several tiles"]
-    plain = [p for p in lists.hopper(SM_90A, Places(), 4, workgroups) if pass_name(p) != "overlap_mma"]
+    plain = [p for p in lists.hopper(CHIP, Places(), 4, workgroups) if pass_name(p) != "overlap_mma"]
     before = check(run(mapped_tiles(shape, TILE, "grouped(2)", f32), plain)[0], shape)
     np.testing.assert_array_equal(check(overlapped(shape, workgroups), shape), before)
 
@@ -97,12 +96,13 @@ def test_short_rings_are_left_as_they_were(stages):
 
 
 def test_open_sizes():
-    made = open_gemm()
-    assert ops_of(made.ir(), WaitOlderMma)
+    kernel = open_gemm()
+    assert ops_of(kernel, WaitOlderMma)
     for shape in ((128, 64, 48), (100, 40, 16)):
         a, b = operands(shape)
         c = poisoned(shape[:2], f32)
-        made.interpret(a, b, c, level="lane", order="random")
+        numbers = dict(zip("MNK", shape, strict=True))
+        interpret_lanes(bind(kernel, numbers), [a, b, c], numbers, "random", 0)
         check_product(c, a, b, f32)
 
 
@@ -110,7 +110,8 @@ def test_open_sizes():
 def open_gemm():
     made = gemm((1, 1, 1), f16, f32, tile=TILE)
     subs = {name: value for name, value in made.subs.items() if name not in (M, N, K)}
-    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
+    tiles = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), made.kernel).kernel
+    return run(tiles, lists.hopper(CHIP, Places(), None, 132))[0]
 
 
 # -- what is left out or wrong is found

@@ -9,6 +9,7 @@ import pytest
 from hopper_kernels import changed
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, poisoned
 from lane_runs import ORDERS
+from tunings import SPLITS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
@@ -52,7 +53,10 @@ def tiles_of(form, shape, tile):
 
 def in_turns(shape, workgroups, stages=4, lead=3, form=BIASED):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    chosen = {"ping_pong": {"lead": lead}, "stream_k": {"hand_over_bytes": 1}}  # small tiles are cut too
+    chosen = {
+        "ping_pong": {"lead": lead},
+        "stream_k": {"costs": replace(SPLITS, hand_over_bytes=1)},
+    }  # small tiles are cut too
     made = [replace(p, **chosen[pass_name(p)]) if pass_name(p) in chosen else p for p in passes]
     return run(tiles(form, shape), made)[0]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from checked import PASSES, SEPARATOR
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, compiled, gemm, sizes, tiling
+from tunings import FREE, SPLITS
 
 import tilewave.analysis
 import tilewave.passes
@@ -406,13 +407,13 @@ kernel @divided {workgroups = 100000000} (%c: memory<4xf32, global>, %n: index) 
 def steps_at_the_call():
     text = str(compiled(gemm(), target="numpy", subs=subs_of({})).kernel)
     text = re.sub(r"loop\(%\w+, \[%\w+\]\)", lambda found: found[0].replace(found[0][5:].split(",")[0], "%steps"), text)
-    return of_text(text.replace("(%a:", "(%steps: index, %a:"), StreamK(2))
+    return of_text(text.replace("(%a:", "(%steps: index, %a:"), StreamK(2, SPLITS))
 
 
 def open_off_lines():
     tile = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 16}
     tiles = compiled(gemm(), target="numpy", subs=tile).kernel
-    few = StreamK(132, line_bytes=128, open_on_lines=False, only_few=True)
+    few = StreamK(132, SPLITS, line_bytes=128, open_on_lines=False, only_few=True)
     return [(d, source(d.loc)) for d in few(tiles).remarks]
 
 
@@ -420,7 +421,7 @@ def fewer_stages():
     tile = (128, 256, 64)
     found = compiled(narrow(c_dims=(M, N)), target="sm_90a", subs=subs_of({"shape": (1024, 1024, 512), "tile": tile}))
     lanes = next(s.before for s in found.steps if s.name == "specialize_waves")
-    return [(d, source(d.loc)) for d in SpecializeWaves(SM_90A, 5)(lanes).remarks]
+    return [(d, source(d.loc)) for d in SpecializeWaves(SM_90A, SM_90A.tuning.pipeline, 5)(lanes).remarks]
 
 
 CASES = {
@@ -530,18 +531,18 @@ CASES = {
     "pack_unaligned.REPACKED": checked("pack_unaligned", "unaligned_rows"),
     "pack_unaligned.LEFT_IN_PLACE": checked("pack_unaligned", "odd_rows_of_few_products"),
     "pack_unaligned.TRANSPOSED": checked("pack_unaligned", "across_the_depth"),
-    "shared_tiles.NOT_ONE_LOOP": by(StreamK(2), in_two_loops),
-    "shared_tiles.DOES_MORE": by(StreamK(2), capped),
+    "shared_tiles.NOT_ONE_LOOP": by(StreamK(2, SPLITS), in_two_loops),
+    "shared_tiles.DOES_MORE": by(StreamK(2, SPLITS), capped),
     "shared_tiles.UNKNOWN_STEPS": steps_at_the_call,
-    "shared_tiles.NOT_FROM_ZERO": by(StreamK(2), begun),
-    "shared_tiles.WRITES_BEFORE": by(StreamK(2), written_first),
-    "shared_tiles.READS_WRITTEN": by(StreamK(2), added_to),
-    "stream_k.AS_QUICK": by(StreamK(2), gemm),
-    "stream_k.ONE_SUM": in_fixed_order(StreamK(2), gemm),
+    "shared_tiles.NOT_FROM_ZERO": by(StreamK(2, SPLITS), begun),
+    "shared_tiles.WRITES_BEFORE": by(StreamK(2, SPLITS), written_first),
+    "shared_tiles.READS_WRITTEN": by(StreamK(2, SPLITS), added_to),
+    "stream_k.AS_QUICK": by(StreamK(2, SPLITS), gemm),
+    "stream_k.ONE_SUM": in_fixed_order(StreamK(2, SPLITS), gemm),
     "reduction_order.ROUNDS": sum_of("%w", "add(%i, %first) : index"),
     "reduction_order.WALK": sum_of("%steps", "sub(%w, %i) : index"),
     "reduction_order.CONDITION": of_sums(SUM_WHILE),
-    "stream_k.BEYOND": by(StreamK(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
+    "stream_k.BEYOND": by(StreamK(2, FREE, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
     "stream_k.UNALIGNED_LINES": open_off_lines,
     "split_tiles.CANNOT_BE_CUT": checked("split_tiles", "a_product", ("    yield([", "    barrier()\n    yield([")),
     "split_tiles.LOOP_DECIDES": checked("split_tiles", "a_number_carried_with_the_tile_stays_whole"),

@@ -10,9 +10,9 @@ import pytest
 from hopper_kernels import biased
 from kernels import G, K, M, N, check_product, gemm, poisoned, product, sizes, tiling
 from lane_runs import ORDERS, check_same_bits, operands
+from tunings import SPLITS
 
 from tilewave import *
-from tilewave.analysis import scattered_split_k as scattered
 from tilewave.analysis.scattered_split_k import slices_of
 from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.shared_tiles import TileProgram
@@ -25,6 +25,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
+from tilewave.machine.tuning import SplitTuning
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.tile.simplify import simplify
@@ -37,7 +38,7 @@ TILE = (64, 64, 16)
 @pytest.fixture
 def always(monkeypatch):
     """However little there is to take over."""
-    monkeypatch.setattr(scattered, "is_scattered", lambda parts, sums_bytes: True)
+    monkeypatch.setattr(SplitTuning, "is_scattered", lambda self, parts, sums_bytes: True)
 
 
 def in_parts(parts, kernel=None):
@@ -51,7 +52,7 @@ def tiles_of(shape, parts, tile=TILE, kernel=None):
 
 
 def shared(kernel):
-    return run(kernel, [SplitK(132), simplify])[0]
+    return run(kernel, [SplitK(132, SPLITS), simplify])[0]
 
 
 def lanes_of(kernel, stages=3):
@@ -130,7 +131,7 @@ def test_few_rows_are_turned_and_scattered(always):
 
 def test_few_tiles_that_nobody_cut_are_scattered_too():
     kernel = wave_compile(WaveCompileOptions(subs=sizes(256, 256, 2048, 128, 128, 64), target="numpy"), gemm()).kernel
-    parted = run(kernel, [StreamK(132), simplify])[0]
+    parted = run(kernel, [StreamK(132, SPLITS), simplify])[0]
     (handed,) = (op for op in walk(parted.body) if isinstance(op, HandOver))
     assert handed.wide == 8
     a, b = (np.random.default_rng(i).integers(-3, 4, (256, 2048)).astype(np.float16) for i in range(2))
@@ -170,12 +171,12 @@ def unrelated():
 @pytest.mark.parametrize("kernel", [summed, unrelated])
 def test_what_is_not_made_column_by_column_is_left_to_one(kernel, always):
     program = TileProgram.of(tiles_of((64, 64, 64), 4, TILE, kernel()))
-    assert slices_of(program, 4) == 1
+    assert slices_of(program, 4, SPLITS) == 1
 
 
 def test_small_sums_are_left_to_one():
     program = TileProgram.of(tiles_of((64, 64, 64), 4))
-    assert [slices_of(program, parts) for parts in (2, 17, 18)] == [1, 1, 4]
+    assert [slices_of(program, parts, SPLITS) for parts in (2, 17, 18)] == [1, 1, 4]
 
 
 # -- what must not go unnoticed

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, check_same_bits, operands
+from tunings import FREE, SPLITS
 
 from tilewave import *
 from tilewave.analysis.index_trace import visits
@@ -38,7 +39,7 @@ LINE_BYTES = 128
 
 def anyway(workgroups):
     """Split wherever it can be, however little that saves."""
-    return StreamK(workgroups, 0, LINE_BYTES)
+    return StreamK(workgroups, FREE, LINE_BYTES)
 
 
 @cache
@@ -63,7 +64,7 @@ def slots(kernel):
 @pytest.mark.parametrize("tiles", range(1, 6))
 @pytest.mark.parametrize("steps", range(2, 14))
 def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
-    for cut in StreamK(12).cuts(tiles, steps):
+    for cut in StreamK(12, SPLITS).cuts(tiles, steps):
         assert cut.workgroups % 2 == 0 and cut.workgroups <= 12
         seen = Counter()
         for w in range(cut.workgroups):
@@ -86,7 +87,7 @@ BEST = {
 
 @pytest.mark.parametrize(("left", "steps"), BEST)
 def test_how_many_parts_pay(left, steps):
-    assert StreamK(132).best_cut(left, steps, 128, ends_in_zeros=True) == BEST[left, steps]
+    assert StreamK(132, SPLITS).best_cut(left, steps, 128, ends_in_zeros=True) == BEST[left, steps]
 
 
 def test_parts_that_may_not_run_beyond_a_tile_divide_it():
@@ -210,10 +211,10 @@ def by_halves():
 
 def test_rows_on_lines_are_cut_into_ranges_as_before():
     kernel = mapped_tiles((192, 192, 256), (64, 64, 64), "grouped(3)", f32)
-    found = StreamK(6, 0, LINE_BYTES)(kernel)
-    assert found != kernel and found == StreamK(6, 0, 1)(kernel)
+    found = StreamK(6, FREE, LINE_BYTES)(kernel)
+    assert found != kernel and found == StreamK(6, FREE, 1)(kernel)
     unaligned_lines = mapped_tiles((192, 192, 264), (64, 64, 64), "grouped(3)", f32)
-    assert StreamK(6, 0, LINE_BYTES)(unaligned_lines) != StreamK(6, 0, 1)(unaligned_lines)
+    assert StreamK(6, FREE, LINE_BYTES)(unaligned_lines) != StreamK(6, FREE, 1)(unaligned_lines)
 
 
 def of_exponents(k):
@@ -258,7 +259,7 @@ class WithOddParts(StreamK):
 def test_a_pair_of_which_only_one_has_a_part_shares_nothing():
     """Five tiles for four workgroups; three have a part of the fifth."""
     shape = (320, 64, 264)
-    kernel = lanes_by(WithOddParts(4, 0, LINE_BYTES), shape, (64, 64, 64), "linear()", 4, 2)
+    kernel = lanes_by(WithOddParts(4, FREE, LINE_BYTES), shape, (64, 64, 64), "linear()", 4, 2)
     assert slots(kernel) == 3 and kernel.cluster == 1 and not ops(kernel, ClusterBarrier)
     a, b = operands(shape)
     c = poisoned(shape[:2], f32)

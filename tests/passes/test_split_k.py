@@ -9,6 +9,7 @@ import pytest
 from hopper_kernels import biased
 from kernels import K, check_product, gemm, poisoned, product, sizes
 from lane_runs import ORDERS, check_same_bits, operands
+from tunings import SPLITS
 
 from tilewave import *
 from tilewave.analysis.index_trace import visits
@@ -41,12 +42,12 @@ def tiles_of(shape, parts, tile=TILE, kernel=None):
 
 
 def shared(kernel, workgroups=132):
-    return run(kernel, [SplitK(workgroups), simplify])[0]
+    return run(kernel, [SplitK(workgroups, SPLITS), simplify])[0]
 
 
 def lanes_of(kernel, workgroups=132, stages=3):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    return run(kernel, [SplitK(workgroups) if isinstance(p, SplitK) else p for p in passes])[0]
+    return run(kernel, [SplitK(workgroups, SPLITS) if isinstance(p, SplitK) else p for p in passes])[0]
 
 
 def slots(kernel):

@@ -29,6 +29,7 @@ from kernels import (
 )
 from lane_runs import ORDERS, check_same_bits, operands
 from seeds import SEEDS
+from tunings import FREE, SPLITS
 
 from tilewave import *
 from tilewave.analysis.index_trace import visits
@@ -62,12 +63,12 @@ def tiles_of(shape, tile=TILE, kernel=None):
 
 def split(kernel, workgroups):
     """Split wherever it can be, however little that saves."""
-    return run(kernel, [StreamK(workgroups, 0), simplify])[0]
+    return run(kernel, [StreamK(workgroups, FREE), simplify])[0]
 
 
 def lanes_of(kernel, workgroups, stages=3):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
-    anyway = [StreamK(workgroups, 0) if isinstance(p, StreamK) else p for p in passes]
+    anyway = [StreamK(workgroups, FREE) if isinstance(p, StreamK) else p for p in passes]
     return run(kernel, anyway)[0]
 
 
@@ -115,12 +116,12 @@ SHAPES = {
 def test_how_many_workgroups_share_the_last_round(shape):
     m, n, k = shape
     left, steps = (m // 128) * (n // 256) % 132, k // 64
-    found = StreamK(132).best(left, steps, 128) if left else None
+    found = StreamK(132, SPLITS).best(left, steps, 128) if left else None
     assert (found.workgroups if found else None) == SHAPES[shape]
 
 
 def test_deep_steps_count_by_their_bytes():
-    shallow, deep = (StreamK(8).best(2, 16, step_bytes) for step_bytes in (32, 512))
+    shallow, deep = (StreamK(8, SPLITS).best(2, 16, step_bytes) for step_bytes in (32, 512))
     assert shallow is None
     assert deep == Split(2, 16, 8)
 
@@ -298,7 +299,7 @@ def test_neighbours_have_the_same_steps_of_different_tiles_where_no_round_is_ful
     if is_open:
         subs = {s: v for s, v in sizes(0, 0, 0, *TILE).items() if v}
         tiles = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
-        parted = bind(StreamK(8, 0)(take_first_step(tiles)), dict(zip("MNK", shape, strict=True)))
+        parted = bind(StreamK(8, FREE)(take_first_step(tiles)), dict(zip("MNK", shape, strict=True)))
     else:
         parted = split(kernel, 8)
     assert first_steps(parted) == [0, 0, 0, 0, 32, 32, 32, 32]
@@ -314,14 +315,14 @@ def test_neighbours_have_the_same_steps_of_different_tiles_where_no_round_is_ful
 )
 def test_a_round_that_is_full_enough_stays(workgroups, shape):
     kernel = tiles_of(shape)
-    assert StreamK(workgroups, 0)(kernel).body is kernel.body
+    assert StreamK(workgroups, FREE)(kernel).body is kernel.body
 
 
 def test_persistent_kernels_of_the_author_stay():
     seed = SEEDS[2]
     subs = seed.subs(192, 64, 80, block_m=64, block_n=64, block_k=16, num_ctas=2)
     kernel = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), seed.kernel).kernel
-    assert StreamK(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, FREE)(kernel).body is kernel.body
 
 
 def test_sums_that_begin_with_something_stay():
@@ -334,7 +335,7 @@ def test_sums_that_begin_with_something_stay():
         write(total, c)
 
     kernel = tiles_of((192, 64, 80), TILE, more)
-    assert StreamK(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, FREE)(kernel).body is kernel.body
 
 
 def test_sums_that_something_else_is_done_to_stay():
@@ -347,12 +348,12 @@ def test_sums_that_something_else_is_done_to_stay():
         write(total, c)
 
     kernel = tiles_of((192, 64, 80), TILE, capped)
-    assert StreamK(2, 0)(kernel).body is kernel.body
+    assert StreamK(2, FREE)(kernel).body is kernel.body
 
 
 def test_the_pass_has_nothing_left_to_do_the_second_time():
-    once = StreamK(4, 0)(tiles_of((192, 128, 80)))
-    assert StreamK(4, 0)(once) is once
+    once = StreamK(4, FREE)(tiles_of((192, 128, 80)))
+    assert StreamK(4, FREE)(once) is once
 
 
 def test_without_it_make_persistent_makes_the_rounds():

@@ -11,7 +11,6 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir.ops import Loop, MakeMbarriers, Mma, Permute, WgmmaShared
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.schedule.specialize_waves import IN_FLIGHT_BYTES, OWN_BYTES
 from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
 
 TURN = TransposeNarrowMma(SM_90A)
@@ -44,7 +43,7 @@ def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(row
     assert products(lanes) == [narrow]
     assert lanes.waves == ((8, 1) if rows <= 64 else (12, 1))
     stage_bytes = (columns + 64) * 64 * 2
-    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes, OWN_BYTES // (64 * 64 * 2))
+    assert stages(lanes) == max(4, (96 << 10) // stage_bytes, (48 << 10) // (64 * 64 * 2))
     assert "wgmma.mma_async.sync.aligned.m64n" + str(narrow[1]) + "k16" in made.asm
     check_lanes(made, (rows, 256, 512), ("random",))
 

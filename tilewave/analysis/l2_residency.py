@@ -1,24 +1,11 @@
 """Operands that do not stay in L2: neighbouring SMs should request them at the same time.
 
 Requests of neighbouring SMs for one line are merged on their way to L2 (`Merging` in `machine/description.py`).
-Consecutive workgroups of a launch run on neighbouring SMs: an H200 fills one GPC before the next. But with programmatic
+Consecutive workgroups of a launch run on neighbouring SMs: one GPC is filled before the next. But with programmatic
 dependent launch each workgroup takes whichever SM becomes free while the previous kernel still runs, so neighbours are
 scattered over the chip. Lines that L2 keeps are then requested more often, which costs little; lines that it does not
-keep are loaded from memory more often.
-
-So such kernels start when the previous one has ended. On an H200, without PDL compared with PDL, launch after launch:
-
-| | faster by |
-|---|---|
-| 96x4096x14336 (48x64), 192x8192x8192 (96x128), 128x8192x8192 (64x128) | 23, 12, 21 % |
-| 256x4096x4096 (64x128), 256x4096x14336 (64x128) | 26, 8 % |
-| 512x4096x4096 (128x128), 512x8192x8192 (128x256), 512x512x65536 with split-K of 8 | 3, 2, 18 % |
-| 2048³ (128x256), 1024³ (128x64), whose operands L2 keeps | -2, -7 % |
-| 128x14336x4096 (128x112), no tile of which is loaded twice | -2 % |
-
-Neighbours could also multicast such tiles, as for unaligned rows (`multicast_loads`). With PDL that is 4 to 17 %
-faster; but clusters are distributed over the GPCs in turn, so fewer of their requests merge, and none of these was
-faster than without clusters and without PDL.
+keep are loaded from memory more often. So such kernels start when the previous one has ended; decision 0025 has the
+measurements, and those of multicast, which is slower than that.
 """
 
 from __future__ import annotations

@@ -16,21 +16,7 @@ from tilewave.ir.ops import Elementwise, Mma, Read, Write
 from tilewave.ir.placements import is_one_row
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
-
-LEAST_BYTES = 512 << 10
-"""The fewest bytes loaded by all workgroups for which packing pays. On an H200 a packing launch takes 2 µs and what its
-bytes need; lanes that load tiles of which one workgroup has some 100 kB in all take 10 µs for these, tiles of 128x256
-of a product of 83x1025x347, 1.3 MB in all, 31 µs (`tilewave/tune/data`). Below these bytes nothing was measured."""
-LEAST_PRODUCTS = 56
-"""The fewest products per packed element, where lanes could load the element unpacked. On an H200, 128 matrix products
-with fewer took 0.90 to 2.38 times as long with packing as with lanes, each with its best tile, two of them less than 1
-(1.3 in the mean from 20 on, 1.6 below); seven with more, of 70 to 147 rows or columns, 0.73 to 0.93 times."""
-
-
-def copies_pay(loaded_bytes: float, products: float, in_place: float) -> bool:
-    """Return whether packing pays, for the bytes that all workgroups load, the products of two elements, and the
-    elements to be packed that lanes could load unpacked (`in_place`)."""
-    return loaded_bytes >= LEAST_BYTES and products >= LEAST_PRODUCTS * in_place
+from tilewave.machine.tuning import PackingTuning
 
 
 @dataclass(frozen=True)
@@ -70,10 +56,12 @@ class TileLoads:
                     pass  # it moves no tile of an array
         return TileLoads(tuple(reads), tuple(writes))
 
-    def are_worth_it(self, shapes: Mapping[str, Sequence[int]], in_place: Container[str] = ()) -> bool:
+    def are_worth_it(
+        self, shapes: Mapping[str, Sequence[int]], tuning: PackingTuning, in_place: Container[str] = ()
+    ) -> bool:
         """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked."""
         elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place)
-        return copies_pay(self._bytes(shapes), self._products(shapes), elements)
+        return tuning.pays(self._bytes(shapes), self._products(shapes), elements)
 
     def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Return the products of two elements: the elements written times the depth."""
@@ -93,7 +81,7 @@ class TileLoads:
         return max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
 
 
-def unaligned_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
+def unaligned_rows(kernel: Kernel, grain_bytes: int, tuning: PackingTuning) -> tuple[str, ...]:
     """Return the operands of static size that are worth packing, because their row stride is unaligned."""
     memories = _arrays(kernel)
     if any(kind.is_open for kind in memories.values()):
@@ -101,15 +89,15 @@ def unaligned_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     taken = {op.memory.name for op in operand_reads(kernel)}
     apart = {name: m for name, m in memories.items() if name in taken and not is_one_row(m)}
     odd = [name for name, m in apart.items() if m.shape[-1] * m.dtype.bytes % grain_bytes]
-    return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
+    return tuple(odd) if odd and _known_to_be_worth_it(kernel, tuning) else ()
 
 
-def left_in_place(kernel: Kernel, odd: Sequence[str]) -> bool:
+def left_in_place(kernel: Kernel, odd: Sequence[str], tuning: PackingTuning) -> bool:
     """Return whether calls use these operands of static size unpacked, unless packed copies already exist."""
-    return bool(odd) and not _known_to_be_worth_it(kernel, odd)
+    return bool(odd) and not _known_to_be_worth_it(kernel, tuning, odd)
 
 
-def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
+def across_depth(kernel: Kernel, along_depth: Container[str], tuning: PackingTuning) -> tuple[str, ...]:
     """Return the MMA operands worth transposing: the instruction wants their dtype along K, and their rows are not.
 
     Operands of dynamic size are included: each call decides between a transposed copy and loads by lanes.
@@ -117,7 +105,7 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
     memories = _arrays(kernel)
     found = tuple(name for name in _read_across(kernel) if memories[name].dtype.name in along_depth)
     is_open = any(kind.is_open for kind in memories.values())
-    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+    return found if found and (is_open or _known_to_be_worth_it(kernel, tuning)) else ()
 
 
 def single_columns(kernel: Kernel) -> tuple[str, ...]:
@@ -159,8 +147,8 @@ def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
     return False
 
 
-def _known_to_be_worth_it(kernel: Kernel, in_place: Container[str] = ()) -> bool:
-    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()}, in_place)
+def _known_to_be_worth_it(kernel: Kernel, tuning: PackingTuning, in_place: Container[str] = ()) -> bool:
+    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()}, tuning, in_place)
 
 
 def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:

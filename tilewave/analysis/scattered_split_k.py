@@ -21,8 +21,8 @@ from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Broadcast, Const, Elementwise, ExtractSlice, Permute, Read, TakeOverAll, Write
 from tilewave.ir.rewrite import substitute
 from tilewave.ir.split_steps import steps_of_a_split
-from tilewave.ir.stream_k import is_scattered
 from tilewave.ir.types import Exchange, Tile
+from tilewave.machine.tuning import SplitTuning
 
 GRAIN = 16
 """Columns of a slice are a multiple of this, because the blocks of every matrix unit divide it."""
@@ -30,11 +30,11 @@ MOST_ROWS = 128
 """The most rows for which the columns of a slice are contiguous in registers."""
 
 
-def slices_of(tile: TileProgram, parts: int) -> int:
+def slices_of(tile: TileProgram, parts: int, costs: SplitTuning) -> int:
     """Return how many workgroups reduce slices of a tile that is split into `parts`; 1 where one reduces all of it."""
     *outer, rows, columns = tile.loop.init[0].type.shape
     in_a_row = prod(outer) == 1 and rows <= MOST_ROWS
-    if not is_scattered(parts, tile.sums_bytes) or not in_a_row or not _Columns.can_cut(tile):
+    if not costs.is_scattered(parts, tile.sums_bytes) or not in_a_row or not _Columns.can_cut(tile):
         return 1
     fitting = (n for n in range(parts, 1, -1) if columns % (n * GRAIN) == 0)
     return next(fitting, 1)
@@ -43,10 +43,10 @@ def slices_of(tile: TileProgram, parts: int) -> int:
 class ScatteredSplits(Sharing):
     """Writes split-K for static sizes: parts of equal steps; neighbours have the same part of different tiles."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, parts: int, slices: int) -> None:
+    def __init__(self, kernel: Kernel, tile: TileProgram, parts: int, slices: int, costs: SplitTuning) -> None:
         self.tiles, self.parts, self.slices = kernel.workgroup_count, parts, slices
         self.runs_on = tile.ends_in_zeros or tile.steps % parts == 0
-        super().__init__(kernel, tile.running_on if tile.ends_in_zeros and tile.steps % parts else tile, 0)
+        super().__init__(kernel, tile.running_on if tile.ends_in_zeros and tile.steps % parts else tile, 0, costs)
         self.slots = self.tiles * parts * slices
 
     @property

@@ -23,8 +23,8 @@ from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
 from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, TakeOverAll, While, Workgroup
 from tilewave.ir.remarks import RemarkKind, want
 from tilewave.ir.rewrite import names, substitute, substitute_block, walk
-from tilewave.ir.stream_k import come_together
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
+from tilewave.machine.tuning import SplitTuning
 
 SUM_BITS = 32
 """The accumulator width of loops that workgroups may share; other tiles are computed whole."""
@@ -127,8 +127,8 @@ class Turn:
 class Sharing(ABC):
     """Writes a kernel whose workgroups compute parts of tiles, and pass partial sums through an exchange."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
-        self.old, self.tile, self.slots = kernel, tile, slots
+    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int, costs: SplitTuning) -> None:
+        self.old, self.tile, self.slots, self.costs = kernel, tile, slots, costs
         start = next((op for op in kernel.body.ops if isinstance(op, Workgroup)), tile.loop)
         self.builder = Builder(names(kernel), locate=lambda: start.loc)
 
@@ -211,7 +211,7 @@ class Sharing(ABC):
 
     def takes_all(self, others: int) -> bool:
         """Return whether so many partial sums are few enough to be loaded at once."""
-        return come_together(others, self.tile.sums_bytes)
+        return self.costs.come_together(others, self.tile.sums_bytes)
 
     def when(self, times: Number, write: Any) -> None:
         """Emit what `write` emits in a loop of `times` (0 or 1) iterations."""
@@ -256,8 +256,8 @@ class TileShares(Sharing):
     steps: Any
     """Steps of a whole tile."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
-        super().__init__(kernel, tile, slots)
+    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int, costs: SplitTuning) -> None:
+        super().__init__(kernel, tile, slots, costs)
         self.steps = tile.steps
 
     @abstractmethod

@@ -8,12 +8,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.stream_k import MOST_TILES
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.machine.tuning import SplitTuning
+
+KEPT = 1024
+"""Cached answers; between calls mostly one size changes."""
 
 
 def tiles_of(kernel: Kernel, builder: Builder) -> Any:
@@ -112,3 +117,19 @@ class EqualSplits:
 
     def workgroup_of(self, tile: Any, part: Any) -> Any:
         return tile + part * self.tiles
+
+
+@lru_cache(maxsize=KEPT)
+def splits_that_pay(
+    tiles: int, steps: int, workgroups: int, step_bytes: int, sums_bytes: int, costs: SplitTuning
+) -> int:
+    """Return the best split-K factor for a small grid where `workgroups` run at once; 1: whole tiles are as fast.
+
+    `step_bytes` are the bytes of an operand's row in one step, `sums_bytes` those of an accumulator tile. Used to
+    choose tiles, or the number in a `SplitConstraint`.
+    """
+    quickest = steps * step_bytes, 1
+    for parts in range(2, min(workgroups // max(1, tiles), steps) + 1):
+        joined = costs.scattered_hand_overs if costs.is_scattered(parts, sums_bytes) else parts
+        quickest = min(quickest, (-(-steps // parts) * step_bytes + joined * costs.hand_over_bytes, parts))
+    return quickest[1]

@@ -7,26 +7,12 @@ give two tiles to three workgroups.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from tilewave.ir.host_program import Number, bits, chosen, larger, power, quotient, remainder, root, rounded_up, smaller
 
-HAND_OVER_BYTES = 512
-"""The bytes of K whose MMAs take about as long as moving a tile of partial sums to another workgroup and adding it. On
-an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
-SCATTERED_BYTES = 256 << 10
-"""Bytes of partial sums of a tile from which on a reduction by several workgroups, a slice each, is faster than by one.
-On an H200 a workgroup reads about 32 bytes in a cycle, and starts within 2,000 cycles."""
-LEAST_SUMS_BYTES = 16 << 10
-"""The fewest bytes of a tile that is reduced in slices: smaller tiles have too few columns."""
-SCATTERED = 3
-"""The reductions of one tile that a reduction in slices takes as long as, for any number of parts."""
 AROUND = 2
 """Numbers of parts that are tried on each side of the real-valued optimum; rounding moves it no further."""
 LARGEST = (1 << 31) - 1
 """The largest product of tiles, steps and workgroups, so that step numbers fit 32 bits."""
-KEPT = 1024
-"""Cached answers; between calls mostly one size changes."""
 MOST_TILES = 1 << 27
 """The most tiles of one launch: rows and columns, in groups of up to 15, are then computed in 32 bits."""
 
@@ -66,37 +52,6 @@ def _weighed(takes: Number, peers: Number, workgroups: int) -> Number:
 
 def _may_share(left: Number, steps: Number, workgroups: int) -> Number:
     return (left > 0) & (left < workgroups) & (left * steps * workgroups <= LARGEST)
-
-
-def is_scattered(parts: int, sums_bytes: int) -> bool:
-    """Return whether a tile of so many parts is reduced in slices."""
-    return sums_bytes >= LEAST_SUMS_BYTES and (parts - 1) * sums_bytes > SCATTERED_BYTES
-
-
-def come_together(others: int, sums_bytes: int) -> bool:
-    """Return whether so many partial sums of a tile are few enough to be loaded at once."""
-    return others > 1 and others * sums_bytes <= SCATTERED_BYTES
-
-
-@lru_cache(maxsize=KEPT)
-def splits_that_pay(
-    tiles: int,
-    steps: int,
-    workgroups: int,
-    step_bytes: int,
-    sums_bytes: int,
-    hand_over_bytes: int = HAND_OVER_BYTES,
-) -> int:
-    """Return the best split-K factor for a small grid where `workgroups` run at once; 1: whole tiles are as fast.
-
-    `step_bytes` are the bytes of an operand's row in one step, `sums_bytes` those of an accumulator tile. Used to
-    choose tiles, or the number in a `SplitConstraint`.
-    """
-    quickest = steps * step_bytes, 1
-    for parts in range(2, min(workgroups // max(1, tiles), steps) + 1):
-        joined = SCATTERED if is_scattered(parts, sums_bytes) else parts
-        quickest = min(quickest, (-(-steps // parts) * step_bytes + joined * hand_over_bytes, parts))
-    return quickest[1]
 
 
 def _near(steps: Number, step_bytes: int, hand_over_bytes: int, most: Number) -> list[tuple[Number, Number]]:

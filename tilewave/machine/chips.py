@@ -18,6 +18,7 @@ from typing import Literal
 
 from tilewave.machine.description import Source
 from tilewave.machine.matrix import ALL, CDNA3, CDNA4, HOPPER
+from tilewave.machine.tuning import CDNA_TUNING, HOPPER_TUNING, Tuning
 
 BANK_BYTES = 4
 Phases = tuple[tuple[int, ...], ...]
@@ -130,6 +131,8 @@ class Chip:
     line_bytes: int
     """Cache line of global memory; an unaligned row touches one line more."""
     shared: SharedMemory
+    tuning: Tuning
+    """The measured thresholds of its family."""
     barriers: int = 1
     """Hardware barriers of a workgroup, each for some of its waves."""
     tma: Tma | None = None
@@ -225,6 +228,7 @@ GFX942 = Chip(
         },
         write_phases=WRITE_PHASES,
     ),
+    tuning=CDNA_TUNING,
     direct_load_bytes=(1, 2, 4),
     features=ALIGNED,
     converts=("f8e4m3fnuz", "f8e5m2fnuz"),
@@ -252,6 +256,7 @@ GFX950 = Chip(
         },
         write_phases=WRITE_PHASES,
     ),
+    tuning=CDNA_TUNING,
     direct_load_bytes=(1, 2, 4, 12, 16),
     transposing_reads=(TransposingRead(element_bytes=2, lanes=16, rows=4),),
     swaps_rows=True,
@@ -290,6 +295,7 @@ SM_90A = Chip(
         write_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
         reserved_bytes=1 << 10,
     ),
+    tuning=HOPPER_TUNING,
     barriers=16,
     tma=TENSOR_MAPS,
     sources=(

@@ -47,7 +47,7 @@ from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.hoist_loads import HoistLoads
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
-from tilewave.passes.schedule.overlap_mma import overlap_mma
+from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
@@ -106,7 +106,9 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         pad_rows,  # before choose_wave_count, because waves share the padded rows
-        ChooseWaveCount(machine),  # before reduce_across_waves, because layouts depend on the number of waves
+        ChooseWaveCount(
+            machine, machine.tuning.rows
+        ),  # before reduce_across_waves, because layouts depend on the number of waves
         SelectMma(machine, places),  # before stage_shared, because the instruction decides what is staged
         pad_mma,  # after select_mma, because tiles are padded to blocks of the selected instruction
         chain_mma,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
@@ -164,13 +166,13 @@ def hopper_plain(
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
         TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
-        SplitK(machine.processors),
+        SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         fold_trivial_loops,
         licm_reads,
         transpose_mma,  # before select_mma, because warpgroups split the rows of the product
         pad_rows,
-        ChooseWaveCount(machine),
+        ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,
@@ -217,10 +219,13 @@ def hopper(
         PackUnaligned(machine),  # first, because later passes need the alignment of the packed copies
         TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step
-        SplitK(machine.processors),  # before stream_k, because a sum that its author splits is not split again
+        SplitK(
+            machine.processors, machine.tuning.splits
+        ),  # before stream_k, because a sum that its author splits is not split again
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         StreamK(  # before make_persistent, because it makes the kernel persistent itself where it splits tiles
             workgroups or machine.processors,
+            machine.tuning.splits,
             line_bytes=machine.line_bytes,
             open_on_lines=open_on_lines,
             only_few=not workgroups,
@@ -251,16 +256,22 @@ def hopper(
         defer_rescaling,  # before skip_unit_rescaling, because deferred rescaling leaves no factors
         skip_unit_rescaling,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
-        SpecializeWaves(machine, stages, fewest if stages else 1),
+        SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
         # After specialize_waves, because it changes on which mbarriers the roles arrive.
-        MulticastLoads(machine, open_on_lines=open_on_lines),
-        OrderTmaLoads(streamed),  # after multicast_loads, because multicast tiles are loaded first
+        MulticastLoads(machine, machine.tuning.loads, open_on_lines=open_on_lines),
+        OrderTmaLoads(
+            machine.tuning.loads, streamed
+        ),  # after multicast_loads, because multicast tiles are loaded first
         delay_dependent_mma,  # after specialize_waves, because it takes the steps of pipelines apart
         simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
         fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
         peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then
-        overlap_mma,  # after peel_accumulator_init, because the step number marks the first product of a loop
-        PingPong(),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
+        OverlapMma(
+            machine.tuning.pipeline.least_overlapped
+        ),  # after peel_accumulator_init, because the step number marks the first product of a loop
+        PingPong(
+            machine.tuning.pipeline.lead
+        ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
         DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
         CheckSharedCapacity(machine, places),  # after specialize_waves, because it allocates the pipeline stages
         RaiseOccupancy(machine),  # after specialize_waves, because occupancy depends on the pipeline stages

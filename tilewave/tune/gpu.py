@@ -23,9 +23,10 @@ from functools import cache
 from math import exp, gcd, log2, prod
 
 from tilewave.analysis.loads import AHEAD_BYTES
-from tilewave.ir.stream_k import come_together, is_scattered, splits_that_pay
+from tilewave.analysis.splits import splits_that_pay
 from tilewave.layouts.fragments import GROUP_ROWS
 from tilewave.machine.matrix import MANY_SUMS
+from tilewave.machine.tuning import SplitTuning
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.tune.fitted import LaunchTiming
 from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading, TakenInstruction, computed_once
@@ -67,16 +68,23 @@ class SharedTiles:
 
 @cache
 def shared_round(
-    units: int, tiles: int, steps: int, step_bytes: int, sums_bytes: int, on_lines: bool, are_all: bool
+    units: int,
+    tiles: int,
+    steps: int,
+    step_bytes: int,
+    sums_bytes: int,
+    on_lines: bool,
+    are_all: bool,
+    costs: SplitTuning,
 ) -> SharedTiles | None:
     """Return how stream-K splits the tiles of a last wave; None if it does not."""
-    rule = StreamK(units)
+    rule = StreamK(units, costs)
     if not on_lines:
         cut = rule.best_cut(tiles, steps, step_bytes, ends_in_zeros=True)
         return None if cut is None else SharedTiles(cut.parts, cut.longest)
     if are_all:
-        parts = splits_that_pay(tiles, steps, units, step_bytes, sums_bytes)
-        if is_scattered(parts, sums_bytes):
+        parts = splits_that_pay(tiles, steps, units, step_bytes, sums_bytes, costs)
+        if costs.is_scattered(parts, sums_bytes):
             return SharedTiles(parts, -(-steps // parts), is_scattered=True)
     split = rule.best(tiles, steps, step_bytes)
     return None if split is None else SharedTiles(split.parts, split.longest)
@@ -325,13 +333,15 @@ class GpuTiles(GpuRoom):
         """Sums that are cut: a workgroup for each part, and one of them, or several, add up."""
         tasks, steps = cut.tasks * cut.split, -(-cut.steps // cut.split)
         serial, busy = self._in_turns(tasks, steps, self.resident(cut), step, start)
-        return serial + self._handed(cut, cut.split, is_scattered(cut.split, 4 * self._sums(cut))), busy
+        is_scattered = self.chip.tuning.splits.is_scattered(cut.split, 4 * self._sums(cut))
+        return serial + self._handed(cut, cut.split, is_scattered), busy
 
     def _handed(self, cut: CutWork, parts: int, scattered: bool) -> float:
         """Parts end at about the same time: they are waited for once, and added one after the other."""
         t, sums = self.timing, self._sums(cut)
         added = t.scattered if scattered else (parts - 1) ** t.added_power
-        at_once = come_together(parts - 1, 4 * sums) and cut.tasks * parts <= self.card.units
+        together = self.chip.tuning.splits.come_together(parts - 1, 4 * sums)
+        at_once = together and cut.tasks * parts <= self.card.units
         alone = 0.0 if scattered or at_once else (parts - 2) * t.taken_alone
         return t.hand_over + t.hand_over_per_sum * sums * added + alone
 
@@ -342,7 +352,7 @@ class GpuTiles(GpuRoom):
             return None
         depth = sum(p.depth * p.dtype.bytes for p in cut.products)
         facts = self.card.units, left, cut.steps, depth, 4 * self._sums(cut), self.on_lines(cut), not rounds
-        return shared_round(*facts)
+        return shared_round(*facts, self.chip.tuning.splits)
 
     def _persistent(self, cut: CutWork, shared: SharedTiles | None, alone: float, start: float) -> tuple[float, float]:
         """Return (start, busy) for waves of whole tiles, then the last one, which stream-K may split."""

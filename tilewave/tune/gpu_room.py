@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.l2_residency import streams
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
-from tilewave.analysis.packing import copies_pay
 from tilewave.analysis.wave_transposes import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
@@ -28,10 +27,8 @@ from tilewave.machine.matrix import (
     Waves,
     instructions_for,
 )
-from tilewave.passes.grid.split_k import ROUNDS
 from tilewave.passes.memory.multicast_loads import FOUR, fits_quads
 from tilewave.passes.memory.stage_epilogue import most_sums, transposed_buffers, transposed_rows
-from tilewave.passes.schedule.specialize_waves import wished_stages
 from tilewave.trace import TileWork
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import NO_COVERING, UNSAID, Covering
@@ -247,7 +244,7 @@ class GpuRoom:
 
     def _splits_refused(self, cut: CutWork) -> bool:
         """Where each workgroup would add up all parts of a tile by itself, or parts would be empty."""
-        shared = cut.tasks * (cut.split - 1) <= ROUNDS * self.units
+        shared = cut.tasks * (cut.split - 1) <= self.chip.tuning.splits.most_waves * self.units
         return not shared or cut.split > cut.steps
 
     def is_repeated(self, cut: CutWork) -> bool:
@@ -372,7 +369,7 @@ class GpuRoom:
         left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
         likeness_ = max(1, cut.split)  # parts of one tile, which take all of an operand together
         own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * likeness_)
-        wished = cut.num_stages or wished_stages(cut.step_bytes, own)
+        wished = cut.num_stages or self.chip.tuning.pipeline.stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
     @computed_once
@@ -485,7 +482,7 @@ class GpuRoom:
     def _shares_by_four(self, columns: CutTransfer, cut: CutWork) -> bool:
         """Return whether four workgroups along M can multicast, in one wave of deep tiles."""
         engine = self.chip.tma
-        if engine is None or cut.split > 1 or not fits_quads(cut.tasks, cut.steps, engine):
+        if engine is None or cut.split > 1 or not fits_quads(cut.tasks, cut.steps, engine, self.chip.tuning.loads):
             return False
         rows = cut.products[0].depth if columns.is_across else cut.products[0].cols
         return cut.grid[0] % FOUR == 0 and rows * self.chip.line_bytes % (FOUR * engine.pattern_bytes) == 0
@@ -514,7 +511,8 @@ class GpuRoom:
         asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/packing.py` counts it
         transposed = cut.products[0].dtype.name in ALONG_DEPTH and any(t.is_across for t in odd)
         in_place = 0.0 if transposed else sum(t.array_bytes * t.elements / t.tile_bytes for t in odd)
-        return Loading.REPACKED if copies_pay(asked, cut.products[-1].all, in_place) else Loading.BY_LANES
+        pays = self.chip.tuning.packing.pays(asked, cut.products[-1].all, in_place)
+        return Loading.REPACKED if pays else Loading.BY_LANES
 
     @computed_once
     def on_lines(self, cut: CutWork) -> bool:

@@ -40,7 +40,7 @@ def arrival_depends_on(kernel):
 
 def test_the_arrival_waits_for_the_registers_of_a_load():
     (text,) = (case for case in CASES if "@loaded_by_lanes" in case)
-    kernel = SpecializeWaves(SM_90A, 3)(parse(text, "k.ir"))
+    kernel = SpecializeWaves(SM_90A, SM_90A.tuning.pipeline, 3)(parse(text, "k.ir"))
     bare = rewrite(kernel, lambda op: [replace(op, seen=())] if isinstance(op, Arrive) else None)
     assert arrival_depends_on(kernel)
     assert not arrival_depends_on(bare)

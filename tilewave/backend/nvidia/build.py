@@ -295,7 +295,11 @@ def build_nvidia(
     cannot load the tiles, lanes load them `prefetched` steps ahead; by default one, if lanes have the registers.
     `sizes` are the largest known values of dynamic sizes; the cost model uses them.
     """
-    unaligned_arrays = (*unaligned_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
+    packing = chip.tuning.packing
+    unaligned_arrays = (
+        *unaligned_rows(tiles, TENSOR_MAPS.grain_bytes, packing),
+        *across_depth(tiles, ALONG_DEPTH, packing),
+    )
     packs = is_open(tiles) or bool(unaligned_arrays)
     large = streamed(tiles, chip, dict(sizes))
     passed = (*sorted(large.arrays), *map(str, sizes)) if is_open(tiles) and large.arrays else ()

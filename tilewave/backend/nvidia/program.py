@@ -300,7 +300,7 @@ class NvidiaProgram:
         shapes = {name: v.shape for name, v in self._named(views).items()}
         if not unaligned_arrays or not all(x.copied_by(views[x.array]) for x in unaligned_arrays):
             return plain
-        if not self._loads.are_worth_it(shapes, self._read_in_place(unaligned_arrays)):
+        if not self._loads.are_worth_it(shapes, self.chip.tuning.packing, self._read_in_place(unaligned_arrays)):
             return plain
         arrays = packed_copies(views, unaligned_arrays)
         variant = self.variant_for(LaunchPlan(Variant(), arrays).views(views))

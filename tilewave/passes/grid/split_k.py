@@ -31,11 +31,8 @@ from tilewave.ir.ops import Loop
 from tilewave.ir.remarks import Left
 from tilewave.ir.rewrite import walk
 from tilewave.ir.split_steps import steps_of_a_split
+from tilewave.machine.tuning import SplitTuning
 from tilewave.mapping import smaller
-
-ROUNDS = 2
-"""The most waves of splits that workgroups share: with more, tiles alone keep the machine busy, and each workgroup
-computes all splits of its tiles."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,7 @@ class SplitK:
     """`workgroups`: as many as run at once."""
 
     workgroups: int
+    costs: SplitTuning
 
     def __repr__(self) -> str:
         return f"SplitK({self.workgroups})"
@@ -54,9 +52,11 @@ class SplitK:
             program = TileProgram.of(kernel)
         except Left as why:
             return kernel.with_remarks(why.remarks)
-        found = _Parts(kernel, program, self.workgroups)
-        slices = slices_of(program, found.parts) if found.shares is True and isinstance(program.steps, int) else 1
-        return (ScatteredSplits(kernel, program, found.parts, slices) if slices > 1 else found).kernel()
+        found = _Parts(kernel, program, self.workgroups, self.costs)
+        is_known = found.shares is True and isinstance(program.steps, int)
+        slices = slices_of(program, found.parts, self.costs) if is_known else 1
+        shared = ScatteredSplits(kernel, program, found.parts, slices, self.costs) if slices > 1 else found
+        return shared.kernel()
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class _Item:
 
 
 class _Parts(Sharing):
-    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int) -> None:
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, costs: SplitTuning) -> None:
         self.at_once, self.parts = at_once, tile.loop.split
         exact = isinstance(tile.steps, int) and tile.steps % self.parts == 0
         self.runs_on = exact or tile.ends_in_zeros
-        super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0)
+        super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0, costs)
         self.tiles = tiles_of(kernel, self.builder)
-        self.most = ROUNDS * at_once // (self.parts - 1)
+        self.most = costs.most_waves * at_once // (self.parts - 1)
         """The largest number of tiles that are shared, so that there are slots for all."""
         self.shares = self.tiles <= self.most
         """Whether workgroups share tiles: a bool, or a scalar of the launch."""

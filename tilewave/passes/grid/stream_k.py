@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.scattered_split_k import ScatteredSplits, slices_of
 from tilewave.analysis.shared_tiles import TileProgram, TileShares, Turn, hands_over
-from tilewave.analysis.splits import EqualSplits, OpenSplit, Split, tiles_of
+from tilewave.analysis.splits import EqualSplits, OpenSplit, Split, splits_that_pay, tiles_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Value
 from tilewave.ir.ops import (
@@ -37,8 +37,9 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import is_line_aligned
 from tilewave.ir.remarks import Left, RemarkKind, want
 from tilewave.ir.rewrite import walk
-from tilewave.ir.stream_k import HAND_OVER_BYTES, LARGEST, splits_that_pay
+from tilewave.ir.stream_k import LARGEST
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.machine.tuning import SplitTuning
 
 AS_QUICK = RemarkKind(
     "the last wave has {left} of {at_once} tiles, and stream-K with splits of {steps} steps would take as long as "
@@ -65,7 +66,7 @@ class StreamK:
     """
 
     workgroups: int
-    hand_over_bytes: int = HAND_OVER_BYTES
+    costs: SplitTuning
     line_bytes: int = 1
     open_on_lines: bool = True
     """Whether the code is for arrays of dynamic row length whose rows begin on cache lines."""
@@ -97,26 +98,26 @@ class StreamK:
         on_lines = all(is_line_aligned(memory, self.line_bytes, self.open_on_lines) for memory in found.memories)
         if on_lines:
             kind = _OpenFew if self.only_few else _OpenRanges
-            return kind(kernel, found, self.workgroups, self.hand_over_bytes)
+            return kind(kernel, found, self.workgroups, self.costs)
         want(not self.only_few, UNALIGNED_LINES, found.loop.loc)
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
-        return _OpenSplits(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
+        return _OpenSplits(kernel, found.running_on, self.workgroups, self.costs)
 
     def scattered(self, kernel: Kernel, found: TileProgram) -> ScatteredSplits | None:
         """Return the small grid in splits whose slices several workgroups add up; None where that does not pay."""
         weighed = kernel.workgroup_count, found.steps, self.workgroups, found.step_bytes, found.sums_bytes
-        parts = splits_that_pay(*weighed, self.hand_over_bytes)
-        slices = slices_of(found, parts)
-        return ScatteredSplits(kernel, found, parts, slices) if slices > 1 else None
+        parts = splits_that_pay(*weighed, self.costs)
+        slices = slices_of(found, parts, self.costs)
+        return ScatteredSplits(kernel, found, parts, slices, self.costs) if slices > 1 else None
 
     def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> TileShares | ScatteredSplits:
         if all(is_line_aligned(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             if left == kernel.workgroups and (scattered := self.scattered(kernel, found)):
                 return scattered
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
-                return _Ranges(kernel, found, split, self.workgroups)
+                return _Ranges(kernel, found, split, self.workgroups, self.costs)
         elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:
-            return _Parts(kernel, found, cut, self.workgroups)
+            return _Parts(kernel, found, cut, self.workgroups, self.costs)
         elif self.best_cut(left, found.steps, found.step_bytes, ends_in_zeros=True) is not None:
             raise Left(BEYOND.at(found.loop.loc, steps=found.steps))
         raise Left(AS_QUICK.at(found.loop.loc, left=left, at_once=self.workgroups, steps=found.steps))
@@ -132,7 +133,7 @@ class StreamK:
         """Return the fastest of `splits`; None where whole tiles are as fast."""
 
         def time(split: AnySplit) -> int:
-            return split.longest * step_bytes + split.parts * self.hand_over_bytes
+            return split.longest * step_bytes + split.parts * self.costs.hand_over_bytes
 
         found = min(splits, key=time, default=None)
         return found if found and time(found) < found.steps * step_bytes else None
@@ -158,8 +159,8 @@ class _Ranges(TileShares):
     same range of different tiles, and find the operands they share in the cache.
     """
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int) -> None:
-        super().__init__(kernel, tile, split.workgroups)
+    def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int, costs: SplitTuning) -> None:
+        super().__init__(kernel, tile, split.workgroups, costs)
         self.split, self.at_once = split, at_once
         self.rounds, self.workgroups = _known_rounds(kernel, split, at_once)
         self.whole = self.rounds * self.workgroups
@@ -214,8 +215,8 @@ class _Ranges(TileShares):
 class _Parts(TileShares):
     """Splits what is left into equal parts; the steps of a turn do not depend on a workgroup's number."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualSplits, at_once: int) -> None:
-        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut.workgroups)
+    def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualSplits, at_once: int, costs: SplitTuning) -> None:
+        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut.workgroups, costs)
         self.cut = cut
         self.rounds, self.workgroups = _known_rounds(kernel, cut, at_once)
         self.whole = self.rounds * self.workgroups
@@ -246,9 +247,9 @@ def _known_rounds(kernel: Kernel, split: Split | EqualSplits, at_once: int) -> t
 class _OpenRanges(_Ranges):
     """Ranges for dynamic shapes: the launch computes how many workgroups share the last wave, 0 where none do."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        TileShares.__init__(self, kernel, tile, at_once)
-        self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, costs: SplitTuning) -> None:
+        TileShares.__init__(self, kernel, tile, at_once, costs)
+        self.at_once = at_once
 
     @property
     def stride(self) -> int:
@@ -288,9 +289,9 @@ class _OpenSplits(_Parts):
     """Equal parts for dynamic shapes. All that depends on a workgroup's number is computed in every turn, so that one
     of two neighbours can take a turn for the other."""
 
-    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        TileShares.__init__(self, kernel, tile, at_once)
-        self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, costs: SplitTuning) -> None:
+        TileShares.__init__(self, kernel, tile, at_once, costs)
+        self.at_once = at_once
 
     def start(self) -> Any:
         plan = _Plan.of(self, StreamKSplits)
@@ -340,7 +341,7 @@ class _Plan:
             steps.value,
             at_once,
             step_bytes,
-            rounds.hand_over_bytes,
+            rounds.costs.hand_over_bytes,
             results=(b.fresh("shares", INDEX_SCALAR),),
         )
         b.ops.append(weighed)

@@ -13,8 +13,8 @@ workgroup computes that tile too, and writes nothing. Whether the two need the s
 the arithmetic of tile positions.
 
 Multicast halves the requests for one operand, and costs some waiting between workgroups. It pays where rows do not
-begin on cache lines, so that each row of a load touches two of them: TMA on an H200 takes 2.1 cycles for each line that
-its own workgroup requests. Elsewhere the kernel is unchanged, as neighbours' requests for one line are merged on their
+begin on cache lines, so that each row of a load touches two of them: TMA takes a fixed time for each line that its own
+workgroup requests. Elsewhere the kernel is unchanged, as neighbours' requests for one line are merged on their
 way to L2 (`analysis/l2_residency.py`). Where all tiles run in one wave and have many steps, clusters have four
 workgroups: they load one operand in quarters, or, as two rows of two, both operands in halves.
 """
@@ -58,11 +58,9 @@ from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
 from tilewave.machine.chips import Chip, Tma
+from tilewave.machine.tuning import LoadTuning
 
 FOUR = 4
-LONG_DEPTH = 48
-"""The least number of steps for clusters of four: on an H200, 10 to 16 % faster with 97 and 66 steps, equal with 47,
-and 5 % slower with 16, as four begin and end together."""
 SAMPLE, SAMPLE_BATCHES = 4104, 2
 """Assumed dynamic sizes, for which the operand that neighbours share is determined: some waves of tiles."""
 
@@ -90,6 +88,7 @@ class MulticastLoads:
     """`machine` gives the size of a cache line; at least `least_part` of the neighbours must need the same tile."""
 
     machine: Chip
+    tuning: LoadTuning
     least_part: float = 0.5
     open_on_lines: bool = True
     """Whether the code is for arrays of dynamic row length whose rows begin on cache lines."""
@@ -129,7 +128,7 @@ class MulticastLoads:
     def quads(self, program: _Program, memories: list[Value]) -> list[list[_Shared | None]]:
         """Return choices for clusters of four: one operand in quarters, or two in halves; None: not possible."""
         engine = self.machine.tma
-        if engine is None or not program.fits_quads(engine):
+        if engine is None or not program.fits_quads(engine, self.tuning):
             return []
 
         def of(memory: Value, *cut: int) -> _Shared | None:
@@ -149,9 +148,9 @@ class MulticastLoads:
             return None
 
 
-def fits_quads(tiles: int, steps: int, engine: Tma) -> bool:
+def fits_quads(tiles: int, steps: int, engine: Tma, tuning: LoadTuning) -> bool:
     """Whether tiles have enough steps for clusters of four, and all of these clusters run at once."""
-    return steps >= LONG_DEPTH and tiles <= FOUR * engine.clusters_of_four
+    return steps >= tuning.quad_steps and tiles <= FOUR * engine.clusters_of_four
 
 
 def sample_sizes(kernel: Kernel) -> dict[str, int]:
@@ -193,11 +192,11 @@ class _Shared:
 class _Program(CopyProgram):
     """A `CopyProgram` with the checks whether its loads can be multicast."""
 
-    def fits_quads(self, engine: Tma) -> bool:
+    def fits_quads(self, engine: Tma, tuning: LoadTuning) -> bool:
         steps = self.made.get(self.steps.trips)
         if self.turns is not None or not isinstance(steps, Const):
             return False
-        return fits_quads(self.kernel.workgroup_count, int(steps.value), engine)
+        return fits_quads(self.kernel.workgroup_count, int(steps.value), engine, tuning)
 
     def shared(self, memory: Value, peers: MulticastPeers, least_part: float, pattern_bytes: int) -> _Shared:
         """Return the multicast of an operand; raise `Left` where it is not possible, or too few workgroups agree."""

@@ -5,10 +5,8 @@
 
 Neighbouring workgroups begin a step at about the same time, and their requests for one line are merged on the way to L2
 if they arrive together. The first load of a step arrives together most often: later ones wait for as long as the first
-one takes, which varies. On an H200, 256x8192x8192 with tiles of 128x128 requests 7.8 million sectors from L2 with the
-weights first and 8.7 million with the weights last, and is 1 to 2 % faster; 256x4096x14336 with 64x128 is 8 % faster,
-and 1120x1888x6152, whose clusters multicast b, 2 to 3 %. Where L2 keeps both operands the order does not matter, or the
-smaller tile is better first (1 % of 4096³ with 128x256), which is the order in which most kernels are written.
+one takes, which varies. Where L2 keeps both operands the order does not matter, or the smaller tile is better first,
+which is the order in which most kernels are written. `LoadTuning.least_other` has the measurements.
 """
 
 from __future__ import annotations
@@ -19,15 +17,14 @@ from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed
 from tilewave.ir.core import Block, Kernel, Op
 from tilewave.ir.ops import TmaCopy, TmaLoadMulticast
 from tilewave.ir.rewrite import rewrite_blocks, with_ops
-
-LEAST_OTHER = 1 / 4
-"""The least bytes of the other tiles, relative to a tile: smaller ones arrive before any wave waits for them."""
+from tilewave.machine.tuning import LoadTuning
 
 
 @dataclass(frozen=True)
 class OrderTmaLoads:
     """Orders the TMA loads of producer warps; `streamed`: the arrays that L2 does not keep."""
 
+    tuning: LoadTuning
     streamed: Streamed = NOTHING_STREAMED
 
     def __repr__(self) -> str:
@@ -55,4 +52,4 @@ class OrderTmaLoads:
     def comes_first(self, copy: TmaCopy, others: int) -> bool:
         """Whether `copy` is issued first in a step that loads `others` further bytes."""
         streams = copy.memory.name in self.streamed.arrays
-        return isinstance(copy, TmaLoadMulticast) or (streams and others >= LEAST_OTHER * copy.box_bytes)
+        return isinstance(copy, TmaLoadMulticast) or (streams and others >= self.tuning.least_other * copy.box_bytes)

@@ -54,16 +54,16 @@ class PackUnaligned:
         engine = self.machine.tma
         if engine is None:
             return kernel
-        single = single_columns(kernel)
-        transposed = [name for name in across_depth(kernel, ALONG_DEPTH) if name not in single]
-        odd = [name for name in unaligned_rows(kernel, engine.grain_bytes) if name not in (*single, *transposed)]
+        single, tuning = single_columns(kernel), self.machine.tuning.packing
+        transposed = [name for name in across_depth(kernel, ALONG_DEPTH, tuning) if name not in single]
+        odd = [n for n in unaligned_rows(kernel, engine.grain_bytes, tuning) if n not in (*single, *transposed)]
         placed = {
             v: self.placed(v, single, transposed) for v in kernel.body.args if v.name in (*single, *transposed, *odd)
         }
         if not placed:
             return kernel
         copied = (v for v in placed.values() if v.name not in single)
-        padded = LEFT_IN_PLACE if not transposed and left_in_place(kernel, odd) else REPACKED
+        padded = LEFT_IN_PLACE if not transposed and left_in_place(kernel, odd, tuning) else REPACKED
         packed = replace(kernel, body=rename_block(kernel.body, placed))
         return packed.with_remarks(*(self.remark(v, kernel, padded) for v in copied))
 

@@ -6,8 +6,8 @@
 Mbarriers, registers and scalars are then ready when the last results of the previous kernel arrive, which takes a while
 from kernel to kernel. Every wave that accesses global memory waits itself, so nothing depends on an order of waves.
 
-It pays for short kernels, in which each workgroup computes one tile: 4 % of 2048³ on an H200. Kernels of several waves
-are unchanged: they gain nothing, and stream-K kernels lose 1 %. Where the launch decides how many waves there are, the
+It pays for short kernels, in which each workgroup computes one tile. Kernels of several waves are unchanged: they gain
+nothing, and stream-K kernels lose a little. Where the launch decides how many waves there are, the
 waits are there, and cost nothing unless the launch asks for PDL.
 
 Workgroups that start early take any SM that becomes free, in no order. Where neighbours need the same tiles of an

@@ -42,24 +42,31 @@ from tilewave.layouts.fragments import GROUP
 
 LEAST_STAGES = 3
 """One stage is multiplied, one is released as the next product begins, and one is filled meanwhile."""
-LEAST_WORK = 64 * 128 * 64
-"""Multiplications of a warpgroup per step: 256 clocks on an H200, in which its share of memory loads some 7 KiB."""
 
 
-def overlap_mma(kernel: Kernel) -> Kernel:
-    ranges, builder = Ranges(kernel), Builder(names(kernel))
+@dataclass(frozen=True)
+class OverlapMma:
+    """`least_work`: the fewest multiplications of a step for which the next product is issued early."""
 
-    def overlap(op: Op) -> Sequence[Op] | None:
-        step = _Step.of(op) if isinstance(op, Loop) else None
-        if step is None or ranges.of(step.loop.trips)[0] < 1:
-            return None
-        return _overlapped(step, builder)
+    least_work: int
 
-    ops = [
-        map_blocks(op, lambda body: rewrite_block(body, overlap)) if _multiplies_alone(op) else op
-        for op in kernel.body.ops
-    ]
-    return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+    def __repr__(self) -> str:
+        return "OverlapMma()"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        ranges, builder = Ranges(kernel), Builder(names(kernel))
+
+        def overlap(op: Op) -> Sequence[Op] | None:
+            step = _Step.of(op, self.least_work) if isinstance(op, Loop) else None
+            if step is None or ranges.of(step.loop.trips)[0] < 1:
+                return None
+            return _overlapped(step, builder)
+
+        ops = [
+            map_blocks(op, lambda body: rewrite_block(body, overlap)) if _multiplies_alone(op) else op
+            for op in kernel.body.ops
+        ]
+        return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
 
 
 def _multiplies_alone(op: Op) -> bool:
@@ -84,14 +91,14 @@ class _Step:
         return int(self.leave.mbarriers.type.shape[0])
 
     @staticmethod
-    def of(loop: Loop) -> _Step | None:
+    def of(loop: Loop, least_work: int) -> _Step | None:
         *ops, end = loop.body.ops
         products = [op for op in ops if isinstance(op, Wgmma) and not op.later]
         waits = [op for op in ops if isinstance(op, WaitMbarrier)]
         leaves = [op for op in ops if isinstance(op, Arrive)]
         if not len(products) == len(waits) == len(leaves) == 1 or products[0].result not in end.operands:
             return None
-        if prod(products[0].shape) < LEAST_WORK or leaves[0].mbarriers.type.shape[0] < LEAST_STAGES:
+        if prod(products[0].shape) < least_work or leaves[0].mbarriers.type.shape[0] < LEAST_STAGES:
             return None
         slot = next((op for op in ops if leaves[0].at in op.results), None)
         if not isinstance(slot, Mod) or slot.a not in loop.body.args[1:]:

@@ -14,10 +14,8 @@ reached its last step: alone, each is as fast as the matrix unit, so nothing is 
 during the last products of the other, and the other during the first products of the next tile.
 
 The stages of those steps stay occupied meanwhile, and fewer are left for the next tile: a lead that is longer than the
-epilogue only slows down. On an H200, bias and gelu after 4096³ with tiles of 128x256x64 and 256x128x64 took 3.4 and
-2.9 % with two steps, 3.7 and 3.3 % with three, 3.3 and 3.2 % without this pass; on another card 3.0 and 2.6, 3.7 and
-3.4, 3.2 and 3.0 %. The pass applies where the epilogue computes something; a result that is only rounded and stored is
-unchanged. Loads of the epilogue, of a bias say, are issued before those steps too.
+epilogue only slows down (`PipelineTuning.lead`). The pass applies where the epilogue computes something; a result that
+is only rounded and stored is unchanged. Loads of the epilogue, of a bias say, are issued before those steps too.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ MAYBE_NEVER = RemarkKind(
 class PingPong:
     """`lead`: steps by which the first warpgroup ends a tile earlier; as many stages are kept for the second."""
 
-    lead: int = 2
+    lead: int
     most_loaded_bytes: int = MOST_LOADED_BYTES
 
     def __repr__(self) -> str:

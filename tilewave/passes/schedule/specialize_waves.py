@@ -57,19 +57,10 @@ from tilewave.ir.rewrite import blocks_in, names, renamed, rewrite_block, rewrit
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
 from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
+from tilewave.machine.tuning import PipelineTuning
 
 MBARRIER_BYTES = 8
 FEWEST_REGISTERS = 32
-LEAST_STAGES = 4
-"""Three stages cost one percent on the shapes measured, two a third."""
-IN_FLIGHT_BYTES = 96 << 10
-"""Bytes of a pipeline: with so much in flight memory is busy, and on an H200 more of it was no faster. Two workgroups
-that have such a pipeline each fit on an SM."""
-OWN_BYTES = 48 << 10
-"""The part of these bytes that no other workgroup loads, and that so comes from DRAM: 128 rows of activations, which
-all workgroups load, fill two thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83×
-cuBLAS, six at 0.96×, eight at 0.93× (`benchmarks/few_tiles_h200.py --only 128x8192x8192`).
-"""
 
 WAVES_MEET = RemarkKind(
     "waves exchange data through global memory here, and a producer warp, which runs ahead, cannot take part in the "
@@ -88,11 +79,12 @@ FEWER_STAGES = RemarkKind(
 class SpecializeWaves:
     """`stages`: the number of pipeline stages; where shared memory is too small, fewer, but not below `fewest`.
 
-    None: four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
+    None: as many as `tuning` says. Waves that do not multiply keep
     `producer_registers` for each lane, enough to issue copies.
     """
 
     machine: Chip
+    tuning: PipelineTuning
     stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
@@ -114,7 +106,7 @@ class SpecializeWaves:
         many = prod(kernel.waves) // GROUP > 2
         registers = min(self.producer_registers, FEWEST_REGISTERS) if many else self.producer_registers
         made = _Split(kernel, homes, stages, registers).kernel()
-        wished = self.stages or LEAST_STAGES
+        wished = self.stages or self.tuning.least_stages
         if stages[-1] >= wished:
             return made
         facts = {"stages": stages[-1], "wished": wished, "bytes": _ring_bytes(homes[-1])}
@@ -127,7 +119,7 @@ class SpecializeWaves:
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
         *around, inner = (_ring_bytes(home) + 2 * MBARRIER_BYTES * len(streams(home)) for home in homes)
-        wished = self.stages or wished_stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
+        wished = self.stages or self.tuning.stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
         once = homes[0] is kernel.body
         for outer in (2, 1):
             counts = [1 if once and home is homes[0] else outer for home in homes[:-1]]
@@ -136,11 +128,6 @@ class SpecializeWaves:
             if found >= max(2, self.fewest):
                 break
         return (*counts, max(self.fewest, found))
-
-
-def wished_stages(step_bytes: int, own_bytes: int) -> int:
-    """Return the wished stages for steps of which no other workgroup loads `own_bytes`; 0 where all load the same."""
-    return max(LEAST_STAGES, IN_FLIGHT_BYTES // step_bytes, OWN_BYTES // (own_bytes or step_bytes))
 
 
 @dataclass(frozen=True)
