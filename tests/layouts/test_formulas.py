@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewave.lang.constraints import MMAType
 from tilewave.layouts.formulas import blocks, linear, read_transposed
-from tilewave.layouts.fragments import GroupFragment, mfma
+from tilewave.layouts.fragments import WARPGROUP, mfma
 from tilewave.machine.matrix import INSTRUCTIONS, WISHES, instructions_for
 
 TABLES = Path(__file__).parents[1] / "data" / "matrix_layouts"
@@ -144,7 +144,7 @@ def test_neighbours_come_last():
 
 def test_axes_of_one_element_are_put_in_and_left_out_again():
     """Each register holds what it held, at place 0 of the further axes."""
-    layout = GroupFragment(16).sums((1, 64, 32), (4, 1))
+    layout = WARPGROUP.sums((1, 64, 32), (4, 1))
     wider = layout.spread_over((1, 3, 4), 5)
     assert wider.along((1, 3, 4))[0] == layout
     places, before = wider.positions(4, 32), layout.positions(4, 32)

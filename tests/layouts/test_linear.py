@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tilewave.layouts.bits import Span, after, applied, identity
 from tilewave.layouts.formulas import as_linear, linear
-from tilewave.layouts.fragments import GroupFragment, mfma
+from tilewave.layouts.fragments import WARPGROUP, mfma
 from tilewave.layouts.linear import Holder, LinearLayout
 
 EXAMPLE = LinearLayout((4, 4), registers=(1,), lanes=(2, 4), waves=(8,))
@@ -119,7 +119,7 @@ def test_the_layouts_of_kernels_are_matrices_where_sizes_are_powers_of_two():
     kinds = [
         (mfma(16, 32).operand((64, 64), (2, 2), 0), (64, 64), 4, 64),
         (mfma(32, 16).sums((64, 128), (2, 2), True), (64, 128), 4, 64),
-        (GroupFragment(64).sums((128, 64), (8, 1)), (128, 64), 8, 32),
+        (WARPGROUP.sums((128, 64), (8, 1)), (128, 64), 8, 32),
         (linear((64, 32), 8, 256)[0], (64, 32), 4, 64),
     ]
     for layout, shape, waves, lanes in kinds:

@@ -131,9 +131,11 @@ class LayoutsNeeded:
     def maker(self, v: Value) -> Op | None:
         return self._defs.get(v)
 
-    def is_group(self, op: Mma) -> bool:
-        """Return whether warpgroups compute an MMA, with operands in shared memory, or the first in registers."""
-        return isinstance(BY_NAME[op.instruction], GroupInstruction)
+    def group(self, op: Mma) -> GroupFragment | None:
+        """Return the fragment of an MMA that groups of waves compute, with operands in shared memory, or the first in
+        registers; None where each wave computes its own blocks."""
+        instruction = BY_NAME[op.instruction]
+        return instruction.group if isinstance(instruction, GroupInstruction) else None
 
     def fragment(self, op: Mma) -> Fragment:
         return fragment_of(op)
@@ -146,7 +148,7 @@ class LayoutsNeeded:
         return isinstance(op, Mma)
 
     def sums(self, op: Mma) -> TileLayouts:
-        fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
+        fragment = self.group(op) or self.fragment(op)
         return (fragment.sums(op.acc.type.shape, self.waves, transposed=op.is_transposed),)
 
     def operand(self, op: Mma, side: int) -> TileLayouts:
@@ -154,9 +156,10 @@ class LayoutsNeeded:
 
     def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
         """Return the operands that lanes hold, with their layouts; operands in shared memory are left out."""
-        if not self.is_group(op):
+        group = self.group(op)
+        if group is None:
             return [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
-        return [(op.a, (GroupFragment(op.depth).sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
+        return [(op.a, (group.sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
 
     def is_held(self, operand: Value) -> bool:
         """Return whether lanes hold an operand of a warpgroup's MMA; else it is read from shared memory."""

@@ -87,7 +87,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import Scalar
 from tilewave.layouts.bits import applied
-from tilewave.layouts.fragments import GROUP, GROUP_DEPTH_BYTES, GROUP_ROWS, Fragment, GroupFragment
+from tilewave.layouts.fragments import Fragment
 from tilewave.machine.matrix import NAMED
 
 Running = Generator[None, None, tuple[Any, ...]]
@@ -123,7 +123,7 @@ class WaveRun(AsynchronousMeaning):
         if self.begun:
             why = f"{self.name} ends while its MMA {self.begun[0][0]} may still read shared memory"
             self.fail(body.ops[-1], why, "a wait_mma must be between the MMA and the end")
-        if self.products < len(self.state.products.get(self.number // GROUP, ())):
+        if self.products < len(self.state.products.get(self.number // Wgmma.group.waves, ())):
             self.fail(
                 body.ops[-1], f"wave {self.number} ends without an MMA that the other waves of its warpgroup execute"
             )
@@ -286,16 +286,16 @@ class WaveRun(AsynchronousMeaning):
         """Do nothing, because scheduling has no effect on results."""
 
     def wgmma_shared(self, op: WgmmaShared) -> Array:
-        own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
+        own = np.arange(0, op.shape[0], op.group.rows)[:, None] + 16 * (self.number % op.group.waves) + np.arange(16)
         reading = self.reading(op)
         return self.wgmma(op, reading, self.take_operand(op, reading, 0, own.reshape(-1)))
 
     def wgmma_registers(self, op: WgmmaRegisters) -> Array:
-        return self.wgmma(op, self.reading(op), GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+        return self.wgmma(op, self.reading(op), op.group.from_sums(self.every_lane(op.a)))
 
     def reading(self, op: Wgmma) -> WaveAccess:
         """Return the read of an MMA's operands: made now, or pending until the MMA is waited for."""
-        if not self.state.comes_along(self.number // GROUP, self.products, (*self.path, self.place)):
+        if not self.state.comes_along(self.number // op.group.waves, self.products, (*self.path, self.place)):
             self.fail(
                 op,
                 f"wave {self.number} executes an MMA that the other waves of its warpgroup do not",
@@ -327,13 +327,12 @@ class WaveRun(AsynchronousMeaning):
     def wgmma(self, op: Wgmma, reading: WaveAccess, a: Array) -> Array:
         """Return the sums of a warpgroup's MMA, given this wave's rows of `a`."""
         b = self.take_operand(op, reading, 1, np.arange(op.shape[1]))
-        fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
-        (shared, _), sums = op.factor(1), fragment.from_sums(acc)
-        depth = GROUP_DEPTH_BYTES // shared.type.dtype.bytes
-        return fragment.to_sums(self.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
+        (shared, _), sums = op.factor(1), op.group.from_sums(acc)
+        depth = op.group.depth_bytes // shared.type.dtype.bytes
+        return op.group.to_sums(self.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
 
     def take_operand(self, op: Wgmma, reading: WaveAccess, side: int, rows: Array) -> Array:
         """Return rows of an operand, each along K."""

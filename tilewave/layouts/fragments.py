@@ -203,34 +203,37 @@ def _bits(axis: str, first: int, end: int) -> str:
     return " ".join(f"{axis}{i}" for i in range(first, end))
 
 
-GROUP, GROUP_ROWS, GROUP_DEPTH_BYTES = 4, 64, 32
-"""Waves of a warpgroup, the rows of sums that it computes at once, and an instruction's depth."""
-GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5")
-"""Eight columns of a warpgroup's sums."""
-
-
 @dataclass(frozen=True)
 class GroupFragment:
-    """64 rows of sums by a warpgroup of four waves of 32 lanes; the operands are in shared memory, not in registers.
+    """Sums of an instruction that a group of `waves` executes together, below each other, with operands in shared
+    memory; several groups are below each other, too, each with all its blocks. For a warpgroup:
 
     row = 64 · block + 16 · (wave % 4) + 8 · h + lane // 4,  column = 8 · j + lane % 4 · 2 + e
 
-    Registers are blocks x j x h x e. Warpgroups are below each other, each with all its blocks.
+    Registers are blocks x j x h x e.
     """
 
-    depth: int
+    waves: int
+    block: LinearLayout
+    """The rows that a group computes at once, and eight columns of their sums."""
+    depth_bytes: int
+    """What one instruction takes of a row of an operand."""
+
+    @property
+    def rows(self) -> int:
+        return self.block.shape[0]
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
         """Return the layout of the accumulator; leading axes are batches."""
         own = self.group_rows(shape[-2], waves), shape[-1]
-        return _tiled(GROUP_SUMS, shape, own, (self.group(shape[-2], waves), ()), 2)
+        return _tiled(self.block, shape, own, (self.group(shape[-2], waves), ()), 2)
 
     def group(self, rows: int, waves: tuple[int, int]) -> tuple[Term, ...]:
-        """Return the terms of the first row of a wave's warpgroup."""
-        return (Term("wave", self.group_rows(rows, waves), GROUP),) if waves[0] > GROUP else ()
+        """Return the terms of the first row of a wave's group."""
+        return (Term("wave", self.group_rows(rows, waves), self.waves),) if waves[0] > self.waves else ()
 
     def group_rows(self, rows: int, waves: tuple[int, int]) -> int:
-        return rows * GROUP // waves[0]
+        return rows * self.waves // waves[0]
 
     # -- from lanes to matrices and back, for one wave: lanes x registers…, and its own 16 rows of each 64
 
@@ -251,6 +254,12 @@ class GroupFragment:
         order = [n + 2, n + 4, *range(n), n, n + 3, n + 1, n + 5]
         whole: Array = split.transpose(order).reshape(32, *batch, rows // 16, cols // 8, 2, 2)
         return whole
+
+
+WARPGROUP = GroupFragment(
+    waves=4, block=held("rc", (64, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5"), depth_bytes=32
+)
+"""The four waves of 32 lanes that execute wgmma."""
 
 
 # -- consecutive blocks -----------------------------------------------------------------------------------------------

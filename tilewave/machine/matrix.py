@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from tilewave.layouts.fragments import Fragment, mfma
+from tilewave.layouts.fragments import WARPGROUP, Fragment, GroupFragment, mfma
 
 CDNA3, CDNA4, HOPPER = "gfx942", "gfx950", "sm_90a"
 BOTH = (CDNA3, CDNA4)
@@ -102,12 +102,14 @@ class GroupInstruction(MatrixInstruction):
     turns: bool = False
     """Whether it also takes operands that are contiguous along M or N, in panels."""
 
+    group: GroupFragment = WARPGROUP
+    """The waves that execute it together, and how their lanes hold sums."""
+
     @property
     def takes_sums(self) -> bool:
         """Whether the first operand may be in registers with the layout of sums: 16-bit dtypes, 16 deep."""
         return self.depth == 16
 
-    waves_together: ClassVar[int] = 4
     most_columns: ClassVar[int] = 256
     most_sums: ClassVar[int] = 192
     """The most sums of a lane: of its 255 registers some are needed for the rest."""
@@ -130,10 +132,10 @@ class GroupInstruction(MatrixInstruction):
             groups = THIRDS
         while tile[0] % (groups * self.rows) and groups > 1:
             groups //= 2
-        return groups * self.waves_together, 1
+        return groups * self.group.waves, 1
 
     def parts(self, waves: Waves) -> Waves:
-        return waves[0] // self.waves_together, waves[1]
+        return waves[0] // self.group.waves, waves[1]
 
     def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
         """Return chunk bytes, period and `every`: chunk c of row r is stored at c ^ (r // every % period)."""

@@ -24,7 +24,7 @@ from math import exp, gcd, log2, prod
 
 from tilewave.analysis.loads import AHEAD_BYTES
 from tilewave.analysis.splits import splits_that_pay
-from tilewave.layouts.fragments import GROUP_ROWS
+from tilewave.layouts.fragments import WARPGROUP
 from tilewave.machine.matrix import MANY_SUMS
 from tilewave.machine.tuning import SplitTuning
 from tilewave.passes.grid.stream_k import StreamK
@@ -178,7 +178,7 @@ class GpuTiles(GpuRoom):
     def traits(self, cut: CutWork) -> tuple[float, ...]:
         """Return features of a config: sides, splits, stages, uneven sides, sizes, layouts, waves, and how it loads."""
         sides = [x for p in cut.products for x in (log2(p.rows), log2(p.cols), 1.5 * log2(p.depth))]
-        uneven = [1.5 * (n % GROUP_ROWS > 0) for p in cut.products for n in (p.rows, p.cols)]
+        uneven = [1.5 * (n % WARPGROUP.rows > 0) for p in cut.products for n in (p.rows, p.cols)]
         walked = [*cut.operands, *(t for t in cut.transfers if t.is_written)]
         arrays = [0.35 * log2(max(1, t.array_bytes)) for t in walked]
         loading = self.loading(cut)

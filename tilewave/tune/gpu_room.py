@@ -14,7 +14,6 @@ from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.wave_transposes import chunk_memory
 from tilewave.ir.placements import size_bytes
 from tilewave.ir.types import DTYPES, Memory
-from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine import Machine
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import (
@@ -45,8 +44,9 @@ GROUP_LANES = 128
 PLAIN_REGISTERS = 32
 """Registers of a lane besides accumulators, where wgmma reads shared memory; `ptxas -v` says 26 to 30."""
 GROUPED = GROUP_INSTRUCTIONS[0]
+GROUP = GROUPED.group
 """A representative: all of these have the same layouts of rows in shared memory and of accumulators in registers."""
-STAGED_ROWS = 2 * GROUP_ROWS
+STAGED_ROWS = 2 * GROUP.rows
 """Rows of shared memory that a warpgroup stages its epilogue through: two TMA boxes."""
 MOST_ELEMENTS = 2 * GROUP_LANES * GROUPED.most_sums
 """The largest tile whose accumulators fit into the registers of two warpgroups."""
@@ -68,18 +68,18 @@ class WholeRounds:
     def lengths(self, size: int, across: int) -> list[int]:
         """Two with which all rounds together are shortest."""
         found: dict[int, float] = {}
-        for beside in range(GROUP_ROWS, 4 * GROUP_ROWS + 1, GROUP_ROWS):
+        for beside in range(GROUP.rows, 4 * GROUP.rows + 1, GROUP.rows):
             for rounds in range(1, MOST_ROUNDS + 1):
                 below = rounds * self.units // -(-across // beside)
                 length = -(-size // (below * self.grain)) * self.grain if below else 0
-                if GROUP_ROWS <= length <= GROUPED.most_columns and length * beside <= MOST_ELEMENTS:
+                if GROUP.rows <= length <= GROUPED.most_columns and length * beside <= MOST_ELEMENTS:
                     found[length] = min(found.get(length, inf), rounds * _step_cycles(length, beside))
         return sorted(found, key=lambda length: found[length])[:2]
 
 
 def _step_cycles(length: int, beside: int) -> float:
     """Return the cycles of a step: matrix instructions, or loads and shared memory reads if those take longer."""
-    moved = length + beside + beside // GROUP_ROWS * (GROUP_ROWS + length)
+    moved = length + beside + beside // GROUP.rows * (GROUP.rows + length)
     return max(length * beside / STEP_PRODUCTS, moved / LINE_ROWS)
 
 
@@ -107,7 +107,7 @@ class TakenInstruction:
     @property
     def groups(self) -> int:
         """The number of warpgroups that compute independently."""
-        together = self.instruction.waves_together if isinstance(self.instruction, GroupInstruction) else 4
+        together = self.instruction.group.waves if isinstance(self.instruction, GroupInstruction) else 4
         return max(1, prod(self.waves) // together)
 
 
@@ -134,11 +134,11 @@ def taken_instruction(
 @cache
 def _wave_chunk_bytes(chip: str, columns: int, element_bytes: int, grain_bytes: int) -> int:
     """Return the bytes through which a warpgroup stages a result into rows that are aligned to `grain_bytes`."""
-    layout = GroupFragment(0).sums((GROUP_ROWS, columns), (GROUP, 1))
+    layout = GROUP.sums((GROUP.rows, columns), (GROUP.waves, 1))
     dtype = next(d for d in DTYPES.values() if d.bytes == element_bytes)
-    memory = Memory((GROUP_ROWS, grain_bytes // element_bytes), dtype, "global")
+    memory = Memory((GROUP.rows, grain_bytes // element_bytes), dtype, "global")
     room = STAGED_ROWS * max(GROUPED.row_bytes)
-    found = chunk_memory(CHIPS[chip], layout, memory, GROUP, room, GROUPED.row_bytes)
+    found = chunk_memory(CHIPS[chip], layout, memory, GROUP.waves, room, GROUPED.row_bytes)
     return size_bytes(found) if found else 0
 
 
@@ -204,7 +204,7 @@ class GpuRoom:
 
     def grows_to(self, role: str) -> int:
         """Return the least tile side tried for short dimensions: wgmma has 64 rows, and narrow tiles may lack TMA."""
-        return GROUP_ROWS if self.chip.tma and role in ("rows", "cols") else 1
+        return GROUP.rows if self.chip.tma and role in ("rows", "cols") else 1
 
     def covers(self, role: str, is_across: bool) -> Covering:
         """Return the tiles that cover a dimension evenly: wgmma takes any multiple of eight columns (rows if
@@ -327,7 +327,7 @@ class GpuRoom:
         rows = 0 if self.unaligned_results(cut) or not self.tma_takes(cut) else transposed_rows(p.rows, size)
         if not rows:
             return 0
-        return groups * transposed_buffers(rows, p.rows * p.cols // groups) * rows * GROUP_ROWS * size
+        return groups * transposed_buffers(rows, p.rows * p.cols // groups) * rows * GROUP.rows * size
 
     def _wave_chunk_bytes(self, t: CutTransfer) -> int:
         size = t.tile_bytes // t.elements

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, hidden_zero, lane, thread
 from tilewave.backend.nvidia.wgmma import WAIT, multiply, wait_mma
+from tilewave.layouts.fragments import WARPGROUP
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -40,8 +41,6 @@ selp.b32 $0, 1, 0, p;
 }}"""
 FENCE = "fence.proxy.async.shared::cta;"
 """Makes stores of lanes to shared memory visible to later TMA copies and wgmma."""
-GROUP = 4
-"""Waves of a warpgroup."""
 MOST_REGISTERS = 240
 """The most registers that a lane is given (setmaxnreg)."""
 WAVE_MEETS = "bar.warp.sync -1;"
@@ -94,7 +93,7 @@ class Hopper:
         given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
         # setmaxnreg needs whole warpgroups that execute it together.
-        if more <= at_first or waves % GROUP or of % GROUP:
+        if more <= at_first or waves % WARPGROUP.waves or of % WARPGROUP.waves:
             return (lambda: None), (lambda: None)
         return (
             lambda: asm(f, f"setmaxnreg.inc.sync.aligned.u32 {more};"),

@@ -11,7 +11,7 @@ from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places, want_results
 from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Type, Vector, elementwise
 from tilewave.layouts.formulas import neighbours_last
-from tilewave.layouts.fragments import GROUP_ROWS
+from tilewave.layouts.fragments import WARPGROUP
 
 F32_MANTISSA = 23
 """Bits after the implicit leading one."""
@@ -370,6 +370,8 @@ class Wgmma(Computed):
     `later`: asynchronous. Up to `wait_mma` its operands must not change and its sums must not be used.
     """
 
+    group = WARPGROUP
+
     levels = ON_LANES
     passes_lanes_by = True
 
@@ -395,8 +397,9 @@ class Wgmma(Computed):
         _want_block(self.shape, want)
         rows, cols, _ = self.shape
         want(isinstance(acc, Vector) and len(acc.shape) >= 4, f"adds to a vector, not {acc}")
-        want(rows % GROUP_ROWS == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
-        want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
+        high = self.group.rows
+        want(rows % high == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
+        want(acc.shape[-4:] == (rows // high, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
         truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
         want(truths, "adds where one truth value says so")
         want(self.transposed in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.transposed)}")
@@ -467,7 +470,8 @@ class WgmmaRegisters(Wgmma):
         super().check(want)
         held, (rows, _, depth), batch = self.a.type, self.shape, self.acc.type.shape[:-4]
         want(isinstance(held, Vector) and held.dtype.bits == 16, f"holds an operand of 16 bits, not {held}")
-        want(held.shape == (*batch, rows // GROUP_ROWS, depth // 8, 2, 2), f"{rows}x{depth} are not held as {held}")
+        own = *batch, rows // self.group.rows, depth // 8, 2, 2
+        want(held.shape == own, f"{rows}x{depth} are not held as {held}")
         want(0 not in self.transposed, "holds `a` along its depth")
 
 

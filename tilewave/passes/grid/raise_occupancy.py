@@ -17,7 +17,6 @@ from tilewave.ir.ops import Allocate, Role, WgmmaRegisters
 from tilewave.ir.placements import elements, is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
-from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 TWO = 2
@@ -33,7 +32,8 @@ class RaiseOccupancy:
     def __call__(self, kernel: Kernel) -> Kernel:
         ops = list(walk(kernel.body))
         computes = any(isinstance(op, WgmmaRegisters) for op in ops) and any(isinstance(op, Role) for op in ops)
-        one_group = prod(kernel.waves) == GROUP + GROUP  # with more, each lane would have too few registers
+        with_producer = 2 * WgmmaRegisters.group.waves
+        one_group = prod(kernel.waves) == with_producer  # with more, each lane would have too few registers
         taken = sum(_bytes(op) for op in ops if isinstance(op, Allocate) and is_in(op.result, "shared"))
         fits = taken + MBARRIERS_BYTES <= self.machine.shared.for_each_of(TWO)
         return replace(kernel, resident=TWO) if computes and one_group and fits else kernel

@@ -75,7 +75,6 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzle, Swiz
 from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term, read_transposed
-from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.layouts.reductions import Copies, copies, covers, holding, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
 
@@ -194,7 +193,7 @@ class _Lanes:
                 return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
             case Iota():
                 return self.out.cast(self.coordinate(layout, 0), held.dtype)
-            case Mma() if self.spreads.is_group(op):
+            case Mma() if self.spreads.group(op):
                 return self.wgmma(op, self.pieces[op.acc, spread][0])
             case Mma(a, b, acc):
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
@@ -297,8 +296,8 @@ class _Lanes:
     def wgmma(self, op: Mma, acc: Value) -> Value:
         """Emit a wgmma: lanes hold the accumulator and maybe the left operand, shared memory holds the rest."""
         waves = self.spreads.waves
-        fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
-        shape = (fragment.group_rows(rows, waves), cols, op.depth)
+        group, (rows, cols) = WgmmaShared.group, op.acc.type.shape[-2:]
+        shape = (group.group_rows(rows, waves), cols, op.depth)
         b = self.staged(op, op.b)
         transposed = (1,) if _is_transposed(b) else ()
         rest = (b.memory, b.at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
@@ -307,9 +306,9 @@ class _Lanes:
             return self.out.emit(WgmmaRegisters, a, *rest, transposed, type=acc.type, name=op.result.name)
         read = self.staged(op, op.a)
         at = list(read.at)
-        if group := fragment.group(rows, waves):
+        if terms := group.group(rows, waves):
             along = read.axes[-2]
-            at[along] = self.out.emit(Add, at[along], self.place(group), type=INDEX_SCALAR)
+            at[along] = self.out.emit(Add, at[along], self.place(terms), type=INDEX_SCALAR)
         transposed = (0, *transposed) if _is_transposed(read) else transposed
         return self.out.emit(WgmmaShared, read.memory, tuple(at), *rest, transposed, type=acc.type, name=op.result.name)
 
@@ -485,13 +484,13 @@ class _Lanes:
         for first in range(0, len(chunks), buffers):
             some = chunks[first : first + buffers]
             self.out.effect(WaitTmaStores, 0)
-            self.out.effect(Barrier, GROUP)
+            self.out.effect(Barrier, WgmmaShared.group.waves)
             for buffer, (block, eight) in enumerate(some):
                 of_block = self.part(x, len(batch), block, 1)
                 self.fill(op, self.part(of_block, len(batch) + 1, eight, each), layout, buffer)
-            self.out.effect(Barrier, GROUP)
+            self.out.effect(Barrier, WgmmaShared.group.waves)
             for group in range(groups):
-                starts = [((group * blocks + block) * GROUP_ROWS, eight * 8) for block, eight in some]
+                starts = [((group * blocks + block) * WgmmaShared.group.rows, eight * 8) for block, eight in some]
                 self.let_go(op, group, [start[::-1] if is_transposed else start for start in starts])
         self.last = [WaitTmaStores(0, loc=op.loc)]
 
@@ -505,8 +504,9 @@ class _Lanes:
     def fill(self, op: WriteThrough, x: Value, layout: Layout, buffer: int) -> None:
         """Store each lane's registers of a chunk to its group's buffer, at positions relative to the group."""
         groups = op.shared.type.shape[0]
-        group = self.place((Term("wave", 1, GROUP),)) if groups > 1 else self.out.const(0)
-        inside = (tuple(t for t in terms if (t.of, t.divisor) != ("wave", GROUP)) for terms in layout.axes[-2:])
+        waves = WgmmaShared.group.waves
+        group = self.place((Term("wave", 1, waves),)) if groups > 1 else self.out.const(0)
+        inside = (tuple(t for t in terms if (t.of, t.divisor) != ("wave", waves)) for terms in layout.axes[-2:])
         at = (group, self.out.const(buffer), *map(self.place, inside))
         steps = tuple((0, 0, *step[-2:]) for step in layout.steps)
         self.out.effect(Store, x, op.shared, at, (), steps)
@@ -522,7 +522,7 @@ class _Lanes:
                 more = buffer < len(starts) - 1
                 self.out.effect(TmaStore, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
             body = self.out.block(())
-        self.out.effect(Role, group * GROUP, group * GROUP + 1, body)
+        self.out.effect(Role, group * WgmmaShared.group.waves, group * WgmmaShared.group.waves + 1, body)
 
     def window(
         self, at: tuple[Value, ...], axes: tuple[int, ...], layout: Layout

@@ -35,7 +35,6 @@ from tilewave.ir.placements import is_in, row_pitch
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled, dims
-from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine.chips import Chip, Tma
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, MANY_SUMS
 
@@ -87,7 +86,7 @@ class StageEpilogue:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.tma
-        if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % GROUP:
+        if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % _GROUP.waves:
             return kernel
         spreads, positions = LayoutsNeeded(kernel), BlockScalars(kernel.body)
         repeated = touched(kernel)[1] | written_again(kernel)
@@ -127,10 +126,10 @@ class StageEpilogue:
     def chunks_of_groups(self, op: Write, columns: int, spreads: LayoutsNeeded) -> Memory:
         """Return the shared memory that TMA stores from: as many rows of sums as a warpgroup multiplies at once, or as
         many columns of transposed sums."""
-        dtype, groups = op.tile.type.dtype, prod(spreads.waves) // GROUP
-        rows, buffers = GROUP_ROWS, self.buffers
+        dtype, groups = op.tile.type.dtype, prod(spreads.waves) // _GROUP.waves
+        rows, buffers = _GROUP.rows, self.buffers
         if not _is_held_by_groups(op, spreads):
-            rows, columns = _transposed_rows(op, spreads), GROUP_ROWS
+            rows, columns = _transposed_rows(op, spreads), _GROUP.rows
             want(rows, NOT_SUMS, op.loc, memory=op.memory.name)
             buffers = transposed_buffers(rows, prod(op.tile.type.shape) // groups, buffers)
         swizzle = _ROWS.swizzle(columns * dtype.bytes)
@@ -144,7 +143,7 @@ class StageEpilogue:
         waves, (layout,) = prod(spreads.waves), spreads.held(op.tile)
         if prod(layout.registers) > most_sums(self.by_tma):
             return None  # the addresses of rows would spill sums
-        room = waves // GROUP * self.buffers * GROUP_ROWS * max(_ROWS.row_bytes)
+        room = waves // _GROUP.waves * self.buffers * _GROUP.rows * max(_ROWS.row_bytes)
         return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)
 
 
@@ -155,6 +154,7 @@ def most_sums(by_tma: bool) -> int:
 
 _ROWS = GROUP_INSTRUCTIONS[0]
 """The instruction whose operands have the rows of a chunk: TMA has the same swizzles for both."""
+_GROUP = _ROWS.group
 
 
 def _want_rows(op: Write) -> None:
@@ -193,29 +193,29 @@ def transposed_rows(rows: int, element_bytes: int) -> int:
     """Return the rows of a chunk for a tile of `rows` that is computed transposed: the most that divide them, or 0
     where lanes store it. A long tile has several chunks anyway, and small chunks leave shared memory for pipeline
     stages."""
-    if rows < LEAST_TRANSPOSED or rows % BLOCK or GROUP_ROWS * element_bytes != max(_ROWS.row_bytes):
+    if rows < LEAST_TRANSPOSED or rows % BLOCK or _GROUP.rows * element_bytes != max(_ROWS.row_bytes):
         return 0
-    most = GROUP_ROWS if rows <= 2 * GROUP_ROWS else GROUP_ROWS // 2
+    most = _GROUP.rows if rows <= 2 * _GROUP.rows else _GROUP.rows // 2
     return max(n for n in range(BLOCK, most + 1, BLOCK) if rows % n == 0)
 
 
 def transposed_buffers(rows: int, elements: int, buffers: int = 2) -> int:
     """Return how many chunks of `rows` a warpgroup has: `buffers`, or as many as have the bytes of one chunk of sums
     that are not transposed, but no more than its elements fill."""
-    return min(max(buffers, GROUP_ROWS // rows), elements // (rows * GROUP_ROWS))
+    return min(max(buffers, _GROUP.rows // rows), elements // (rows * _GROUP.rows))
 
 
 def _transposed_rows(op: Write, spreads: LayoutsNeeded) -> int:
     *batch, rows, columns = op.tile.type.shape
-    if columns % (GROUP_ROWS * spreads.waves[0] // GROUP) or spreads.waves[1] != 1:
+    if columns % (_GROUP.rows * spreads.waves[0] // _GROUP.waves) or spreads.waves[1] != 1:
         return 0
     transposed = (*range(len(batch)), len(batch) + 1, len(batch))
-    held = GroupFragment(0).sums((*batch, columns, rows), spreads.waves).permuted(transposed)
+    held = _GROUP.sums((*batch, columns, rows), spreads.waves).permuted(transposed)
     return transposed_rows(rows, op.tile.type.dtype.bytes) if spreads.held(op.tile) == (held,) else 0
 
 
 def _is_held_by_groups(op: Write, spreads: LayoutsNeeded) -> bool:
     shape, waves = op.tile.type.shape, spreads.waves
-    if shape[-2] % (GROUP_ROWS * waves[0] // GROUP) or shape[-1] % 8 or waves[1] != 1:
+    if shape[-2] % (_GROUP.rows * waves[0] // _GROUP.waves) or shape[-1] % 8 or waves[1] != 1:
         return False
-    return spreads.held(op.tile) == (GroupFragment(0).sums(shape, waves),)
+    return spreads.held(op.tile) == (_GROUP.sums(shape, waves),)

@@ -38,7 +38,6 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR
-from tilewave.layouts.fragments import GROUP
 
 LEAST_STAGES = 3
 """One stage is multiplied, one is released as the next product begins, and one is filled meanwhile."""
@@ -71,7 +70,7 @@ class OverlapMma:
 
 def _multiplies_alone(op: Op) -> bool:
     """Whether `op` is the role of a single warpgroup with a single product."""
-    if not isinstance(op, Role) or op.last - op.first != GROUP:
+    if not isinstance(op, Role) or op.last - op.first != Wgmma.group.waves:
         return False
     return sum(isinstance(inner, Wgmma) for inner in walk(op.body)) == 1
 

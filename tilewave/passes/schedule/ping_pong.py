@@ -44,7 +44,6 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import map_blocks, names, renamed, rewrite_outermost, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Scalar, Vector
-from tilewave.layouts.fragments import GROUP
 
 GROUPS = 2
 REGISTER_BYTES = 4
@@ -71,7 +70,7 @@ class PingPong:
     def __call__(self, kernel: Kernel) -> Kernel:
         roles = [op for op in kernel.body.ops if isinstance(op, Role)]
         multiplying = [op for op in roles if any(isinstance(inner, Wgmma) for inner in walk(op.body))]
-        if len(multiplying) != 1 or multiplying[0].last - multiplying[0].first != GROUPS * GROUP:
+        if len(multiplying) != 1 or multiplying[0].last - multiplying[0].first != GROUPS * Wgmma.group.waves:
             return kernel
         (consumers,) = multiplying
         home = _home(consumers.body)
@@ -194,7 +193,7 @@ class _PingPong:
             return list(b.ops)
 
     def of_group(self, group: int, op: Op) -> None:
-        self.builder.effect(Role, group * GROUP, (group + 1) * GROUP, Block((), (op,)))
+        self.builder.effect(Role, group * Wgmma.group.waves, (group + 1) * Wgmma.group.waves, Block((), (op,)))
 
     def last_steps(self, loop: Loop, done: Number, count: Number, own: Value) -> Block:
         """Return the body of the loop for the `count` steps after those that are `done`.
@@ -210,7 +209,7 @@ class _PingPong:
             step = (Number(b, i) + done).value
             is_last = Number(b, i).equals(count - 1).choose(1, 0).value
             with b.region():
-                self.of_group(0, Arrive(self.passed, own, waves=GROUP, loc=loop.loc))
+                self.of_group(0, Arrive(self.passed, own, waves=Wgmma.group.waves, loc=loop.loc))
                 once = b.block((b.fresh("once", INDEX_SCALAR),), ())
             b.effect(Loop, is_last, (), once)
             start = list(b.ops)

@@ -55,7 +55,6 @@ from tilewave.ir.placements import elements, is_in
 from tilewave.ir.remarks import TILES, RemarkKind
 from tilewave.ir.rewrite import blocks_in, names, renamed, rewrite_block, rewrite_blocks, walk
 from tilewave.ir.types import INDEX_SCALAR, Mbarriers, Memory, Scalar
-from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import PipelineTuning
 
@@ -103,7 +102,7 @@ class SpecializeWaves:
         if meet is not None:  # the producer runs ahead, and cannot take part in a barrier over global memory
             return kernel.with_remarks(WAVES_MEET.at(meet.loc))
         stages = self.stages_for(kernel, homes)
-        many = prod(kernel.waves) // GROUP > 2
+        many = prod(kernel.waves) // Wgmma.group.waves > 2
         registers = min(self.producer_registers, FEWEST_REGISTERS) if many else self.producer_registers
         made = _Split(kernel, homes, stages, registers).kernel()
         wished = self.stages or self.tuning.least_stages
@@ -207,14 +206,14 @@ class _Split:
         mbarriers: list[Op] = []
         for stream in (stream for those in self.streams for stream in those):
             mbarriers.append(MakeMbarriers(1, results=(stream.full,), loc=self.loc))
-            mbarriers.append(MakeMbarriers(self.consumers // GROUP, results=(stream.empty,), loc=self.loc))
+            mbarriers.append(MakeMbarriers(self.consumers // Wgmma.group.waves, results=(stream.empty,), loc=self.loc))
         mbarriers.append(Barrier(loc=self.loc))
         roles = [
             Role(0, self.consumers, consumer, self.producer_registers, loc=self.loc),
             Role(self.consumers, self.consumers + 1, producer, loc=self.loc),
         ]
         body = replace(self.old.body, ops=(*shared, self.zero, *mbarriers, *roles))
-        return replace(self.old, body=body, waves=(self.consumers + GROUP, 1))
+        return replace(self.old, body=body, waves=(self.consumers + Wgmma.group.waves, 1))
 
     def seen_by_all(self) -> tuple[list[Op], Block]:
         """Return memories and scalars, which both roles use, and the rest of the body for the roles."""
@@ -314,7 +313,7 @@ class _Split:
             if op is readers[-1]:
                 # Products have waits already; a load is complete when its registers are written.
                 seen = tuple(v for reader in readers if isinstance(reader, Load) for v in reader.results)
-                found.append(Arrive(stream.empty, slot, waves=GROUP, seen=seen, loc=op.loc))
+                found.append(Arrive(stream.empty, slot, waves=Wgmma.group.waves, seen=seen, loc=op.loc))
         return found
 
     def bring(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:

@@ -53,7 +53,6 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import made_in, names, rename, walk
 from tilewave.ir.types import BOOL, F32, INDEX, Scalar
-from tilewave.layouts.fragments import GROUP
 
 LARGEST_SUM = 32768.0
 """The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""
@@ -206,7 +205,7 @@ class _Softmax:
                 builder.ops.append(rename(op, new))
         (proof,) = self.proofs
         small = builder.elementwise(LessEqual, new[proof.result], builder.const(LARGEST_SUM, proof.result.type))
-        fits = builder.emit(Agree, small, GROUP, type=Scalar(BOOL))
+        fits = builder.emit(Agree, small, Wgmma.group.waves, type=Scalar(BOOL))
         return [new.get(v, v) for v in self.outputs], fits
 
     def as_written(self, builder: Builder) -> Block:
