@@ -15,8 +15,8 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import unnamed
 from tilewave.pipeline.runner import run
-from tilewave.runtime.arrays import check_host_call
 from tilewave.runtime.cache import compile_key, default_cache
+from tilewave.runtime.call_checks import check_host_call
 
 COUNTED = LoopStatistics("toy", "toy_1", *[1] * 13, 1, (4,), 1, (4,), 1, (4,), (4,), *[1] * 5)
 MADE = []

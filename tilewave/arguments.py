@@ -20,8 +20,9 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import arguments
 from tilewave.options import in_place_of_option
-from tilewave.runtime.array_layouts import ArrayPlaces
-from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
+from tilewave.runtime.array_layouts import Placed
+from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.call_checks import check_host_call
 from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
@@ -202,11 +203,11 @@ class JudgedSizes:
         telling = named if called.assumed else set() if self._is_proved else deciding
         return self.sizes.look(self.verdicts.surely if self._is_proved else None, telling)
 
-    def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
+    def knows(self, seen: SeenCall, placed: Placed) -> bool:
         if self.called.assumed and not self._is_assumed(seen.numbers):
             return False
         is_right = self._is_proved or not seen.numbers
-        return is_right or self.verdicts.knows(seen.workgroups, seen.passed, places[1])
+        return is_right or self.verdicts.knows(seen.workgroups, seen.passed, [array.lengths for array in placed])
 
     def with_others(self, numbers: Sequence[int], given: Sequence[int]) -> tuple[int, ...] | None:
         found = list(numbers)

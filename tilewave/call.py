@@ -23,6 +23,7 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
 from tilewave.options import WaveCompileOptions, in_place_of_option
 from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
+from tilewave.runtime.call_cache import CallCache
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
@@ -107,7 +108,7 @@ class KernelCalls:
         self.whole = _whole_sizes(kernel, self.memories)
         """The sizes that every workgroup may take whole: there is a kernel for each size bucket."""
         self._kernels: dict[Any, Compiled] = {}
-        self._without_symbols: dict[tuple[Any, ...] | None, Compiled] = {}
+        self._without_symbols: CallCache[tuple[Any, ...] | None, Compiled] = CallCache(KEPT_KERNELS)
         """Kernels of calls without symbols, by the device of each array and the buckets of whole sizes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -133,9 +134,7 @@ class KernelCalls:
         places = self._places(call.arrays)
         compiled = self._compiled(self._device(call.arrays, places), symbols, places)
         if where is not None:
-            if len(self._without_symbols) >= KEPT_KERNELS:
-                self._without_symbols.clear()
-            self._without_symbols[where] = compiled
+            self._without_symbols.keep(where, compiled)
         passed = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_given(s, value)}
         compiled.launch(call.arrays, {**call.scalars, **passed} if passed else call.scalars)
 

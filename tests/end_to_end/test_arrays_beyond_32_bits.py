@@ -138,7 +138,7 @@ def test_strides_of_sm_90a_have_64_bits(name):
     kernel, subs = FOR_HOPPER[name]
     compiled = kernel.compile("sm_90a", subs)
     program = compiled.build.program
-    assert not narrowed(program.code_for(program.for_any).ptx, strides_of(compiled))
+    assert not narrowed(program.code_for(program.accesses.fallback).ptx, strides_of(compiled))
     if name != "a product":
         assert not narrowed(program.ptx, strides_of(compiled))
 

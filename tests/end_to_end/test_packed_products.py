@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from tilewave import *
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import BY_LANES, Specialization
 from tilewave.errors import CallError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.kernels.products import K, M, N, error_bound, gemm
@@ -21,7 +19,8 @@ TILE = (64, 64, 64)
 
 @pytest.fixture(autouse=True)
 def always_worth_it(monkeypatch):
-    monkeypatch.setattr(PackingTuning, "pays", lambda *_: True)
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
+    monkeypatch.setattr(packing, "LEAST_PRODUCTS", 0)
 
 
 def opened(made, **sizes):
@@ -43,7 +42,7 @@ def poisoned(shape, dtype):
 
 
 def plan(compiled, arrays):
-    return compiled.build.program.plan_for([view(x) for x in arrays])
+    return compiled.build.program.plans.plan_for([view(x) for x in arrays])
 
 
 SHAPES = [(97, 83, 71), (65, 72, 129), (128, 130, 128), (1, 3, 65), (130, 129, 1), (64, 64, 64)]
@@ -139,7 +138,7 @@ def test_one_row_and_one_column_are_taken_as_they_lie(layout, shape, dtypes):
     b = operand(rng, (n, k) if layout[1] == "t" else (k, n), dtype)
     c = poisoned((m, n), out)
     planned = plan(compiled, (a, b, c))
-    assert not planned.variant.is_plain
+    assert not planned.key.is_by_lanes
     lines = {name for name, x in (("a", a), ("b", b)) if x.size == max(x.shape)}
     turned = lines if dtype is I8 and k == 1 else set()  # bytes across a depth of 1 are 67 rows of it, and no line
     assert {r.name for r in planned.packed_copies} & lines == turned
@@ -177,7 +176,7 @@ def test_what_lies_along_the_depth_already_is_taken_as_it_is():
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
     rng = np.random.default_rng(13)
     a, b, c = operand(rng, (64, 128), I8), operand(rng, (72, 128), I8).T, poisoned((64, 72), I32)
-    assert not plan(compiled, (a, b, c)).packed_copies and not plan(compiled, (a, b, c)).variant.is_plain
+    assert not plan(compiled, (a, b, c)).packed_copies and not plan(compiled, (a, b, c)).key.is_by_lanes
     compiled.interpret(a, b, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
@@ -186,7 +185,7 @@ def test_small_operands_across_the_depth_are_loaded_in_whole_chunks(monkeypatch)
     monkeypatch.setattr(PackingTuning, "pays", lambda *_: False)
     compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
     rng = np.random.default_rng(14)
-    for n, lanes in ((80, Variant(is_plain=True)), (83, Variant(True, ("a", "b", "c")))):
+    for n, lanes in ((80, Specialization(BY_LANES)), (83, Specialization(BY_LANES, (("a", 0), ("b", 0), ("c", 0))))):
         a, b, c = operand(rng, (64, 128), I8), operand(rng, (128, n), I8), poisoned((64, n), I32)
         assert plan(compiled, (a, b, c)) == (lanes, ())
         compiled.interpret(a, b, c, level="lane")
@@ -224,8 +223,7 @@ SKINNY = [("nt", (200, 4, 133)), ("tt", (137, 4, 130)), ("nn", (3, 203, 130)), (
 @pytest.mark.parametrize(("layout", "shape"), SKINNY)
 def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, layout, shape):
     monkeypatch.undo()
-    pays = PackingTuning.pays
-    monkeypatch.setattr(PackingTuning, "pays", lambda self, *facts: pays(replace(self, least_bytes=1), *facts))
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
     m, n, k = shape
     made = gemm(shape, F16, F16, tile=(64, 16, 64) if n < m else (16, 64, 64), layout=layout)
     compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
@@ -240,7 +238,7 @@ def test_what_is_wanted_by_few_products_is_loaded_where_it_lies(monkeypatch, lay
     for given, is_plain, copied in (((a, b), True, set()), (tuple(kept.values()), False, {"a", "b"} - {large})):
         c = poisoned((m, n), F16)
         planned = plan(compiled, (*given, c))
-        assert planned.variant.is_plain is is_plain
+        assert planned.key.is_by_lanes is is_plain
         assert {r.name for r in planned.packed_copies} <= copied
         compiled.interpret(*given, c, level="lane", order="random", seed=6)
         np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
@@ -358,7 +356,7 @@ def test_what_may_stay_as_it_was_does_not_come_back_from_elsewhere():
 def test_of_known_sizes_only_operands_are_repacked():
     compiled = wave_compile(WaveCompileOptions(subs={M: 65, N: 67, K: 69}, target="sm_90a"), with_residual)
     told = [row.what for row in compiled.why() if row.step == "pack_unaligned"]
-    assert len(told) == 2 and told[0].startswith("the row stride of a") and told[1].startswith("the row stride of b")
+    assert len(told) == 2 and told[0].startswith("rows of a") and told[1].startswith("rows of b")
     rng = np.random.default_rng(17)
     a, b = operand(rng, (65, 69), F16), operand(rng, (67, 69), F16)
     bias, residual, c = operand(rng, (67,), F16), operand(rng, (65, 67), F16), poisoned((65, 67), F16)

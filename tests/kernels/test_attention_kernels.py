@@ -7,7 +7,7 @@ from attention_problems import Problem
 
 from tilewave import *
 from tilewave import kernels as shipped
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.ir.ops import Allocate, Select
@@ -241,7 +241,7 @@ def test_a_workgroup_of_whole_heads_fills_a_processor_of_hopper(size, window):
     way = DecodeWay.alone("sm_90a", heads, scores, f16, 4)
     kernel = shipped.attention_rows_kernel(way.tile, heads, scores, 1, f32, *[f16] * 4, None, f32)
     made = way.prepared(kernel).compile("sm_90a")
-    left = CHIPS["sm_90a"].shared.bytes - made.build.program.code_for(Variant()).shared_bytes
+    left = CHIPS["sm_90a"].shared.bytes - made.build.program.code_for(ALIGNED).shared_bytes
     assert 0 <= left < way.tile.keys * 2 * size * 2, "there is room for another step"
     assert made.resources.assembled.spilled_bytes == 0 and made.resources.assembled.serialized == ()
 
@@ -253,7 +253,7 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     way = DecodeWay.of("sm_90a", heads, f16, 4)
     kernel = shipped.attention_splits_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
     made = kernel.compile(target="sm_90a", num_stages=way.steps_ahead)
-    code = made.build.program.code_for(Variant())
+    code = made.build.program.code_for(ALIGNED)
     fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
     assert fit == (made.build.lanes.resident == 2) == (way.at_once == 264) == (size < 256)
     assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"

@@ -8,7 +8,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, TF32, B, G, K, M, N, gemm, poison
 from lane_runs import ORDERS
 
 from tilewave import *
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.backend.nvidia.compiler import code_of
 from tilewave.errors import NOWHERE, ConstraintError, TargetError
 from tilewave.interp.arithmetic import without_last_bits
@@ -251,7 +251,7 @@ def test_bits_that_no_operand_has_cannot_be_ignored(dtype, bits):
 
 
 def test_exact_products_of_f32_are_not_spelled_as_others():
-    assert "k8.f32.tf32.tf32" in code_of(product_of("f32", 13), SM_90A, Variant()).ptx
+    assert "k8.f32.tf32.tf32" in code_of(product_of("f32", 13), SM_90A, ALIGNED).ptx
     for bits in (0, 5):
         with pytest.raises(TargetError, match=f"wgmma ignores 13 bits of f32, not {bits}"):
-            code_of(product_of("f32", bits), SM_90A, Variant())
+            code_of(product_of("f32", bits), SM_90A, ALIGNED)

@@ -8,7 +8,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import fake_target
@@ -38,8 +38,9 @@ from tilewave.ir.types import (
     INDEX,
     INTERNAL,
 )
-from tilewave.runtime import arrays, overlaps
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number, view
+from tilewave.runtime import arrays, call_checks, overlaps
+from tilewave.runtime.arrays import ArrayView, Parameter, view
+from tilewave.runtime.call_checks import check_call, device_number
 from tilewave.runtime.dlpack import Refused, Unversioned, Versioned
 from tilewave.runtime.foreign_arrays import stream_of
 
@@ -140,7 +141,7 @@ def test_a_view_is_frozen_comparable_and_printable():
     assert repr(v) == (
         f"ArrayView(pointer={v.pointer}, shape=(2, 3), strides=(6, 2), dtype=f16, device='cpu', readonly=False)"
     )
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         v.pointer = 0
 
 
@@ -956,7 +957,7 @@ def test_the_quick_look_and_the_slow_one_agree(torch_on_gpu, monkeypatch):
 
     quick = [outcome(case) for case in cases]
     assert [isinstance(result, tuple) for result in quick] == [True] * 5 + [False] * 5
-    monkeypatch.setattr(arrays, "_quick_guests", lambda *given: None)
+    monkeypatch.setattr(call_checks, "_quick_guests", lambda *given: None)
     assert [outcome(case) for case in cases] == quick
 
 

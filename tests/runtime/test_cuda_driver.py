@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +23,12 @@ from tilewave.ir.host_program import Recorder
 from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32, INDEX
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
-from tilewave.runtime.array_layouts import apart, kinds_of, layout_of, placed_arrays, places_of
-from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.array_layouts import apart, kinds_of, layout_of, placed_arrays
+from tilewave.runtime.array_view import ArrayView, PlacedArray
+from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.call_class import CallLook, SeenCall
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber
+from tilewave.runtime.cuda import CudaCode, CudaProgram
+from tilewave.runtime.cuda_calls import CudaCalls, GivenNumber
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, launch
 from tilewave.runtime.gpu_launch import (
@@ -35,6 +37,7 @@ from tilewave.runtime.gpu_launch import (
     DependentLaunchAttribute,
     GpuLaunch,
     LaunchForm,
+    LaunchFormula,
     SameGrid,
     ScalarSlot,
     ScratchMemory,
@@ -45,6 +48,7 @@ from tilewave.runtime.gpu_launch import (
     packed,
     unpacked,
 )
+from tilewave.runtime.launch_template import LaunchCode
 from tilewave.runtime.sizes import SizedCall
 from tilewave.runtime.tensor_map import TensorMap
 
@@ -308,7 +312,9 @@ def test_a_launch_that_fails_names_the_kernel(driver, fake):
 
 def adder(driver: CudaDriver, number: int = 0) -> Launcher:
     slots = (Address(0), Address(1), Address(2), SymbolArgument(0))
-    return Launcher(CudaModule(driver, number, ADD, "add").function("add"), GpuLaunch(slots, (4, 1, 1), (128, 1, 1)))
+    description = GpuLaunch(slots, (4, 1, 1), (128, 1, 1))
+    code = LaunchCode(description, [(1, F16)] * 3, 1, SameGrid(description.grid))
+    return Launcher(CudaModule(driver, number, ADD, "add").function("add"), code)
 
 
 def test_a_launcher_writes_addresses_numbers_and_the_stream(driver, fake):
@@ -347,7 +353,10 @@ def test_a_launcher_that_fails_can_be_called_again(driver, fake):
     assert len(fake.launches) == 1
 
 
-def tiled(driver: CudaDriver) -> Launcher:
+SAME = SameGrid((132, 1, 1))
+
+
+def tiled(driver: CudaDriver, formula: LaunchFormula = SAME) -> Launcher:
     slots = (
         TiledArray(0, (0, 1), (128, 64)),
         TiledArray(1, (1, 0), (256, 32), swizzle_bytes=64, l2_promotion_bytes=256),
@@ -358,7 +367,12 @@ def tiled(driver: CudaDriver) -> Launcher:
         ScratchMemory(256),
     )
     description = GpuLaunch(slots, (132, 1, 1), (384, 1, 1), 200_000, (DependentLaunchAttribute(),), (b"tile order",))
-    return Launcher(CudaModule(driver, 0, TILED, "gemm").function("gemm"), description, ("a", "b", "c"))
+    code = LaunchCode(description, [(2, F16), (2, F16), (2, F32)], 1, formula)
+    return Launcher(CudaModule(driver, 0, TILED, "gemm").function("gemm"), code, ("a", "b", "c"))
+
+
+def placed(views: Sequence[ArrayView]) -> list[PlacedArray]:
+    return [v.placed for v in views]
 
 
 A = array(0x10000, (300, 512))
@@ -381,14 +395,10 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
     assert seen.shared_bytes == 200_000
 
 
-SAME = SameGrid((132, 1, 1))
-
-
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
     launches = [
-        gemm.template(views, 1, SAME, 0).known(places_of(views), [4])
-        for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
+        gemm.template(views, 0).known(placed(views), [4]) for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
     for one in (*launches, launches[0]):
         assert one()
@@ -397,10 +407,9 @@ def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
 
 def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
-    _, *lie = places_of([A, B, C])
-    template = gemm.template([A, B, C], 1, SAME, 0)
+    template = gemm.template([A, B, C], 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
-        assert template.launch((at, *lie), [4])
+        assert template.launch([v.placed._replace(pointer=p) for v, p in zip((A, B, C), at, strict=True)], [4])
         seen = fake.launches[-1]
         assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
         assert seen.words[2] == at[2]
@@ -409,11 +418,11 @@ def test_one_template_serves_arrays_at_all_addresses(driver, fake):
 
 
 def test_one_template_serves_arrays_of_all_sizes(driver, fake):
-    gemm = tiled(driver)
-    template = gemm.template([A, B, C], 1, lambda x: LaunchForm(x, (x[0] + 2, 1, 1), (x[0] <= 5,), x[0] < 5), 0)
+    gemm = tiled(driver, lambda x: LaunchForm(x, (x[0] + 2, 1, 1), (x[0] <= 5,), x[0] < 5))
+    template = gemm.template([A, B, C], 0)
     others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
-    assert not template.launch(places_of(others), [6])
-    assert template.launch(places_of(others), [5])
+    assert not template.launch(placed(others), [6])
+    assert template.launch(placed(others), [5])
     (seen,) = fake.launches
     a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
     assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))
@@ -633,40 +642,58 @@ def test_a_box_that_the_compiler_got_wrong(driver, fake, box, swizzle, promotion
 # programs -----------------------------------------------------------------------------------------------------------
 
 PARAMETERS = tuple(Parameter(name, (64,), F32, name == "c") for name in "abc")
-ADD_CODE = CudaCode(
-    "add",
-    "sm_90",
-    ADD,
-    GpuLaunch((Address(0), Address(1), Address(2), SymbolArgument(0)), (1, 1, 1), (64, 1, 1)),
-    PARAMETERS,
-)
+
+
+def launch_code(*slots: Any) -> LaunchCode:
+    """How code with three arrays and these further parameters is launched."""
+    description = GpuLaunch((Address(0), Address(1), Address(2), *slots), (1, 1, 1), (64, 1, 1))
+    return LaunchCode(description, [(1, F32)] * 3, int(takes_number(slots)), SameGrid(description.grid))
+
+
+def takes_number(slots: Iterable[Any]) -> bool:
+    return any(isinstance(slot, SymbolArgument | ScalarSlot) for slot in slots)
+
+
+ADD_CODE = CudaCode("add", "sm_90", ADD, launch_code(SymbolArgument(0)), ("a", "b", "c"))
+
+
+class Calls(CudaCalls):
+    """The calls of code that serves all arrays."""
+
+    def __init__(self, code: CudaCode, given: tuple[GivenNumber, ...] = ()) -> None:
+        has_scratch = any(isinstance(slot, ScratchMemory) for slot in code.launch.description.slots)
+        super().__init__(code.kernel, PARAMETERS, given, has_scratch)
+        self.program = CudaProgram(code)
+
+    def new_launch(self, views: Any, numbers: Any, on: Any, parameters: Any) -> Any:
+        return self.program.template(views, on)
 
 
 def test_torch_tensors_run_on_torchs_current_stream(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch)
     torch.streams[0] = 0xABC
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     add([torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x3000)], [64])
     (seen,) = fake.launches
     assert (seen.words, seen.stream, seen.context) == ((0x1000, 0x2000, 0x3000, 64), 0xABC, fake.context_of(0))
     assert set(torch.asked) == {"raw"}
-    assert add.resources().registers == 40
-    assert add.log() == "ptxas info    : Used 40 registers"
+    assert add.program.resources().registers == 40
+    assert add.program.log() == "ptxas info    : Used 40 registers"
 
 
 def test_an_older_torch_is_asked_for_its_stream_in_public(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch, raw_stream=False)
     torch.streams[0] = 0xDEF
-    CudaProgram(ADD_CODE)([torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x3000)], [64])
+    Calls(ADD_CODE)([torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x3000)], [64])
     assert (fake.launches[0].stream, set(torch.asked)) == (0xDEF, {"current"})
 
 
 def test_a_program_is_loaded_once_per_device(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch)
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     for number in (0, 1, 0, 1):
         add([torch.Tensor(at, (64,), number=number) for at in (0x1000, 0x2000, 0x3000)], [64])
     assert fake.calls.count("cuModuleLoadDataEx") == 2
@@ -677,7 +704,7 @@ def test_cupy_arrays_run_on_cupys_current_stream(monkeypatch, here_is, fake):
     here_is(fake)
     cupy = install_cupy(monkeypatch)
     cupy.stream = 0x123
-    CudaProgram(ADD_CODE)([cupy.ndarray(at, (64,), number=1) for at in (0x1000, 0x2000, 0x3000)], [64])
+    Calls(ADD_CODE)([cupy.ndarray(at, (64,), number=1) for at in (0x1000, 0x2000, 0x3000)], [64])
     assert (fake.launches[0].stream, fake.launches[0].context) == (0x123, fake.context_of(1))
 
 
@@ -690,7 +717,7 @@ class Numba:
 def test_other_arrays_run_on_the_stream_they_name_and_on_the_device_of_their_address(here_is, fake):
     here_is(fake)
     fake.places = {range(0x1000, 0x9000): 1}
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     add([Numba(0x1000), Numba(0x2000, 2), Numba(0x3000, 2)], [64])
     add([Numba(0x1000), Numba(0x2000), Numba(0x3000)], [64])
     assert [(seen.stream, seen.context - fake.context_of(0)) for seen in fake.launches] == [(2, 1), (0, 1)]
@@ -701,7 +728,7 @@ def test_arrays_that_name_different_streams_are_refused(monkeypatch, here_is, fa
     torch = install_torch(monkeypatch)
     torch.streams[0] = 0x9
     fake.places = {range(0x1000, 0x9000): 0}
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     assert told(CallError, lambda: add([Numba(0x1000, 5), Numba(0x2000), Numba(0x3000, 6)], [64])) == (
         "add: a is used on stream 0x5, but c on stream 0x6\n"
         "make one of them the current stream of both, or synchronise the other and pass its array without it"
@@ -716,7 +743,7 @@ def test_arrays_that_name_different_streams_are_refused(monkeypatch, here_is, fa
 def test_arrays_on_two_devices_are_refused(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch)
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     tensors = [torch.Tensor(0x1000 * (i + 1), (64,), number=i // 2) for i in range(3)]
     assert told(CallError, lambda: add(tensors, [64])) == (
         'add: c is on cuda:1, but a is on cuda:0\npass torch.empty((64,), dtype=torch.float32, device="cuda:0")'
@@ -732,7 +759,7 @@ def test_an_array_on_the_cpu_is_refused_with_the_call_site(here_is, fake):
     here_is(fake)
     arrays = [np.full(64, 7.0, np.float32) for _ in range(3)]
     with pytest.raises(CallError) as caught:
-        CudaProgram(ADD_CODE)(arrays, [64])
+        Calls(ADD_CODE)(arrays, [64])
     assert caught.value.what == "add: a is on cpu, but the kernel runs on cuda"
     assert (caught.value.remedy, caught.value.device) == ("pass a copy of a on cuda", "cpu")
     assert caught.value.loc.file == __file__
@@ -744,7 +771,7 @@ def test_a_program_for_another_chip_is_not_loaded(monkeypatch, here_is):
     here_is(fake)
     torch = install_torch(monkeypatch)
     tensors = [torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x3000)]
-    assert told(TargetError, lambda: CudaProgram(ADD_CODE)(tensors, [64])).startswith(
+    assert told(TargetError, lambda: Calls(ADD_CODE)(tensors, [64])).startswith(
         "add: it was compiled for sm_90, but cuda:0 (NVIDIA A100) is sm_80"
     )
     assert fake.modules == {}
@@ -754,7 +781,7 @@ def test_an_output_that_overlaps_an_input_is_refused(monkeypatch, here_is, fake)
     here_is(fake)
     torch = install_torch(monkeypatch)
     tensors = [torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x20FC)]
-    assert told(CallError, lambda: CudaProgram(ADD_CODE)(tensors, [64])) == (
+    assert told(CallError, lambda: Calls(ADD_CODE)(tensors, [64])) == (
         'add: c overlaps b, but the kernel writes c\npass torch.empty((64,), dtype=torch.float32, device="cuda:0") as c'
     )
     assert fake.launches == []
@@ -763,7 +790,7 @@ def test_an_output_that_overlaps_an_input_is_refused(monkeypatch, here_is, fake)
 def test_without_a_gpu_that_is_said_first(here_is):
     here_is(FakeCuda())
     arrays = [np.zeros(64, np.float32)] * 3
-    assert told(TargetError, lambda: CudaProgram(ADD_CODE)(arrays, [64])).startswith(
+    assert told(TargetError, lambda: Calls(ADD_CODE)(arrays, [64])).startswith(
         "add: this machine has an NVIDIA driver, but no GPU that it can use"
     )
 
@@ -771,7 +798,7 @@ def test_without_a_gpu_that_is_said_first(here_is):
 def test_nothing_is_copied_or_waited_for(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch)
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     tensors = [torch.Tensor(at, (64,)) for at in (0x1000, 0x2000, 0x3000)]
     add(tensors, [64])
     before = len(fake.calls)
@@ -785,7 +812,7 @@ def test_the_default_stream_has_two_names(monkeypatch, here_is, fake):
     here_is(fake)
     torch = install_torch(monkeypatch)
     fake.places = {range(0x1000, 0x9000): 0}
-    CudaProgram(ADD_CODE)([torch.Tensor(0x1000, (64,)), Numba(0x2000, 1), torch.Tensor(0x3000, (64,))], [64])
+    Calls(ADD_CODE)([torch.Tensor(0x1000, (64,)), Numba(0x2000, 1), torch.Tensor(0x3000, (64,))], [64])
     assert fake.launches[0].stream == 0
 
 
@@ -793,7 +820,7 @@ def test_torch_and_cupy_must_agree_on_the_stream(monkeypatch, here_is, fake):
     here_is(fake)
     torch, cupy = install_torch(monkeypatch), install_cupy(monkeypatch)
     mixed = [cupy.ndarray(0x1000, (64,)), torch.Tensor(0x2000, (64,)), torch.Tensor(0x3000, (64,))]
-    add = CudaProgram(ADD_CODE)
+    add = Calls(ADD_CODE)
     add(mixed, [64])
     cupy.stream = 0x44
     assert told(CallError, lambda: add(mixed, [64])).startswith("add: a is used on stream 0x44, but b on stream 0x0")
@@ -815,9 +842,9 @@ def torch(monkeypatch: pytest.MonkeyPatch, here_is: Any, fake: FakeCuda, request
 class Lengths:
     """The sizes of calls of a program whose arrays' shapes are known."""
 
-    def __init__(self, program: CudaProgram) -> None:
-        self.parameters = program.code.parameters
-        ranks, count = [len(p.shape) for p in self.parameters], len(program.given)
+    def __init__(self, calls: CudaCalls) -> None:
+        self.parameters = calls.parameters
+        ranks, count = [len(p.shape) for p in self.parameters], len(calls.given)
         recorder = Recorder(sum(1 + 2 * rank for rank in ranks) + count)
         arrays, numbers = placed_arrays(recorder.given, ranks), recorder.given[len(recorder.given) - count :]
         for parameter, one in zip(self.parameters, arrays, strict=True):
@@ -833,16 +860,16 @@ class Lengths:
         return True
 
 
-def calling(program: CudaProgram) -> Callable[..., None]:
-    """What calls it with arrays, and a number where it takes one."""
-    takes = any(isinstance(slot, SymbolArgument | ScalarSlot) for slot in program.code.launch.slots)
-    program = CudaProgram(program.code, given=(GivenNumber(0, "n", INDEX),) if takes else ())
-    lengths = Lengths(program)
+def calling(code: CudaCode) -> Callable[..., None]:
+    """What calls code with arrays, and a number where it takes one."""
+    given = (GivenNumber(0, "n", INDEX),) if takes_number(code.launch.description.slots) else ()
+    calls = Calls(code, given)
+    lengths = Lengths(calls)
 
     def call(arrays: Any, numbers: Any = ()) -> None:
-        program.call(tuple(arrays), dict(zip("n", numbers, strict=False)), lengths)
+        calls.call(tuple(arrays), dict(zip("n", numbers, strict=False)), lengths)
 
-    call.program = program
+    call.calls = calls
     return call
 
 
@@ -866,7 +893,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_arrays_that_change_between_calls_are_seen(torch, fake, change):
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
     for _ in range(3):
         add(given, [64])
     CHANGES[change](given, torch)
@@ -888,13 +915,13 @@ REFUSED = {name: change for name, change in CHANGES.items() if name not in ("poi
 
 
 def test_arrays_that_lie_as_others_did_are_not_looked_at_closely(torch, fake, monkeypatch):
-    add = calling(CudaProgram(ADD_CODE))
+    add = calling(ADD_CODE)
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
 
     def looked(*_):
         raise AssertionError("they were looked at")
 
-    monkeypatch.setattr("tilewave.runtime.cuda.check_call", looked)
+    monkeypatch.setattr("tilewave.runtime.cuda_calls.check_call", looked)
     del torch.asked[:]
     add(tensors(torch, *ELSEWHERE), [64])
     assert torch.asked == (["look"] * 3 + ["stream"] if hasattr(torch, "table") else ["raw"])
@@ -904,17 +931,15 @@ def test_arrays_that_lie_as_others_did_are_not_looked_at_closely(torch, fake, mo
 
 @pytest.mark.parametrize("change", REFUSED)
 def test_arrays_elsewhere_that_differ_in_anything_are_looked_at_closely(torch, fake, change):
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, *ELSEWHERE)
+    add, given = calling(ADD_CODE), tensors(torch, *ELSEWHERE)
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
     REFUSED[change](given, torch)
-    assert told(CallError, lambda: add(given, [64])) == told(
-        CallError, lambda: calling(CudaProgram(ADD_CODE))(given, [64])
-    )
+    assert told(CallError, lambda: add(given, [64])) == told(CallError, lambda: calling(ADD_CODE)(given, [64]))
     assert len(fake.launches) == 1
 
 
 def test_arrays_elsewhere_run_on_the_stream_of_their_own_call(torch, fake):
-    add = calling(CudaProgram(ADD_CODE))
+    add = calling(ADD_CODE)
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
     torch.streams[0] = 7
     add(tensors(torch, *ELSEWHERE), [64])
@@ -923,8 +948,7 @@ def test_arrays_elsewhere_run_on_the_stream_of_their_own_call(torch, fake):
 
 def adding(*slots: Any) -> Callable[..., None]:
     """A program whose last parameter is another."""
-    launch = replace(ADD_CODE.launch, slots=(Address(0), Address(1), Address(2), *slots))
-    return calling(CudaProgram(replace(ADD_CODE, launch=launch, code=ADD.replace(b".u32 n", b".u64 n"))))
+    return calling(replace(ADD_CODE, launch=launch_code(*slots), code=ADD.replace(b".u32 n", b".u64 n")))
 
 
 def test_arrays_elsewhere_have_their_own_strides(torch, fake):
@@ -956,17 +980,17 @@ def test_arrays_elsewhere_in_a_graph_have_scratch_memory_of_their_own(torch, fak
 
 
 def test_a_program_forgets_before_its_kinds_of_calls_pile_up(torch, fake, monkeypatch):
-    monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 3)
-    add = calling(CudaProgram(ADD_CODE))
+    monkeypatch.setattr("tilewave.runtime.cuda_calls.KEPT_CALLS", 3)
+    add = calling(ADD_CODE)
     for stream in (*range(10), *range(10)):
         torch.streams[0] = 0x100 + stream
         add(tensors(torch, 0x1000, 0x2000, 0x3000), [stream])
-        assert len(add.program._kinds) <= 3 and len(add.program._native) <= 3
+        assert len(add.calls.launches) <= 3
     assert [(seen.words[3], seen.stream - 0x100) for seen in fake.launches] == [(i, i) for i in range(10)] * 2
 
 
 def test_other_numbers_are_another_call(torch, fake):
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
     for number in (64, 32, 64):
         add(given, [number])
     assert [seen.words[3] for seen in fake.launches] == [64, 32, 64]
@@ -985,7 +1009,7 @@ def test_a_graph_is_recorded_with_arrays_seen_before(torch, fake):
 
 @pytest.mark.parametrize("what", ["cuLaunchKernelEx", "cuCtxPushCurrent_v2"])
 def test_a_call_seen_before_that_fails_says_so_and_can_be_made_again(torch, fake, what):
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
     for _ in range(2):
         add(given, [64])
     fake.failing[what] = 700
@@ -996,7 +1020,7 @@ def test_a_call_seen_before_that_fails_says_so_and_can_be_made_again(torch, fake
 
 
 def test_threads_that_call_one_program_launch_their_own_arrays(torch, fake):
-    add = calling(CudaProgram(ADD_CODE))
+    add = calling(ADD_CODE)
     torch.streams.update(dict.fromkeys(range(2), 0))
 
     def calls(number: int) -> None:
@@ -1013,7 +1037,7 @@ def test_threads_that_call_one_program_launch_their_own_arrays(torch, fake):
 
 
 def test_a_launch_that_fails_leaves_nothing_that_another_could_take(torch, fake):
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
     add(given, [64])
     fake.failing["cuLaunchKernelEx"] = 700
     with pytest.raises(TargetError, match="cuLaunchKernelEx failed"):
@@ -1027,7 +1051,7 @@ OURS = str(Path(cuda_driver_module.__file__).parents[1])
 
 def test_a_call_that_was_made_before_costs_few_calls_of_python(torch, fake):
     """Calls are counted and not timed, so that a busy machine changes nothing."""
-    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
     for _ in range(2):
         add(given, [64])
     counted: list[str] = []

@@ -392,7 +392,7 @@ def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, 
     assert seen.words[:3] == (0x10000, *(strides or (k, 1)))
     about = json.loads(members_of("gemm.tilewave")["kernel.json"])
     (code,) = [code for code in about["codes"] if code["member"] == member]
-    variant = loaded.build.program.variant_for([view(t) for t in tensors(torch, k, strides)])
+    variant = loaded.build.program.plans.key_for([view(t) for t in tensors(torch, k, strides)])
     assert (list(variant.any_strides), dict(variant.narrow)) == (
         code["variant"]["any_strides"],
         code["variant"]["narrow"],

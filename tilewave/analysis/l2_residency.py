@@ -16,6 +16,7 @@ from math import prod
 
 from tilewave.analysis.packing import TileLoads, operand_reads
 from tilewave.ir.core import Kernel
+from tilewave.ir.host_program import Number
 from tilewave.ir.types import Memory
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import Chip
@@ -44,9 +45,41 @@ def streamed(kernel: Kernel, chip: Chip, sizes: Mapping[str, int]) -> Streamed:
     return Streamed(large, dict(sizes)) if large else NOTHING_STREAMED
 
 
-def streams(array_bytes: float, card: Machine) -> bool:
+def streams(array_bytes: Number, card: Machine) -> Number:
     """Return whether an array exceeds an L2 partition, which caches what its SMs read, and requests can merge."""
-    return card.merging is not None and array_bytes > card.l2.bytes // card.l2.partitions
+    return (array_bytes > card.l2.bytes // card.l2.partitions) & (card.merging is not None)
+
+
+@dataclass(frozen=True)
+class SharedOperand:
+    """An operand of dynamic shape that workgroups with tiles below each other share, as neighbours do."""
+
+    extents: tuple[int | str, ...]
+    element_bytes: int
+    rows: int | str
+    """The rows of the result, which its tiles do not depend on."""
+    tile_rows: int
+
+    def is_streamed(self, sizes: Mapping[str, Number], card: Machine) -> Number:
+        """Return whether several tiles of rows share it and L2 cannot keep it, for sizes that may be recorded."""
+        array_bytes = prod(sizes.get(n, n) if isinstance(n, str) else n for n in self.extents) * self.element_bytes
+        rows = sizes[self.rows] if isinstance(self.rows, str) else self.rows
+        return streams(array_bytes, card) & (rows > self.tile_rows)
+
+
+def shared_operands(kernel: Kernel) -> tuple[SharedOperand, ...]:
+    """Return the MMA operands whose tiles do not depend on the rows of the result."""
+    arrays = {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+    loads, found = TileLoads.of(kernel), {}
+    written = [(arrays[name], dict(tile)) for name, tile in loads.writes if name in arrays]
+    for result, tile in written[:1]:
+        axis = result.rank - 2
+        if axis in tile:
+            rows = result.extents[axis]
+            operands = {op.memory.name for op in operand_reads(kernel)} & {*arrays}
+            others = [arrays[name] for name in sorted(operands) if rows not in arrays[name].extents]
+            found = {m: SharedOperand(tuple(m.extents), m.dtype.bytes, rows, tile[axis]) for m in others}
+    return tuple(found.values())
 
 
 def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

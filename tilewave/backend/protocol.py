@@ -36,8 +36,6 @@ class BuildOptions:
     instruction_set: str | None = None
     in_place: bool = False
     """Whether operands are read in place, without packing before the launch."""
-    sizes: tuple[tuple[str, int], ...] = ()
-    """The largest values of dynamic sizes, where known; they only affect which optimizations pay."""
 
 
 ASSEMBLED = ("registers", "spilled_bytes", "resident_waves", "most_resident_waves", "occupancy")
@@ -162,6 +160,10 @@ class Build(Protocol):
         """
         return None
 
+    def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
+        """Do all that a call with arrays of this layout would wait for: compile, and load the code on their device."""
+        return
+
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return files for inspection, by suffix."""
@@ -249,8 +251,6 @@ class Backend(Protocol):
     takes_instruction_sets: bool = False
     has_cost_model: bool = False
     """Whether `tilewave.tune` has a cost model of its kernels, so that tiles can be tuned for it."""
-    judges_by_sizes: bool = False
-    """Whether the code of one tile may depend on the largest values of dynamic sizes."""
 
     @property
     def most_bytes(self) -> int | None:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.ir.types import BOOL, DType
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, folded, folds, spelled
-from tilewave.runtime.arrays import Parameter, check_call
+from tilewave.runtime.arrays import Parameter
+from tilewave.runtime.call_checks import check_call
 from tilewave.runtime.remedies import fresh
 
 INSTEAD = "pass an out of the result's shape and dtype, or none: it is allocated then"

@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 from tilewave.ir.host_program import LINE as LINE
 from tilewave.ir.host_program import Number, chosen, grain, rank
-from tilewave.runtime.arrays import ArrayView, Parameter, Shape
+from tilewave.runtime.array_view import PlacedArray
+from tilewave.runtime.arrays import Parameter
 
 ArrayLayout = tuple[int, ...]
 """The layout key: equal for arrays with the same layout, whatever their addresses and lengths."""
 
 
-ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
-"""Addresses, shapes, and strides in elements of a call's arrays."""
+Placed = Sequence[PlacedArray]
 
 
-def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
-    strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
-    return [v.pointer for v in views], [v.shape for v in views], strides
-
-
-def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
-    """Return views at other places, with the dtypes and devices of `like`."""
-    return [
-        replace(v, pointer=p, shape=tuple(shape), strides=tuple([step * v.dtype.bytes for step in steps]))
-        for v, p, shape, steps in zip(like, *places, strict=True)
-    ]
-
-
-def words_at(places: ArrayPlaces) -> list[int]:
-    """Return the arrays' places as one list: for each array its address, its lengths, and its strides."""
+def words_at(arrays: Placed) -> list[int]:
+    """Return arrays as one list: for each its address, its lengths, and its strides."""
     found: list[int] = []
-    for pointer, shape, strides in zip(*places, strict=True):
-        found += (pointer, *shape, *strides)
+    for pointer, lengths, steps in arrays:
+        found += (pointer, *lengths, *steps)
     return found
 
 
-class PlacedArray(NamedTuple):
-    """An array's address, lengths, and strides in elements: plain numbers, or recorded ones."""
-
-    pointer: Number
-    lengths: Sequence[Number]
-    steps: Sequence[Number]
-
-
 def placed_arrays(words: Sequence[Number], ranks: Sequence[int]) -> list[PlacedArray]:
-    """Return the arrays whose places `words_at` put into one list."""
+    """Return the arrays that `words_at` put into one list."""
     found, at = [], 0
     for axes in ranks:
         lengths, steps = words[at + 1 : at + 1 + axes], words[at + 1 + axes : at + 1 + 2 * axes]
@@ -57,11 +34,7 @@ def placed_arrays(words: Sequence[Number], ranks: Sequence[int]) -> list[PlacedA
     return found
 
 
-def placed(places: ArrayPlaces) -> list[PlacedArray]:
-    return [PlacedArray(*each) for each in zip(*places, strict=True)]
-
-
-def layout_of(arrays: Sequence[PlacedArray]) -> list[Number]:
+def layout_of(arrays: Placed) -> list[Number]:
     """Return the layout key of arrays.
 
     It holds the largest power of two that divides each address, stride and row length, and for every length and stride
@@ -82,7 +55,7 @@ def kinds_of(parameters: Sequence[Parameter]) -> ArrayKinds:
     return tuple((p.item_bytes, p.written) for p in parameters)
 
 
-def apart(arrays: Sequence[PlacedArray], kinds: ArrayKinds) -> Iterator[Number]:
+def apart(arrays: Placed, kinds: ArrayKinds) -> Iterator[Number]:
     """Yield conditions under which no element of a written array overlaps another element; where one is false, arrays
     need the full check."""
     ends = [_end(array, item) for array, (item, _) in zip(arrays, kinds, strict=True)]
@@ -110,7 +83,7 @@ def _nested(array: PlacedArray) -> Iterator[Number]:
             yield (length <= 1) | (inner <= 1) | (step >= inner * inner_step)
 
 
-def there_at_least(arrays: Sequence[PlacedArray]) -> list[Number]:
+def there_at_least(arrays: Placed) -> list[Number]:
     """Return addresses that lanes may always read: masked lanes read their array's first element, and an empty array
     has none, so it gets the address of another."""
     there: Number = 0

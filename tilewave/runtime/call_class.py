@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import HostProgram
-from tilewave.runtime.array_layouts import ArrayPlaces, words_at
+from tilewave.runtime.array_layouts import Placed, words_at
+from tilewave.runtime.gpu_launch import LaunchPlace
 from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import CALL, REPLAY, UNKNOWN, NativeRecord, in_memory, words
 
@@ -26,6 +27,10 @@ class SeenCall(NamedTuple):
     workgroups: int
     passed: tuple[int, ...]
     """The numbers that its launch passes to the kernel."""
+
+    def key_on(self, on: LaunchPlace) -> bytes:
+        """Return the key by which machine code finds the launch of this class on a stream."""
+        return self.class_key + struct.pack("qq", *on)
 
 
 class CallLook:
@@ -47,22 +52,21 @@ class CallLook:
         self.class_key, self.numbers = (*layout, *telling), numbers
         self._layout_bytes, self._launched = 8 * len(layout), launched
 
-    def at(self, places: ArrayPlaces, given: Sequence[int]) -> SeenCall | None:
+    def at(self, placed: Placed, given: Sequence[int]) -> SeenCall | None:
         """Return the class of a call; None where the call needs the full check."""
-        found = self.words(places, given)
+        found = self.words(placed, given)
         if found is None or engine().evaluate(self.memory.address, ctypes.addressof(found)):
             return None
         class_key = struct.pack(f"{len(self.class_key)}q", *[found[i] for i in self.class_key])
         numbers, launched = ([found[i] for i in some] for some in (self.numbers, self._launched))
         return SeenCall(class_key[: self._layout_bytes], class_key, tuple(numbers), launched[0], tuple(launched[1:]))
 
-    def words(self, places: ArrayPlaces, given: Sequence[int]) -> Any:
+    def words(self, placed: Placed, given: Sequence[int]) -> Any:
         """Return the program's inputs, in memory with space for what it computes; None where they do not fit."""
-        _, shapes, _ = places
-        if tuple([len(shape) for shape in shapes]) != self.ranks or len(given) != self.given:
+        if tuple([len(array.lengths) for array in placed]) != self.ranks or len(given) != self.given:
             return None
         try:
-            return words([*words_at(places), *given], self.program.numbers)
+            return words([*words_at(placed), *given], self.program.numbers)
         except struct.error:  # a number does not fit 64 bits
             return None
 
@@ -70,9 +74,19 @@ class CallLook:
 class NativeCalls:
     """The calls of a kernel that machine code makes, because their class has been launched before."""
 
-    def __init__(self, look: CallLook, dtypes: Sequence[int], is_capturing: int, reader: NativeRecord | None) -> None:
-        """`dtypes` are DLPack's words; `is_capturing` is 0 where recorded graphs can share the launches of streams."""
-        self._look, self._launches = look, dict[bytes, int]()
+    def __init__(
+        self,
+        look: CallLook,
+        dtypes: Sequence[int],
+        is_capturing: int,
+        reader: NativeRecord | None,
+        launches: Mapping[Any, Any],
+    ) -> None:
+        """`dtypes` are DLPack's words; `is_capturing` is 0 where recorded graphs can share the launches of streams.
+
+        `launches` has a `LaunchTemplate` under the `key_on` of each class that machine code may launch.
+        """
+        self._look = look
         array_words = sum(1 + 2 * rank for rank in look.ranks)
         inputs = [*range(array_words), *look.numbers]
         self._record = NativeRecord(
@@ -89,34 +103,31 @@ class NativeCalls:
                 "key": words(look.class_key),
                 "inputs": len(inputs),
                 "input": words(inputs),
-                "launches": id(self._launches),
+                "launches": id(launches),
                 "is_capturing": is_capturing,
                 "reader": reader or 0,
             },
-            self._launches,
+            launches,
         )
         self.reader = reader
         self.with_tensors = of_record(engine().call, self._record) if reader else None
         """Makes a call from a tuple of tensors that the reader can read, and a tuple of numbers."""
 
-    def __len__(self) -> int:
-        return len(self._launches)
-
-    def __call__(self, places: ArrayPlaces, given: Sequence[int], device: int, stream: int) -> int:
+    def __call__(self, placed: Placed, given: Sequence[int], device: int, stream: int) -> int:
         """Make a call of arrays with the right dtypes; return LAUNCHED, UNKNOWN, or the driver's error."""
-        found = self._look.words(places, given)
+        found = self._look.words(placed, given)
         if found is None:
             return UNKNOWN
         made: int = engine().make_call(self._record.address, ctypes.addressof(found), device, stream)
         return made
 
-    def replay(self, places: ArrayPlaces, given: Sequence[int], device: int, kept: object) -> Any:
+    def replay(self, placed: Placed, given: Sequence[int], device: int, kept: object) -> Any:
         """Return a function that replays this call for a tuple of tensors with the same layout, and optionally for a
         tuple of other scalar arguments; None where machine code cannot.
 
         `kept` owns the launches and is kept alive by the function.
         """
-        found = self._look.words(places, given)
+        found = self._look.words(placed, given)
         if found is None or self.reader is None:
             return None
         ranks = self._look.ranks
@@ -135,10 +146,3 @@ class NativeCalls:
             kept,
         )
         return of_record(engine().replay_call, record)
-
-    def know(self, seen: SeenCall, device: int, stream: int, launch: NativeRecord) -> None:
-        """Let machine code make all further calls of this class; `launch` must live as long as this object."""
-        self._launches[seen.class_key + struct.pack("qq", device, stream)] = launch.address
-
-    def forget(self) -> None:
-        self._launches.clear()

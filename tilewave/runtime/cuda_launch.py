@@ -11,17 +11,14 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
-from typing import Any
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
-from tilewave.runtime.array_layouts import places_of
-from tilewave.runtime.arrays import ArrayView
+from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
 from tilewave.runtime.gpu_launch import (
     Attribute,
     GpuLaunch,
-    LaunchFormula,
     SameGrid,
     ScratchMemory,
     Shape3,
@@ -157,63 +154,51 @@ def launch(
 ) -> None:
     """Launch once with plain numbers and addresses; kernels that are called often use a `Launcher`."""
     slots = tuple(SymbolArgument(i) for i in range(len(arguments)))
-    launcher = Launcher(function, GpuLaunch(slots, grid, block, shared_bytes, tuple(attributes)))
-    launcher((), arguments, stream)
+    description = GpuLaunch(slots, grid, block, shared_bytes, tuple(attributes))
+    Launcher(function, LaunchCode(description, (), len(arguments), SameGrid(grid)))((), arguments, stream)
 
 
 class Launcher:
     """A kernel ready to be called with arrays, on one device."""
 
-    def __init__(self, function: CudaFunction, description: GpuLaunch, names: Sequence[str] = ()) -> None:
+    def __init__(self, function: CudaFunction, code: LaunchCode, names: Sequence[str] = ()) -> None:
         """`names` are the arrays' names, for error messages."""
-        self.function, self.description = function, description
-        self._names = names
+        self.function, self.code = function, code
+        self._names, self._slots = names, code.description.slots
         self._driver, self._number = function.driver, function.number
-        self._tables = [
-            DeviceMemory.holding(self._driver, self._number, table, function.name) for table in description.tables
-        ]
-        slots = list(enumerate(description.slots))
+        tables = code.description.tables
+        self._tables = [DeviceMemory.holding(self._driver, self._number, table, function.name) for table in tables]
+        slots = list(enumerate(self._slots))
         self._scratch: dict[tuple[int, int], DeviceMemory] = {}
         """Scratch memory by parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
-        self._codes: dict[Any, LaunchCode] = {}
-        self._records: dict[Any, NativeRecord] = {}
-        """Kept as long as the launcher: one thread may launch a record while another evicts its call."""
-        if description.shared_bytes:
-            function.allow_shared(description.shared_bytes)
+        self._records: dict[tuple[int, ...], NativeRecord] = {}
+        """Launch records by the addresses of tables and scratch memory. Kept as long as the launcher: one thread may
+        launch a record while another evicts its call."""
+        if code.description.shared_bytes:
+            function.allow_shared(code.description.shared_bytes)
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
         """Launch checked arrays, without waiting."""
-        template = self.template(views, len(numbers), SameGrid(self.description.grid), stream)
-        launched = template.launch(places_of(views), numbers)
+        launched = self.template(views, stream).launch([v.placed for v in views], numbers)
         assert launched, "this launch refuses nothing"
 
-    def template(self, views: Sequence[ArrayView], count: int, formula: LaunchFormula, stream: int) -> LaunchTemplate:
-        """Return the launch record on a stream for arrays with the layout of these, which have been checked; a call
-        has `count` scalar arguments."""
-        slots = self.description.slots
-        for slot in slots:
+    def template(self, views: Sequence[ArrayView], stream: int) -> LaunchTemplate:
+        """Return the launch record on a stream for arrays with the layout of these, which have been checked."""
+        for slot in self._slots:
             if isinstance(slot, TiledArray):
                 self._want_copied(slot, views[slot.array])
-        others = [(at, slot) for at, slot in enumerate(slots) if isinstance(slot, Table | ScratchMemory)]
+        others = [(at, slot) for at, slot in enumerate(self._slots) if isinstance(slot, Table | ScratchMemory)]
         fixed = tuple([self._word(at, slot, stream) for at, slot in others])
-        kinds = *((len(v.shape), v.dtype) for v in views), count, formula
-        if (kinds, fixed) not in self._records:
-            self._records[kinds, fixed] = self._code(kinds).record(self._driver_words, fixed)
-        return LaunchTemplate(self, self._records[kinds, fixed], stream)
-
-    def _code(self, kinds: tuple[Any, ...]) -> LaunchCode:
-        """Return the code that fills launches, made once for arrays of these ranks and dtypes."""
-        *arrays, count, formula = kinds
-        found = self._codes.get(kinds)
-        if found is None:
-            found = self._codes[kinds] = LaunchCode(self.description, arrays, count, formula)
-        return found
+        record = self._records.get(fixed)
+        if record is None:
+            record = self._records.setdefault(fixed, self.code.record(self._driver_words, fixed))
+        return LaunchTemplate(record.address, self, record, stream)
 
     @cached_property
     def _driver_words(self) -> dict[str, int]:
         """The driver's fields of a record of `LAUNCH`."""
-        encodes = any(isinstance(slot, TiledArray) for slot in self.description.slots)
+        encodes = any(isinstance(slot, TiledArray) for slot in self._slots)
         return {
             "function": self.function.handle,
             "context": self._driver.context(self._number),

@@ -8,9 +8,9 @@ the capsule keeps its name and is kept alive: its destructor calls the deleter, 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
 
 from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, DType
+from tilewave.runtime.array_view import ArrayView
 
 MAX_VERSION = (1, 1)
 READ_ONLY, IS_COPIED = 1 << 0, 1 << 1
@@ -154,27 +154,14 @@ _address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-@dataclass(frozen=True)
-class Export:
-    """The memory of a producer's array; strides in bytes; it lives as long as the capsule."""
-
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    device: str
-    readonly: bool
-    capsule: object = field(repr=False)
-
-
 def exports(array: object) -> bool:
     """Return whether the array supports DLPack."""
     kind = type(array)
     return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
 
-def export(array: object) -> Export:
-    """Return the array's memory, without copying and without waiting."""
+def export(array: object) -> ArrayView:
+    """Return the array's memory, which its capsule owns, without copying and without waiting."""
     try:
         capsule = _capsule(array)
     except Exception as error:
@@ -193,7 +180,7 @@ def _capsule(array: object) -> object:
         return array.__dlpack__(**stream)  # type: ignore[attr-defined]
 
 
-def _read(capsule: object) -> Export:
+def _read(capsule: object) -> ArrayView:
     if _is_named(capsule, b"dltensor_versioned"):
         versioned = Versioned.from_address(_address(capsule, b"dltensor_versioned"))
         if versioned.major != MAX_VERSION[0]:  # another struct layout: nothing further may be read
@@ -208,7 +195,7 @@ def _read(capsule: object) -> Export:
     raise Refused("exports no DLPack capsule that tilewave can read", "pass it as a numpy array")
 
 
-def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> Export:
+def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> ArrayView:
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise UnknownDType(_spelled(tensor.code, tensor.bits, tensor.lanes))
@@ -220,7 +207,7 @@ def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> Export:
     else:  # before version 1.2, missing strides meant row-major
         strides = row_major(shape, dtype.bytes)
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return Export(pointer, shape, strides, dtype, _device(tensor), readonly, capsule)
+    return ArrayView(pointer, shape, strides, dtype, _device(tensor), readonly, capsule)
 
 
 def row_major(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:

@@ -14,37 +14,32 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.runtime.array_view import HOST, ArrayView, PlacedArray
 from tilewave.runtime.dlpack import CUDA, Refused, UnknownDType, exchange_table
 from tilewave.runtime.native.engine import engine, of_record
 from tilewave.runtime.native.records import READER, NativeRecord
 
-HOST = "cpu"
-"""The device of arrays in host memory."""
 DEFAULT_STREAM = 0
-Facts = tuple[Any, ...]
-DEVICES = 3
-"""The position of the devices among the facts of arrays."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 
-class Guest(NamedTuple):
-    """The memory of a torch or cupy array; strides in bytes."""
+class SeenArrays(NamedTuple):
+    """All facts of a call's arrays that decide its launch."""
 
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    device: str
+    placed: tuple[PlacedArray, ...]
+    devices: tuple[int, ...]
+    """Device numbers; negative for the CPU."""
+    kinds: tuple[Any, ...]
+    """Everything else that checks depend on, such as dtypes."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
     """Functions that read a library's arrays."""
 
-    look: Callable[[Any], Guest | None]
-    facts: Callable[[Sequence[Any]], Facts]
-    """Returns the facts of a call's arrays: addresses, shapes, strides in elements, device numbers, and everything else
-    that checks depend on; nothing where each must be looked at separately."""
+    look: Callable[[Any], ArrayView | None]
+    seen: Callable[[Sequence[Any]], SeenArrays | None]
+    """Returns the facts of a call's arrays; None where each must be looked at separately."""
     devices: Callable[[Sequence[Any]], tuple[int, ...]]
     """Returns the device numbers of all arrays of a call; negative for the CPU."""
     device: Callable[[Any], str]
@@ -75,13 +70,13 @@ def _reader(kind: type) -> _Reader | None:
     if package == "torch":
         return _torch_reader(module) if kind in (module.Tensor, module.nn.Parameter) else None
     return (
-        _Reader(_from_cupy, _cupy_facts, _cupy_devices, lambda array: _cupy_device(array.device.id), _cupy_stream)
+        _Reader(_from_cupy, _seen_by_cupy, _cupy_devices, lambda array: _cupy_device(array.device.id), _cupy_stream)
         if kind is module.ndarray
         else None
     )
 
 
-def look(array: object) -> Guest | None:
+def look(array: object) -> ArrayView | None:
     """Return the memory of a torch tensor or a cupy array; None for everything else."""
     kind: Any = type(array)
     reader = _reader(kind)
@@ -122,7 +117,7 @@ def address_of(kinds: frozenset[Any]) -> Callable[[Any], int] | None:
 # torch --------------------------------------------------------------------------------------------------------------
 
 
-def _from_torch(tensor: Any) -> Guest | None:
+def _from_torch(tensor: Any) -> ArrayView | None:
     on_cpu = getattr(tensor, "is_cpu", False)
     if not tensor.is_cuda and not on_cpu:
         return None
@@ -138,23 +133,23 @@ def _from_torch(tensor: Any) -> Guest | None:
         raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
     strides = _in_bytes(tensor.stride(), dtype.bytes)
     device = HOST if on_cpu else _torch_device(torch, tensor.get_device())
-    return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, device)
+    return ArrayView(tensor.data_ptr(), tuple(tensor.shape), strides, dtype, device, False, tensor)
 
 
 @cache
 def _torch_reader(torch: ModuleType) -> _Reader:
     stream = getattr(torch._C, "_cuda_getCurrentRawStream", _torch_stream)
-    return _Reader(_from_torch, _torch_facts, _torch_devices, _device_of_tensor, stream)
+    return _Reader(_from_torch, _seen_by_torch, _torch_devices, _device_of_tensor, stream)
 
 
-def _torch_facts(tensors: Sequence[Any]) -> Facts:
-    return (
-        tuple([t.data_ptr() for t in tensors]),
-        tuple([t.shape for t in tensors]),
-        tuple([t.stride() for t in tensors]),
-        _torch_devices(tensors),
-        tuple([(t.dtype, t.requires_grad, t.is_neg()) for t in tensors]),
-    )
+_tuple = tuple.__new__
+"""Makes a named tuple without a call of Python's: half of the time, for every array of a call."""
+
+
+def _seen_by_torch(tensors: Sequence[Any]) -> SeenArrays:
+    placed = tuple([_tuple(PlacedArray, (t.data_ptr(), t.shape, t.stride())) for t in tensors])
+    kinds = tuple([(t.dtype, t.requires_grad, t.is_neg()) for t in tensors])
+    return _tuple(SeenArrays, (placed, _torch_devices(tensors), kinds))
 
 
 def machine_reader() -> NativeRecord | None:
@@ -215,11 +210,11 @@ def _in_bytes(strides: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
 # cupy ---------------------------------------------------------------------------------------------------------------
 
 
-def _from_cupy(array: Any) -> Guest:
+def _from_cupy(array: Any) -> ArrayView:
     dtype = _KNOWN.get(array.dtype)
     if dtype is None:
         raise UnknownDType(array.dtype.name)
-    return Guest(array.data.ptr, array.shape, array.strides, dtype, _cupy_device(array.device.id))
+    return ArrayView(array.data.ptr, array.shape, array.strides, dtype, _cupy_device(array.device.id), False, array)
 
 
 @cache
@@ -312,25 +307,25 @@ def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
     return made.transpose(*back)
 
 
-# keys ---------------------------------------------------------------------------------------------------------------
+# all arrays of a call -------------------------------------------------------------------------------------------------
 
 
-def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[Facts, int]:
-    """Return all facts that decide a launch with torch or cupy arrays, and their stream; nothing for other arrays.
+def seen_arrays(arrays: Sequence[object], names: Sequence[str]) -> tuple[SeenArrays | None, int]:
+    """Return all facts that decide a launch with torch or cupy arrays, and their stream; None for other arrays.
 
     Calls with equal facts pass or fail the same checks and launch the same code, so they are prepared only once.
     """
     reader = _reader_of(tuple(map(type, arrays)))
     if reader is None:
-        return (), DEFAULT_STREAM
+        return None, DEFAULT_STREAM
     try:
-        facts = reader.facts(arrays)
+        seen = reader.seen(arrays)
     except RuntimeError:  # a sparse tensor has no address
-        return (), DEFAULT_STREAM
-    if not facts or min(facts[DEVICES]) < 0:  # an array on the CPU
-        return (), DEFAULT_STREAM
-    number = facts[DEVICES][0]
-    return facts, stream_of(arrays, names, number) if reader is _SEVERAL else reader.stream(number)
+        return None, DEFAULT_STREAM
+    if seen is None or min(seen.devices) < 0:  # an array on the CPU
+        return None, DEFAULT_STREAM
+    number = seen.devices[0]
+    return seen, stream_of(arrays, names, number) if reader is _SEVERAL else reader.stream(number)
 
 
 @lru_cache(maxsize=256)
@@ -342,14 +337,15 @@ def _reader_of(kinds: tuple[Any, ...]) -> _Reader | None:
     return readers.pop() if len(readers) == 1 else _SEVERAL
 
 
-def _facts_of_several(arrays: Sequence[Any]) -> Facts:
+def _seen_by_several(arrays: Sequence[Any]) -> SeenArrays | None:
     """Return the facts of a call's arrays where they come from several libraries."""
     kinds: list[Any] = [*map(type, arrays)]
-    each = [reader.facts([array]) for array, reader in zip(arrays, map(_reader, kinds), strict=True) if reader]
-    if not all(each):
-        return ()
-    first = tuple(tuple(facts[i][0] for facts in each) for i in range(DEVICES + 1))
-    return *first, tuple(facts[DEVICES + 1 :] for facts in each)
+    found = [reader.seen([array]) for array, reader in zip(arrays, map(_reader, kinds), strict=True) if reader]
+    each = [seen for seen in found if seen is not None]
+    if len(each) < len(found):
+        return None
+    placed, devices = [seen.placed[0] for seen in each], [seen.devices[0] for seen in each]
+    return SeenArrays(tuple(placed), tuple(devices), tuple([seen.kinds for seen in each]))
 
 
 def _devices_of_several(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -358,7 +354,7 @@ def _devices_of_several(arrays: Sequence[Any]) -> tuple[int, ...]:
     return tuple([number for array, reader in readers if reader for number in reader.devices([array])])
 
 
-_SEVERAL = _Reader(look, _facts_of_several, _devices_of_several, device_name, lambda number: DEFAULT_STREAM)
+_SEVERAL = _Reader(look, _seen_by_several, _devices_of_several, device_name, lambda number: DEFAULT_STREAM)
 """The reader of arrays of two libraries, whose streams must be compared."""
 
 
@@ -366,10 +362,9 @@ def _cupy_devices(arrays: Sequence[Any]) -> tuple[int, ...]:
     return tuple([array.device.id for array in arrays])
 
 
-def _cupy_facts(arrays: Sequence[Any]) -> Facts:
-    strides = tuple(tuple(s // a.dtype.itemsize for s in a.strides) for a in arrays)
-    if any(s % a.dtype.itemsize for a in arrays for s in a.strides):
-        return ()
-    found = ((a.data.ptr, a.shape, a.device.id, a.dtype) for a in arrays)
-    pointers, shapes, devices, dtypes = zip(*found, strict=True)
-    return pointers, shapes, strides, devices, dtypes
+def _seen_by_cupy(arrays: Sequence[Any]) -> SeenArrays | None:
+    if any(stride % a.dtype.itemsize for a in arrays for stride in a.strides):
+        return None
+    steps = [tuple([stride // a.dtype.itemsize for stride in a.strides]) for a in arrays]
+    placed = tuple([PlacedArray(a.data.ptr, a.shape, found) for a, found in zip(arrays, steps, strict=True)])
+    return SeenArrays(placed, _cupy_devices(arrays), tuple([a.dtype for a in arrays]))

@@ -108,6 +108,13 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
+class LaunchPlace(NamedTuple):
+    """A device by its number, and one of its streams."""
+
+    number: int
+    stream: int
+
+
 class LaunchForm(NamedTuple):
     """A launch for the scalar arguments of a call, as plain or recorded numbers."""
 

@@ -16,7 +16,8 @@ from math import prod
 from pathlib import Path
 
 from tilewave.errors import NOWHERE, CallError, TargetError, here
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
+from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.call_checks import check_call, device_number
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
 from tilewave.runtime.foreign_arrays import stream_of

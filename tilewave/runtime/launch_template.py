@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from tilewave.ir.host_program import Number, Recorder
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import DType
-from tilewave.runtime.array_layouts import ArrayPlaces, placed_arrays, there_at_least, words_at
+from tilewave.runtime.array_layouts import Placed, placed_arrays, there_at_least, words_at
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.gpu_launch import (
     Address,
@@ -39,16 +39,18 @@ class LaunchChecker(Protocol):
 class LaunchTemplate(NamedTuple):
     """A launch record on a stream; addresses and sizes are filled in at each launch."""
 
+    address: int
+    """The address of the record, first: machine code reads it where it finds the template in a cache."""
     launcher: LaunchChecker
     record: NativeRecord
     stream: int
 
-    def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
+    def launch(self, placed: Placed, numbers: Sequence[int]) -> bool:
         """Launch checked arrays; return False where this record does not serve these numbers."""
-        return self.known(places, numbers)()
+        return self.known(placed, numbers)()
 
-    def known(self, places: ArrayPlaces, numbers: Sequence[int]) -> KnownLaunch:
-        return KnownLaunch(self, words([*words_at(places), *numbers]))
+    def known(self, placed: Placed, numbers: Sequence[int]) -> KnownLaunch:
+        return KnownLaunch(self, words([*words_at(placed), *numbers]))
 
 
 class KnownLaunch(NamedTuple):
@@ -60,19 +62,20 @@ class KnownLaunch(NamedTuple):
 
     def __call__(self) -> bool:
         """Launch; return False where the record does not serve these numbers."""
-        launcher, record, stream = self.template
-        said = engine().launch(record.address, ctypes.addressof(self.numbers), stream)
+        address, launcher, _, stream = self.template
+        said = engine().launch(address, ctypes.addressof(self.numbers), stream)
         launcher.want_launched(said)
         return bool(said == LAUNCHED)
 
 
 class LaunchCode:
-    """The program that fills launches, for arrays of given ranks and dtypes on any device."""
+    """How code is launched with arrays of given ranks and dtypes on any device: the program that fills its launches."""
 
     def __init__(
         self, description: GpuLaunch, arrays: Sequence[tuple[int, DType]], count: int, formula: LaunchFormula
     ) -> None:
         """`arrays` are the rank and dtype of each array; a call has `count` scalar arguments besides."""
+        self.description = description
         self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
         self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
         self._maps = [(self._encoding(slot), memory_for_maps(len(slot.axes))) for slot in self._tiled]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
+from tilewave.runtime.array_view import NDArray, elements_at
 from tilewave.runtime.dlpack import MOST_AXES
-
-NDArray = np.ndarray[Any, np.dtype[Any]]
 
 MOST_BYTES = 1 << 57
 """No machine has more memory; numpy's arithmetic on smaller offsets does not overflow."""
@@ -19,28 +17,6 @@ USERS = 1 << 63
 """Addresses from here on belong to the system, on every known machine."""
 OVERLAP_WORK = 10_000
 """How long numpy may search for a common address, in numpy's unit: about half a millisecond."""
-
-
-@dataclass(frozen=True)
-class _Range:
-    """Addresses as numpy's array interface, with the object that keeps them alive."""
-
-    __array_interface__: dict[str, object]
-    owner: object
-
-
-def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, owner: object) -> NDArray:
-    """Return raw elements at an address; an empty array at address 0, which numpy 2.2 refuses, gets another."""
-    if not pointer and 0 in shape:
-        return np.empty(shape, f"|V{item_bytes}")
-    interface: dict[str, object] = {
-        "version": 3,
-        "data": (pointer, False),
-        "shape": shape,
-        "strides": strides,
-        "typestr": f"|V{item_bytes}",
-    }
-    return np.asarray(_Range(interface, owner))
 
 
 @dataclass(frozen=True)
@@ -86,7 +62,7 @@ def repeats(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -
     strides, so the longer one decides for both; split it again.
     """
     answer: bool | None = False
-    part = placed(1 << 62, shape, strides, item_bytes, None)
+    part = elements_at(1 << 62, shape, strides, item_bytes, None)
     # The widest stride first: the halves of a nested layout are then disjoint ranges, which `meet` sees quickly.
     for axis in sorted(range(len(shape)), key=lambda a: -abs(strides[a])):
         while part.shape[axis] > 1:

@@ -18,7 +18,7 @@ from tilewave.ir.launch import (
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
-from tilewave.runtime.array_layouts import ArrayPlaces, PlacedArray, apart, kinds_of, layout_of, placed_arrays
+from tilewave.runtime.array_layouts import Placed, apart, kinds_of, layout_of, placed_arrays
 from tilewave.runtime.arrays import Parameter, Shape, view
 from tilewave.runtime.call_class import CallLook, SeenCall
 from tilewave.runtime.scalars import word_of
@@ -60,7 +60,7 @@ class Size(Protocol):
     def look(self) -> CallLook:
         """The program that computes a call's layout key and checks its sizes."""
 
-    def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
+    def knows(self, seen: SeenCall, placed: Placed) -> bool:
         """Return whether the sizes of a classified call are known to be correct, where its class does not prove it."""
 
     def with_others(self, numbers: Sequence[int], given: Sequence[int]) -> tuple[int, ...] | None:
@@ -139,7 +139,7 @@ class Sizes:
         program, results = recorder.finished(layout_of(arrays), same, numbers, [workgroups, *passed])
         return CallLook(ranks, len(given), program, *results)
 
-    def _agreeing(self, arrays: Sequence[PlacedArray], known: dict[str, Number]) -> Iterator[Number]:
+    def _agreeing(self, arrays: Placed, known: dict[str, Number]) -> Iterator[Number]:
         """Yield what must hold for the arrays' lengths to agree, and add the sizes that they give to `known`."""
         for array, extents in zip(arrays, self._extents, strict=True):
             for length, extent in zip(array.lengths, extents, strict=True):

@@ -7,7 +7,7 @@ from functools import cache
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.backend.nvidia.compiler import lowered_for
 from tilewave.backend.targets import target_named
 from tilewave.ir.launch import HostLaunch, numbers_of
@@ -72,7 +72,7 @@ define i32 @own.upper(i32 %a, i32 %b) {
 
 def host_text(kernel):
     """The kernel for this machine; every load from an array is noted."""
-    text = lowered_for(kernel, target_named("sm_90a").chip, Variant()).llvm_ir
+    text = lowered_for(kernel, target_named("sm_90a").chip, ALIGNED).llvm_ir
     for theirs, ours in NAMES.items():
         text = re.sub(rf"declare [^\n]*@{re.escape(theirs)}\([^\n]*\n", "", text).replace(theirs, ours)
     text = re.sub(r"define ptx_kernel void (@[^\n]*?\)) nounwind[^\n]*\{", r"define void \1 {", text)

@@ -1,7 +1,5 @@
 """Arrays that lanes load and store in a kernel with TMA copies: each array's layout decides for that array alone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from attention_problems import Problem, execute
@@ -9,12 +7,12 @@ from ptx_code import needs_ptxas
 
 from tilewave import *
 from tilewave import kernels as shipped
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, Specialization
 from tilewave.backend.nvidia.ptxas import assemble_ptx
 from tilewave.kernels import AttentionTile, Heads, Rows, Scores
 from tilewave.runtime.arrays import ArrayView
 
-ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
+ON_LINES, UNALIGNED_LINES = ALIGNED, Specialization(16)
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +39,36 @@ def views(queries, keys, size=64, **at):
 CLASSES = {
     (64, 128): ON_LINES,
     (63, 128): ON_LINES,
-    (64, 127): Variant(any_strides=("bias",)),
-    (63, 127): Variant(any_strides=("bias",)),
+    (64, 127): Specialization(widths=(("bias", 0),)),
+    (63, 127): Specialization(widths=(("bias", 0),)),
 }
 
 
 @pytest.mark.parametrize("queries, keys", CLASSES)
 def test_an_odd_length_leaves_all_else_to_copies(attention, queries, keys):
     """Lanes store single numbers of the log-sum-exp, for any alignment of its rows."""
-    assert attention.build.program.plan_for(views(queries, keys)).variant == CLASSES[queries, keys]
+    assert attention.build.program.plans.plan_for(views(queries, keys)).key == CLASSES[queries, keys]
 
 
 def test_what_copies_move_still_decides_for_all(attention):
     program = attention.build.program
-    assert program.plan_for(views(63, 128, q=(1 << 20) + 2)).variant == program.for_any
-    assert program.plan_for(views(63, 128, bias=(1 << 20) + 4)).variant == Variant(any_strides=("bias",))
-    assert program.plan_for(views(63, 128, lse=(1 << 20) + 4)).variant == ON_LINES
+    assert program.plans.plan_for(views(63, 128, q=(1 << 20) + 2)).key == program.accesses.fallback
+    assert program.plans.plan_for(views(63, 128, bias=(1 << 20) + 4)).key == Specialization(widths=(("bias", 0),))
+    assert program.plans.plan_for(views(63, 128, lse=(1 << 20) + 4)).key == ON_LINES
 
 
 def test_rows_off_cache_lines_have_arrays_beside_them_too():
     kernel = shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(80, 80), Scores(1.0), *[f16] * 4, f32, f32)
     program = kernel.compile("sm_90a").build.program
-    assert program.plan_for(views(63, 127, size=80)).variant == Variant(any_strides=("bias",), unaligned_lines=True)
+    assert program.plans.plan_for(views(63, 127, size=80)).key == Specialization(16, (("bias", 0),))
 
 
 def test_the_code_is_named_by_what_lies_anywhere(attention):
     program = attention.build.program
-    code = program.code_for(Variant(any_strides=("bias",)))
+    code = program.code_for(Specialization(widths=(("bias", 0),)))
     assert "rows on cache lines, but bias anywhere" in attention.binaries
     assert code.maps == program.code_for(ON_LINES).maps
-    told = [d.what for d in program.remarks(views(63, 127))]
+    told = [d.what for d in program.plans.remarks(views(63, 127))]
     assert told == [
         "the base or row stride of bias is aligned to 4 bytes, not 16, so lanes load and store single elements"
     ]
@@ -82,11 +80,11 @@ def test_an_odd_number_of_rows_leaves_wide_loads_to_each_of_them(is_open):
     kernel = shipped.sum_kernel(Rows(1), f16, f32)
     made = kernel.compile("sm_90a", **({"max_sizes": {sym.N: 256}} if is_open else {"subs": {sym.M: 7, sym.N: 256}}))
     program, y = made.build.program, lying((7,), f32)
-    assert program.plan_for([lying((7, 256), f16), y]).variant == Variant()
-    assert "ld.global.nc.v4" in program.code_for(Variant()).ptx
-    assert program.plan_for([lying((7, 256), f16), lying((7,), f32, (1 << 20) + 4)]).variant == Variant()
-    assert program.plan_for([lying((7, 256), f16, (1 << 20) + 2), y]).variant != Variant()
-    assert program.plan_for([lying((7, 256), f16), replace(y, strides=(8,))]).variant != Variant()
+    assert program.plans.plan_for([lying((7, 256), f16), y]).key == ALIGNED
+    assert "ld.global.nc.v4" in program.code_for(ALIGNED).ptx
+    assert program.plans.plan_for([lying((7, 256), f16), lying((7,), f32, (1 << 20) + 4)]).key == ALIGNED
+    assert program.plans.plan_for([lying((7, 256), f16, (1 << 20) + 2), y]).key != ALIGNED
+    assert program.plans.plan_for([lying((7, 256), f16), y._replace(strides=(8,))]).key != ALIGNED
 
 
 def test_parts_are_joined_by_wide_loads_whatever_the_number_of_queries():
@@ -94,7 +92,7 @@ def test_parts_are_joined_by_wide_loads_whatever_the_number_of_queries():
     for queries in (1, 3):
         rows = 2, 3, queries
         given = [lying((5, *rows, 128), f32), lying((5, *rows), f32), lying((*rows, 128), f16)]
-        assert program.plan_for(given).variant == Variant()
+        assert program.plans.plan_for(given).key == ALIGNED
 
 
 @needs_ptxas
@@ -105,7 +103,7 @@ def test_heads_of_256_and_an_odd_length_spill_nothing():
         "sm_90a"
     )
     given = [v for i, v in enumerate(views(4095, 4095, size=256)) if i != 3]
-    variant = made.build.program.plan_for(given).variant
+    variant = made.build.program.plans.plan_for(given).key
     assert variant == ON_LINES
     assert assemble_ptx(made.build.program.code_for(variant).ptx, "sm_90a").spilled_bytes == 0
 
@@ -113,7 +111,7 @@ def test_heads_of_256_and_an_odd_length_spill_nothing():
 @pytest.mark.parametrize("queries, keys", [(33, 70), (33, 72), (32, 71)])
 def test_results_by_copies_and_by_lanes(attention, queries, keys):
     problem = Problem(2, (2, 2), queries, keys, 64, 64, bias=f32)
-    assert not attention.build.program.plan_for(views(queries, keys)).variant.is_plain
+    assert not attention.build.program.plans.plan_for(views(queries, keys)).key.is_by_lanes
     execute("lanes of sm_90a", attention, *problem.arrays().values())
     problem.check(problem.y, problem.lse, -(-keys // 64))
 
@@ -122,10 +120,10 @@ def test_a_saved_kernel_brings_code_for_arrays_anywhere(attention, tmp_path):
     attention.save(tmp_path / "attention")
     program = load(tmp_path / "attention").build.program
     both = ("bias", "lse")
-    assert program.plan_for(views(63, 127)).variant == Variant(any_strides=both)
-    assert program.plan_for(views(64, 128)).variant == ON_LINES
+    assert program.plans.plan_for(views(63, 127)).key == Specialization(widths=tuple((name, 0) for name in both))
+    assert program.plans.plan_for(views(64, 128)).key == ON_LINES
     assert (
-        program.code_for(Variant(any_strides=both)).ptx
-        == attention.build.program.code_for(Variant(any_strides=both)).ptx
+        program.code_for(Specialization(widths=tuple((name, 0) for name in both))).ptx
+        == attention.build.program.code_for(Specialization(widths=tuple((name, 0) for name in both))).ptx
     )
     assert np.shape(program.binaries) == (5,)

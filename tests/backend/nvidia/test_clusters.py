@@ -8,7 +8,7 @@ from fake_array_libraries import install_torch
 from ptx_code import LARGE, assembled_well, build, half_gemm, needs_ptxas
 
 from tilewave import *
-from tilewave.backend.nvidia.program import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.ir.ops import TakeOver
 from tilewave.ir.rewrite import walk
 
@@ -36,7 +36,7 @@ def test_half_a_box_goes_to_both_and_the_other_half_to_none_but_itself(shared):
     assert count(rf"{copy}\.multicast::cluster{operands}, %rs\d+;", shared.asm) == 1
     assert count(rf"{copy}{operands};", shared.asm) == 2  # all of a, and the other half of b
     assert count(r"mov\.u32\s+%r\d+, %cluster_ctarank;", shared.asm) >= 1
-    boxes = {m.name: m.box for m in shared.program.code_for(Variant()).maps}
+    boxes = {m.name: m.box for m in shared.program.code_for(ALIGNED).maps}
     assert boxes == {"a": (128, 64), "b": (128, 64), "c": (64, 64)}
 
 
@@ -65,8 +65,8 @@ def test_workgroups_begin_and_end_together(shared):
 def test_a_quarter_of_a_box_goes_to_four_workgroups():
     """80 tiles of 49 steps, 20 of them below each other."""
     four = build(half_gemm(), kernels.sizes(2560, 1024, 3080, **LARGE))
-    assert four.lanes.cluster == 4 and four.program.code_for(Variant()).cluster == 4
-    boxes = {m.name: m.box for m in four.program.code_for(Variant()).maps}
+    assert four.lanes.cluster == 4 and four.program.code_for(ALIGNED).cluster == 4
+    boxes = {m.name: m.box for m in four.program.code_for(ALIGNED).maps}
     assert boxes == {"a": (128, 64), "b": (64, 64), "c": (64, 64)}
     assert len(re.findall(r"multicast::cluster", four.asm)) == 1
     assert re.search(r"setp\.lt\.u32 p, %r\d+, 4;\n @p mapa", four.asm)
@@ -100,7 +100,7 @@ def test_those_that_hand_over_parts_assemble_without_spills(shape):
 
 @needs_ptxas
 def test_shared_memory_and_registers_do_not_grow(shared, alone):
-    assert shared.program.code_for(Variant()).shared_bytes == alone.program.code_for(Variant()).shared_bytes
+    assert shared.program.code_for(ALIGNED).shared_bytes == alone.program.code_for(ALIGNED).shared_bytes
     assert assembled_well(shared.asm) == assembled_well(alone.asm)
 
 
@@ -135,5 +135,5 @@ def test_a_launch_of_clusters_has_slots_for_what_they_hand_over(fake, monkeypatc
     made(*(torch.Tensor(p, s, dtype="torch.float16", strides=(s[1], 1)) for p, s in zip(at, shapes, strict=True)))
     (seen,) = fake.launches
     assert seen.grid == (10, 1, 1) and CLUSTER_DIMENSION in [number for number, _ in seen.attributes]
-    (slots,) = (a.scratch_bytes for a in made.build.program.code_for(Variant()).arguments if a.kind == "scratch")
+    (slots,) = (a.scratch_bytes for a in made.build.program.code_for(ALIGNED).arguments if a.kind == "scratch")
     assert fake.memory[seen.words[9]].content == bytes(slots) and slots > 10 * 128 * 256 * 4

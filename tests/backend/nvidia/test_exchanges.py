@@ -8,7 +8,7 @@ from ptx_code import LARGE, assembled_well, build, gelu, half_gemm, needs_ptxas
 
 import tilewave
 from tilewave import *
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, Specialization
 from tilewave.backend.nvidia.compiler import code_of
 from tilewave.ir.ops import TakeOver
 from tilewave.ir.parse import parse
@@ -107,7 +107,7 @@ kernel @k {workgroups = 2, level = lane, waves = [4, 1], lanes = 32} (%c: memory
 @pytest.mark.parametrize(("dtype", "add"), [("f32", "add.rn.f32"), ("i32", "add.s32")])
 def test_what_is_taken_over_is_added(dtype, add):
     kernel = verify(parse(SINGLE.replace("DTYPE", dtype)))
-    code = code_of(kernel, SM_90A, Variant())
+    code = code_of(kernel, SM_90A, ALIGNED)
     mine, others = (set(x.split(", ")) for x in re.findall(r"ld\.global\.v4\.\w+ \s*\{(.*)\}", code.ptx))
     added = [re.split(r",? \s*", line)[-2:] for line in re.findall(rf"{re.escape(add)} \s*(.*);", code.ptx)]
     assert sum({a, b} & mine != set() and {a, b} & others != set() for a, b in added) == 4
@@ -169,13 +169,13 @@ def test_a_graph_has_slots_of_its_own_whether_it_is_recorded_first_or_later(gemm
 
 
 def test_arrays_that_lanes_load_need_no_slots(gemm):
-    plain = gemm.build.program.code_for(Variant(is_plain=True))
+    plain = gemm.build.program.code_for(Specialization(BY_LANES))
     assert not any(a.kind == "scratch" for a in plain.arguments)
 
 
 def test_a_kernel_that_is_not_split_asks_for_nothing(fake, torch):
     whole = wave_compile(WaveCompileOptions(subs=kernels.sizes(4096, N, K, **LARGE), target="sm_90a"), half_gemm())
-    code = whole.build.program.code_for(Variant())
+    code = whole.build.program.code_for(ALIGNED)
     assert not any(a.kind == "scratch" for a in code.arguments)
 
 
@@ -190,5 +190,5 @@ def test_a_saved_kernel_remembers_its_slots(gemm, tmp_path, fake, torch):
 
 
 def _slots(compiled):
-    ((program, *_),) = compiled.build.program.programs.values()
-    return program.code.launch.slots
+    (program,) = compiled.build.program.programs.values()
+    return program.code.launch.description.slots

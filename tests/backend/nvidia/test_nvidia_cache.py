@@ -13,7 +13,7 @@ from ptx_code import half_gemm
 from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.backend.nvidia import code as nvidia_code
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, Specialization
 from tilewave.errors import TilewaveError
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import unnamed
@@ -127,7 +127,7 @@ def test_parameters_keep_their_names_in_the_key():
 def test_an_entry_that_says_something_else_is_made_anew(payload):
     made = gemm()
     ptx = made.asm
-    default_cache().put(key_of(made.build.key, repr(Variant())), payload)
+    default_cache().put(key_of(made.build.key, repr(ALIGNED)), payload)
     again = gemm()
     assert not again.build.codes
     assert again.asm == ptx
@@ -166,6 +166,6 @@ def test_a_new_process_imports_no_compiler(target, out):
 
 def test_code_is_kept_as_it_was():
     made = gemm()
-    code = made.build.program.code_for(Variant())
-    assert nvidia_code.kept(made.build.key, Variant()) == code
-    assert nvidia_code.kept(made.build.key, Variant(is_plain=True)) is None
+    code = made.build.program.code_for(ALIGNED)
+    assert nvidia_code.kept(made.build.key, ALIGNED) == code
+    assert nvidia_code.kept(made.build.key, Specialization(BY_LANES)) is None

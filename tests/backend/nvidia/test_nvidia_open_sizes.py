@@ -13,7 +13,7 @@ from ptx_code import half_gemm
 import tilewave
 from tilewave import *
 from tilewave.analysis import packing
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, Specialization
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError
 from tilewave.ir.launch import HostLaunch
@@ -23,8 +23,8 @@ from tilewave.runtime.array_layouts import LINE
 
 OPEN = (kernels.M, kernels.N, kernels.K)
 PROGRAMMATIC_SERIALIZATION, CLUSTER = 6, 4
-ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
-ANY = Variant(True, ("a", "b", "c"))
+ON_LINES, UNALIGNED_LINES = ALIGNED, Specialization(16)
+ANY = Specialization(BY_LANES, (("a", 0), ("b", 0), ("c", 0)))
 
 
 def left_open(subs):
@@ -178,7 +178,7 @@ def test_lanes_are_given_an_address_where_an_array_is_empty(gemm, fake, torch):
     """Predicated lanes use the first element's address, also for an array without memory in torch."""
     gemm(*tensors(torch, (64, 64, 0), at=(0, 0, 0x80000000)))
     (seen,) = fake.launches
-    code = gemm.build.program.code_for(gemm.build.program.for_any)
+    code = gemm.build.program.code_for(gemm.build.program.accesses.fallback)
     pointers = [word for argument, word in zip(code.arguments, seen.words, strict=False) if argument.kind == "pointer"]
     assert pointers == [0x80000000] * 3
 
@@ -239,7 +239,7 @@ def launched(fake, seen):
 
 def test_new_arrays_of_sizes_seen_before_are_not_looked_at_closely(gemm, fake, torch, monkeypatch):
     gemm(*tensors(torch, WELL))
-    monkeypatch.setattr("tilewave.runtime.cuda.check_call", None)
+    monkeypatch.setattr("tilewave.runtime.cuda_calls.check_call", None)
     monkeypatch.setattr(type(gemm.sizes), "of_call", None)
     gemm(*tensors(torch, WELL, at=ELSEWHERE))
     (_, _, _, first), (_, _, _, second) = (launched(fake, seen) for seen in fake.launches)
@@ -251,7 +251,7 @@ def test_new_arrays_of_sizes_seen_before_are_not_looked_at_closely(gemm, fake, t
 def test_new_sizes_of_arrays_that_lie_as_others_did_are_not_looked_at_closely(gemm, fake, torch, monkeypatch):
     gemm(*tensors(torch, WELL))
     with monkeypatch.context() as patched:
-        patched.setattr("tilewave.runtime.cuda.check_call", None)
+        patched.setattr("tilewave.runtime.cuda_calls.check_call", None)
         patched.setattr(type(gemm.sizes), "of_call", None)
         for m in (255, 2, 8192):
             gemm(*tensors(torch, (m, *WELL[1:]), at=ELSEWHERE))
@@ -263,8 +263,7 @@ def test_new_sizes_of_arrays_that_lie_as_others_did_are_not_looked_at_closely(ge
 
 
 def forget(gemm):
-    for kept in (gemm.build.program._chooser, gemm.build.program._classes):
-        kept.clear()
+    del gemm.build.program.__dict__["calls"]
 
 
 def drawn_call(rng, torch):
@@ -357,11 +356,10 @@ def test_new_sizes_that_disagree_are_refused_by_both_arrays(gemm, fake, torch):
 
 
 def test_thousands_of_sizes_are_forgotten_again(gemm, fake, torch, monkeypatch):
-    monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 8)
+    monkeypatch.setattr("tilewave.runtime.cuda_calls.KEPT_CALLS", 8)
     monkeypatch.setattr("tilewave.runtime.sizes.KEPT_CALLS", 8)
     for m in range(1, 60):
         gemm(*tensors(torch, (m, 256, 64)))
-    (chooser,) = gemm.build.program._chooser
-    for kept in (chooser._kinds, chooser._native, gemm.sizes._kept):
+    for kept in (gemm.build.program.calls.launches, gemm.sizes._kept):
         assert 0 < len(kept) <= 8
     assert not gemm.verdicts._right, "what is proved need not be remembered"

@@ -9,8 +9,8 @@ from gemm_tensors import K, M, N, tensors
 from ptx_code import half_gemm
 
 from tilewave import *
-from tilewave.backend.nvidia.code import Variant
-from tilewave.backend.nvidia.program import alignment
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, Specialization
+from tilewave.backend.nvidia.specialize import alignment
 from tilewave.errors import CallError, SlowCodeWarning, SpillWarning
 from tilewave.ir.types import F16, F32
 from tilewave.kernels.linear import ProductForm, product_kernel
@@ -51,21 +51,21 @@ def views(gemm, a):
 
 
 def test_arrays_that_the_copy_engine_takes_get_the_kernel_that_copies(gemm):
-    variant = gemm.build.program.variant_for(views(gemm, array(0x10000, (M, K), (2 * K, 2))))
-    assert variant == Variant()
+    variant = gemm.build.program.plans.key_for(views(gemm, array(0x10000, (M, K), (2 * K, 2))))
+    assert variant == ALIGNED
     assert "cp.async.bulk" in gemm.build.program.code_for(variant).ptx
 
 
 @pytest.mark.parametrize(
     ("a", "variant"),
     [
-        (array(0x10002, (M, K), (2 * K, 2)), Variant(True, narrow=(("a", 2),))),
-        (array(0x10000, (M, K), (2 * K + 4, 2)), Variant(True, narrow=(("a", 4),))),
-        (array(0x10000, (M, K), (2, 2 * M)), Variant(True, any_strides=("a",))),
+        (array(0x10002, (M, K), (2 * K, 2)), Specialization(BY_LANES, (("a", 2),))),
+        (array(0x10000, (M, K), (2 * K + 4, 2)), Specialization(BY_LANES, (("a", 4),))),
+        (array(0x10000, (M, K), (2, 2 * M)), Specialization(BY_LANES, (("a", 0),))),
     ],
 )
 def test_arrays_that_it_cannot_take_are_loaded_by_lanes(gemm, a, variant):
-    found = gemm.build.program.variant_for(views(gemm, a))
+    found = gemm.build.program.plans.key_for(views(gemm, a))
     assert found == variant
     ptx = gemm.build.program.code_for(found).ptx
     assert "cp.async.bulk" not in ptx
@@ -87,7 +87,7 @@ def test_why_tells_what_arrays_keep_the_code_from(gemm, torch):
 def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, torch):
     gemm(*tensors(torch))
     (seen,) = fake.launches
-    code = gemm.build.program.code_for(Variant())
+    code = gemm.build.program.code_for(ALIGNED)
     assert seen.function == "gemm"
     assert seen.grid == (gemm.build.lanes.workgroups, 1, 1)
     assert seen.block == (384, 1, 1)
@@ -214,7 +214,7 @@ def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
     assert again.asm == ptx
-    assert again.build.program.code_for(Variant()) == gemm.build.program.code_for(Variant())
+    assert again.build.program.code_for(ALIGNED) == gemm.build.program.code_for(ALIGNED)
 
 
 def test_a_kernel_that_ran_tells_what_the_driver_made_of_it(gemm, fake, torch):

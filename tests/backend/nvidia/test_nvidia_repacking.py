@@ -11,12 +11,12 @@ from ptx_code import half_gemm
 from tilewave import *
 from tilewave.backend.nvidia import make
 from tilewave.backend.nvidia.build import build_with, copying_passes
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, Specialization
 from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import SM_90A
 
 OPEN = (kernels.M, kernels.N, kernels.K)
-ON_LINES, UNALIGNED_LINES = Variant(), Variant(unaligned_lines=True)
+ON_LINES, UNALIGNED_LINES = ALIGNED, Specialization(16)
 AT = (0x10000, 0x40000000, 0x80000000)
 COPY, BACK = "pack_rows", "unpack_rows"
 

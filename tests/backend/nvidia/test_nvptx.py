@@ -7,7 +7,7 @@ import pytest
 from ptx_code import LARGE, SEEDS, assembled_well, build, gelu, half_gemm, machine_code, needs_ptxas
 
 from tilewave import *
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED, Specialization
 from tilewave.backend.nvidia.make import maker
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.ptxas import PtxasFailed, assemble_ptx, read_log
@@ -110,7 +110,8 @@ def test_operands_that_lie_across_assemble(dims):
 
 @needs_ptxas
 @pytest.mark.parametrize(
-    "variant", [Variant(narrow=(("a", 2), ("b", 4), ("c", 8))), Variant(any_strides=("a", "b", "c"))]
+    "variant",
+    [Specialization(widths=(("a", 2), ("b", 4), ("c", 8))), Specialization(widths=(("a", 0), ("b", 0), ("c", 0)))],
 )
 def test_arrays_that_lie_badly_get_code_that_assembles(variant):
     made = build(half_gemm(), kernels.sizes(256, 512, 128, block_m=128, block_n=128, block_k=64), "loads")
@@ -203,7 +204,7 @@ def test_lanes_load_and_store_16_bytes_at_a_time(loads):
 @pytest.mark.parametrize(("aligned", "words"), [(8, r"v2\.b32"), (4, r"v4\.b32"), (2, r"v4\.b32")])
 def test_arrays_at_odd_addresses_are_loaded_in_two_accesses_a_chunk(loads, aligned, words):
     """As aligned halves, or as the two aligned blocks that contain the chunk."""
-    ptx = loads.program.code_for(Variant(narrow=(("a", aligned), ("b", aligned)))).ptx
+    ptx = loads.program.code_for(Specialization(widths=(("a", aligned), ("b", aligned)))).ptx
     assert count(rf"ld\.global(?:\.nc)?\.{words}", ptx) == count(r"ld\.global", ptx) == 12 * 2
 
 
@@ -278,7 +279,7 @@ def test_the_author_s_lines_stay_and_nothing_is_compiled_for_a_debugger(copies):
 
 
 def test_a_launch_passes_addresses_strides_and_maps(copies):
-    code = copies.program.code_for(Variant())
+    code = copies.program.code_for(ALIGNED)
     maps = {m.name: (m.axes, m.box, m.swizzle_bytes) for m in code.maps}
     boxes = {"a": (128, 64), "b": (256, 64), "c": (64, 64)}
     assert maps == {name: ((0, 1), box, 128) for name, box in boxes.items()}
@@ -300,7 +301,7 @@ def text_of(body, arguments="%a: memory<64x64xf16, global>", waves=4):
 def ptx_of(body, **more):
     kernel = parse(text_of(body, **more))
     verify(kernel)
-    return NvidiaProgram(kernel, SM_90A, lambda: kernel, maker(str(kernel), SM_90A)).ptx
+    return NvidiaProgram(kernel, lambda rows: kernel, frozenset(), SM_90A, maker(str(kernel), SM_90A)).ptx
 
 
 def test_waves_that_meet_in_groups_have_a_barrier_for_each():

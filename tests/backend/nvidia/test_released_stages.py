@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.backend.nvidia.compiler import code_of
 from tilewave.ir.ops import Arrive
 from tilewave.ir.parse import parse
@@ -33,7 +33,7 @@ def behind(ptx, register, found=()):
 
 
 def arrival_depends_on(kernel):
-    ptx = code_of(kernel, SM_90A, Variant()).ptx
+    ptx = code_of(kernel, SM_90A, ALIGNED).ptx
     (address,) = re.findall(r"mbarrier\.arrive\.shared::cta\.b64 _, \[(%r\d+)\]", ptx)
     return loaded(ptx).intersection(behind(ptx, address))
 

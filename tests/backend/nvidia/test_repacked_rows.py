@@ -1,7 +1,5 @@
 """Copies of rows that begin anywhere: what their machine code does, on this machine, and what the lanes say."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from host_lanes import run_on_host
@@ -44,7 +42,7 @@ def padded_of(rows, copy):
     (r,) = packed_copies([v], [unaligned(v, copy)])
     memory = np.full(r.bytes(v) + LINE, 0xEE, np.uint8)
     (_, padded), _ = copy.bound(v, r, memory.ctypes.data + -memory.ctypes.data % LINE)
-    return memory, replace(padded, owner=memory).numpy()
+    return memory, padded._replace(owner=memory).numpy()
 
 
 def unaligned(v, copy):

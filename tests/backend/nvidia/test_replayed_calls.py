@@ -39,7 +39,7 @@ def again(torch, fake):
 
 
 def test_tensors_elsewhere_are_launched_without_a_look_of_pythons(fake, torch, again, monkeypatch):
-    monkeypatch.setattr("tilewave.runtime.cuda.key_of", None)
+    monkeypatch.setattr("tilewave.runtime.cuda_calls.seen_arrays", None)
     before, there = pair(torch), pair(torch, 0x700000)
     assert again(before) == 0 and again(there) == 0
     one, other = (seen.arguments for seen in fake.launches)
@@ -93,9 +93,9 @@ def test_a_kernel_lives_as_long_as_its_calls(fake, torch):
     kernel(a, 2.0, c)
     again = kernel.replay((a, 2.0, c), [1])
     (compiled,) = kernel.kept["call"]._kernels.values()
-    (chosen,) = compiled.build.program.programs.values()
-    launcher = weakref.ref(chosen.program._on(0).launcher)
-    del kernel, compiled, chosen
+    (program,) = compiled.build.program.programs.values()
+    launcher = weakref.ref(program._on(0).launcher)
+    del kernel, compiled, program
     gc.collect()
     assert launcher() is not None and again((a, c)) == 0
     del again

@@ -43,7 +43,7 @@ def aligned(shape, dtype, seed=0, pitch=0):
 def variant(name, columns, dtype, **lies):
     made = compiled(name, columns, dtype)
     arrays = [aligned((5, columns), dtype, **lies) for _ in range(2)]
-    return made.build.program.variant_for([view(x) for x in arrays])
+    return made.build.program.plans.key_for([view(x) for x in arrays])
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_rows_apart_by_whole_loads_end_within_one():
 def test_columns_that_are_no_neighbours_are_moved_one_by_one():
     made = compiled("softmax", 257, f16)
     x = np.zeros((5, 514), np.float16)[:, ::2]
-    found = made.build.program.variant_for([view(x), view(np.zeros((5, 257), np.float16))])
-    assert found == made.build.program.for_any
+    found = made.build.program.plans.key_for([view(x), view(np.zeros((5, 257), np.float16))])
+    assert found == made.build.program.accesses.fallback
 
 
 @pytest.mark.parametrize("columns", [1, 37, 257, 258, 260, 511, 769])
@@ -98,7 +98,7 @@ def wanted(name, x, weight, bias):
 def test_neighbouring_lanes_take_neighbours():
     """A lane's registers are 32 columns apart, and no two of them are adjacent."""
     made = compiled("softmax", 257, f16)
-    lanes = made.build.program.kernel_of(variant("softmax", 257, f16))
+    lanes = made.build.program.kernel_for(variant("softmax", 257, f16))
     moved = [op for op in walk(lanes.body) if isinstance(op, (Load, Store))]
     assert len(moved) == 4  # of rows that are as long as the tile, and of others
     assert moved_in_chunks(lanes) == () and all((0, 32) in op.steps for op in moved)
@@ -114,7 +114,7 @@ def test_nothing_is_spilled_and_no_load_waits_for_another(name, columns, dtype):
     program = made.build.program
     names = {"softmax": 2, "rms_norm": 3, "layer_norm": 4}[name]
     views = [view(aligned((5, columns) if i in (0, names - 1) else (columns,), dtype)) for i in range(names)]
-    ptx = program.code_for(program.variant_for(views)).ptx
+    ptx = program.code_for(program.plans.key_for(views)).ptx
     assert assemble_ptx(ptx, "sm_90a").spilled_bytes == 0
     loads = [m.end() for m in re.finditer(r"@p ld\.global\.nc\.\S+", ptx)]
     row = room_for(columns) // (

@@ -17,7 +17,8 @@ from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
 from tilewave.machine.chips import Chip
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call
+from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.call_checks import check_call
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
 

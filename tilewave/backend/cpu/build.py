@@ -25,8 +25,9 @@ from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower, lower_with_lines
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
-from tilewave.runtime.arrays import Parameter, check_host_call, plain_pointers, quick_address
+from tilewave.runtime.arrays import Parameter, quick_address
 from tilewave.runtime.cache import compile_key, default_cache
+from tilewave.runtime.call_checks import check_host_call, plain_pointers
 from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 from tilewave.runtime.pool import default_threads
 from tilewave.runtime.records import AGAIN
@@ -85,6 +86,9 @@ class CpuBuild(Build):
             return f"that is {wanted.partition('-')[0]}, and this machine is {ours.partition('-')[0]}"
         missing = [need for need in self.instruction_set.needs if need not in host_features()]
         return f"this machine has no {', '.join(missing)}"
+
+    def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
+        self.program  # noqa: B018  linked when it is first asked for
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run the kernel on this machine's cores."""

@@ -13,7 +13,8 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.launch import bind
 from tilewave.ir.types import Memory
 from tilewave.pipeline.runner import Pass, Step
-from tilewave.runtime.arrays import Parameter, check_host_call
+from tilewave.runtime.arrays import Parameter
+from tilewave.runtime.call_checks import check_host_call
 from tilewave.runtime.scalars import value_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ class NvidiaBackend(Backend):
     also_called = ("nvidia", "ptx", "hopper", "gpu")
     has_lanes = True
     counts_loops = True
-    judges_by_sizes = True
 
     @property
     def most_bytes(self) -> int:
@@ -40,7 +39,7 @@ class NvidiaBackend(Backend):
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_nvidia(tiles, self.chip, places, options.prefetched, options.num_stages, options.sizes)
+        return build_nvidia(tiles, self.chip, places, options.prefetched, options.num_stages)
 
     def load(self, contents: Contents, kernel: Kernel) -> NvidiaBuild:
         with IMPORTING:

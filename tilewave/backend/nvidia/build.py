@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.launch_counts import Count, workgroups_of
-from tilewave.analysis.loads import AHEAD_BYTES, LaneLoads, loads_per_lane
+from tilewave.analysis.loads import AHEAD_BYTES, loads_per_lane
 from tilewave.analysis.packing import across_depth, unaligned_rows
 from tilewave.analysis.wishes import not_as_asked
-from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, NvidiaCode, Specialization, kept
 from tilewave.backend.nvidia.packing import in_numpy
+from tilewave.backend.nvidia.resources import NvidiaResources
 from tilewave.backend.protocol import (
     ASSEMBLED,
     Build,
@@ -23,13 +24,12 @@ from tilewave.backend.protocol import (
     LaneLaunch,
     ReplayedCall,
     metrics_of,
-    occupancy_of,
 )
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, Copy, Mma, Read, Role, TmaLoad, TmaLoadMulticast
+from tilewave.ir.ops import Allocate, Copy, Mma, Read, TmaLoad, TmaLoadMulticast
 from tilewave.ir.placements import elements, is_packed_copy
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import unnamed, walk
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from tilewave.backend.nvidia.ptxas import Assembled
     from tilewave.runtime.sizes import Size
 
+VECTOR_BYTES = (1, 2, 4, 8)
+"""The vectors in which lanes hold rows that are not aligned for the widest load."""
+
 Passed = tuple[Kernel, tuple[Step, ...]]
 """The lane-level kernel, and the steps of the passes."""
 
@@ -53,86 +56,6 @@ TWO_FIT = RemarkKind(
     "two workgroups of {bytes:,} bytes of shared memory fit on an SM and overlap, so the kernel is not made persistent",
     "with larger tiles one workgroup fills an SM, and the kernel is made persistent",
 )
-
-
-@dataclass(frozen=True)
-class WarpRole:
-    """What the warps of one role of a warp-specialized kernel have: `consumer` warpgroups, or the `producer`'s."""
-
-    role: str
-    warps: int
-    registers: int | None
-    """Registers of a lane after setmaxnreg; None where the code leaves them as they are at the launch."""
-
-
-@dataclass(frozen=True)
-class NvidiaResources:
-    """The resources of a workgroup, and the loads of each lane per step."""
-
-    machine: str
-    waves: tuple[int, ...]
-    """The waves used, which may differ from those requested: wgmma takes warpgroups of four."""
-    lanes: int
-    """Lanes of one wave."""
-    instructions: tuple[str, ...]
-    shared_bytes: int
-    loads: tuple[LaneLoads, ...]
-    built: Callable[[], NvidiaBuild] = field(repr=False, compare=False)
-    """Returns the build, whose code ptxas assembles on demand."""
-    not_as_asked: tuple[str, ...] = ()
-    """Requests that were not met, and why."""
-
-    @property
-    def assembled(self) -> Assembled | None:
-        """Registers, spills and messages of ptxas; None where this machine has no ptxas."""
-        return self.built().program.assembled
-
-    @property
-    def registers(self) -> int | None:
-        """Registers of one lane at the launch; None without ptxas. `roles` has those after setmaxnreg."""
-        return self.assembled.registers if self.assembled else None
-
-    @property
-    def spilled_bytes(self) -> int | None:
-        """Bytes of one lane that do not fit in registers; None without ptxas."""
-        return self.assembled.spilled_bytes if self.assembled else None
-
-    @property
-    def workgroups_per_sm(self) -> int | None:
-        """CTAs that share an SM; None without ptxas."""
-        if self.registers is None:
-            return None
-        return self.built().chip.workgroups_together(prod(self.waves), self.registers, self.shared_bytes)
-
-    @property
-    def resident_waves(self) -> int | None:
-        """Warps of the kernel that share an SM; None without ptxas."""
-        return None if self.workgroups_per_sm is None else self.workgroups_per_sm * prod(self.waves)
-
-    @property
-    def most_resident_waves(self) -> int:
-        """Warps that an SM has room for."""
-        return self.built().chip.resident_waves
-
-    @property
-    def occupancy(self) -> float | None:
-        """`resident_waves` as a fraction of `most_resident_waves`; None without ptxas."""
-        return occupancy_of(self.resident_waves, self.most_resident_waves)
-
-    @property
-    def roles(self) -> tuple[WarpRole, ...]:
-        """The warps and registers of each role; empty for a kernel that is not warp-specialized."""
-        consumers = next((op.last for op in walk(self.built().lanes.body) if isinstance(op, Role)), 0)
-        if prod(self.waves) == consumers or not consumers:
-            return ()
-        more, fewer = (_set_registers(self.built().asm, how) for how in ("inc", "dec"))
-        return WarpRole("consumer", consumers, more), WarpRole("producer", prod(self.waves) - consumers, fewer)
-
-
-def _set_registers(ptx: str, how: str) -> int | None:
-    """Return the registers that the PTX sets by setmaxnreg."""
-    found = re.search(rf"setmaxnreg\.{how}\.sync\.aligned\.u32\s+(\d+)", ptx)
-    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,22 +67,16 @@ class NvidiaBuild(Build):
     key: str | None
     """The cache key of its code; None where a file has all the code that the kernel may need."""
     passing: Callable[[], Passed]
-    otherwise: Callable[[], NvidiaBuild] | None = None
-    """Builds the kernel for arrays that TMA cannot load; None where this is that build."""
-    codes: Mapping[Variant, NvidiaCode] = field(default_factory=dict)
+    others: Mapping[int, Callable[[], NvidiaBuild]] = field(default_factory=dict)
+    """Builds the kernel for rows of other alignments: `Specialization.rows`."""
+    codes: Mapping[Specialization, NvidiaCode] = field(default_factory=dict)
     """Code that is known without compiling."""
     counted: NvidiaResources | None = None
     """Resources read from a file."""
-    unaligned_lines: Callable[[], NvidiaBuild] | None = None
-    """Builds the kernel for dynamic rows that do not begin on cache lines; None for static rows, or without TMA."""
-
     packs: bool = False
     """Whether unaligned arrays may be packed for TMA."""
     copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
     """Code of the packing copies, from a file."""
-    in_vectors: Callable[[int], NvidiaBuild] | None = None
-    """Builds the kernel for dynamic rows aligned to so many bytes, fewer than the widest load; None for static rows or
-    with matrix products."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -173,19 +90,25 @@ class NvidiaBuild(Build):
     def steps(self) -> tuple[Step, ...]:
         return self.passed[1]
 
+    def for_rows(self, rows: int) -> NvidiaBuild:
+        """Return the build for rows of this alignment; this one where there is no other."""
+        if rows not in self._built:
+            make = self.others.get(rows)
+            self._built[rows] = self if make is None else make()
+        return self._built[rows]
+
     @cached_property
+    def _built(self) -> dict[int, NvidiaBuild]:
+        return {}
+
+    @property
     def plain(self) -> NvidiaBuild:
         """The build for arrays of any strides, whose lanes load."""
-        return self.otherwise() if self.otherwise else self
-
-    @cached_property
-    def sharing(self) -> NvidiaBuild:
-        """The build for dynamic rows that do not begin on cache lines."""
-        return self.unaligned_lines() if self.unaligned_lines else self
+        return self.for_rows(BY_LANES)
 
     def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
-        program, plan = self.program, self.program.plan_for(views)
-        main = LaneLaunch(program.kernel_of(plan.variant), tuple(views), values)
+        program, plan = self.program, self.program.plans.plan_for(views)
+        main = LaneLaunch(program.kernel_for(plan.key), tuple(views), values)
         return in_numpy(plan.packed_copies, views, main) if plan.packed_copies else (main,)
 
     @property
@@ -200,29 +123,28 @@ class NvidiaBuild(Build):
             from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415  nor this
 
         make = None if self.key is None else maker(self.key, self.chip)
-        plain = (lambda: self.plain.lanes) if self.otherwise else None
-        sharing = (lambda: self.sharing.lanes) if self.unaligned_lines else None
-        in_vectors = self.in_vectors
-        narrower = (lambda most_bytes: in_vectors(most_bytes).lanes) if in_vectors else None
-        kernels = lambda: self.lanes, make, plain, sharing, narrower
-        return NvidiaProgram(self.tiles, self.chip, *kernels, self.packs, self.copies, dict(self.codes))
+        kernels = self.tiles, lambda rows: self.for_rows(rows).lanes, frozenset(self.others)
+        return NvidiaProgram(*kernels, self.chip, make, self.packs, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
-        self.program.call(arrays, given, sized)
+        self.program.calls.call(arrays, given, sized)
 
     def replay(
         self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size, fresh: Collection[int]
     ) -> ReplayedCall | None:
-        return self.program.replay(arrays, given)  # checks at every call that arrays do not overlap
+        return self.program.calls.replay(arrays, given)  # checks at every call that arrays do not overlap
+
+    def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
+        self.program.prepare(arrays, parameters)
 
     def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         return self.program.remarks_for(arrays, parameters)
 
     def prepacked(self, array: Any, name: str) -> Any:
-        return self.program.prepacked(array, name)
+        return self.program.plans.prepacked(array, name)
 
     def files(self) -> Mapping[str, bytes]:
         text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}
@@ -239,7 +161,7 @@ class NvidiaBuild(Build):
 
     @property
     def workgroups(self) -> Count:
-        code = self.codes.get(Variant())
+        code = self.codes.get(ALIGNED)
         return code.workgroups if code and isinstance(code.workgroups, int) else workgroups_of(self.lanes)
 
     @property
@@ -254,6 +176,10 @@ class NvidiaBuild(Build):
     def code(self) -> bytes:
         """The PTX, which the driver assembles."""
         return self.program.ptx.encode()
+
+    @property
+    def assembled(self) -> Assembled | None:
+        return self.program.assembled
 
     @cached_property
     def loop(self) -> CountedLoop:
@@ -287,13 +213,11 @@ def build_nvidia(
     places: Places,
     prefetched: int,
     stages: int | None = None,
-    sizes: Sequence[tuple[str, int]] = (),
 ) -> NvidiaBuild:
     """Build the kernel for the chip's lanes; raise an error at the constraint that the chip cannot satisfy.
 
     With TMA the software pipeline has `stages` stages; by default four, or as many as fit in shared memory. Where TMA
     cannot load the tiles, lanes load them `prefetched` steps ahead; by default one, if lanes have the registers.
-    `sizes` are the largest known values of dynamic sizes; the cost model uses them.
     """
     packing = chip.tuning.packing
     unaligned_arrays = (
@@ -301,10 +225,9 @@ def build_nvidia(
         *across_depth(tiles, ALONG_DEPTH, packing),
     )
     packs = is_open(tiles) or bool(unaligned_arrays)
-    large = streamed(tiles, chip, dict(sizes))
-    passed = (*sorted(large.arrays), *map(str, sizes)) if is_open(tiles) and large.arrays else ()
+    large = streamed(tiles, chip, {})
     key = compile_key(
-        chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *unaligned_arrays, *passed
+        chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *unaligned_arrays
     )
     copying = _Copying(chip, places, stages, large)
 
@@ -316,25 +239,26 @@ def build_nvidia(
     def unaligned_lines() -> NvidiaBuild:
         return replace(_chosen(tiles, replace(copying, open_on_lines=False)), key=key)
 
-    sharing = unaligned_lines if is_open(tiles) else None
-
     def in_vectors(most_bytes: int) -> NvidiaBuild:
         return build_plain(tiles, chip, places, (), vector_bytes=most_bytes)
 
+    others: dict[int, Callable[[], NvidiaBuild]] = {BY_LANES: plain}
+    if is_open(tiles):
+        others[TENSOR_MAPS.grain_bytes] = unaligned_lines
     multiplies = any(isinstance(op, Mma) for op in walk(tiles.body))
-    narrower = in_vectors if is_open(tiles) and not multiplies else None
+    vectors = {n: partial(in_vectors, n) for n in VECTOR_BYTES} if is_open(tiles) and not multiplies else {}
 
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
         if _copies(built):
-            return replace(built, key=key, otherwise=plain, unaligned_lines=sharing, packs=packs)
-        return replace(_tried(built, plain()), key=key, in_vectors=narrower)
+            return replace(built, key=key, others=others, packs=packs)
+        return replace(_tried(built, plain()), key=key, others=vectors)
 
-    code = kept(key, Variant())
+    code = kept(key, ALIGNED)
     if code is None:
         return chosen()
-    whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code}, in_vectors=narrower)
-    return replace(whole, otherwise=plain, unaligned_lines=sharing, packs=packs) if code.maps else whole
+    whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, vectors, {ALIGNED: code})
+    return replace(whole, others={**vectors, **others}, packs=packs) if code.maps else whole
 
 
 @dataclass(frozen=True)

@@ -7,48 +7,67 @@ from typing import Any
 
 from tilewave.errors import SavedKernelError
 from tilewave.forks import cached_property
+from tilewave.ir.host_program import LINE
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.machine.chips import TENSOR_MAPS
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.launch_scalars import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
+CACHE_LINE, BY_LANES = LINE, 0
+"""Alignments of rows in a specialization key: the usual one, and none."""
+
 
 @dataclass(frozen=True)
-class Variant:
-    """A class of array layouts that share code."""
+class Specialization:
+    """The key of machine code: what it relies on in the layout of its arrays. Calls with equal keys share code."""
 
-    is_plain: bool = False
-    """Whether lanes load, because TMA cannot."""
-    any_strides: tuple[str, ...] = ()
-    """Arrays whose last axis is not contiguous."""
-    narrow: tuple[tuple[str, int], ...] = ()
-    """Arrays aligned to so many bytes only, fewer than the widest load."""
-    unaligned_lines: bool = False
-    """Whether dynamic rows do not begin on cache lines, so that neighbouring workgroups use multicast."""
-    vector_bytes: int = 0
-    """Bytes of the vectors in which lanes hold rows, to whose multiples the rows of narrow arrays are aligned; 0: those
-    of the widest load."""
+    rows: int = CACHE_LINE
+    """The alignment in bytes of the rows that the lane-level kernel was built for. `CACHE_LINE`: what every kernel is
+    built for first. TMA's 16 bytes: neighbouring workgroups use multicast. Fewer: lanes hold rows in vectors of so many
+    bytes. `BY_LANES`: lanes load, because TMA cannot."""
+    widths: tuple[tuple[str, int], ...] = ()
+    """The alignment in bytes of each array that the code may not access by the widest loads; 0: any strides."""
+
+    @property
+    def is_by_lanes(self) -> bool:
+        return self.rows == BY_LANES
+
+    @property
+    def vector_bytes(self) -> int:
+        """The bytes of the vectors in which lanes hold rows; 0: those of the widest load."""
+        return self.rows if self.rows < TENSOR_MAPS.grain_bytes else 0
+
+    @property
+    def any_strides(self) -> tuple[str, ...]:
+        """The arrays whose last axis need not be contiguous."""
+        return tuple(name for name, width in self.widths if not width)
+
+    @property
+    def narrow(self) -> tuple[tuple[str, int], ...]:
+        """The contiguous arrays aligned to so many bytes only, fewer than the widest load."""
+        return tuple((name, width) for name, width in self.widths if width)
 
     @property
     def arrays(self) -> str:
-        """The arrays of the variant, in words."""
+        """The arrays that the code takes, in words."""
         if self.vector_bytes:
             return f"rows on {self.vector_bytes} bytes"
-        if self.narrow or (self.is_plain and self.any_strides):
+        if self.narrow or (self.is_by_lanes and self.any_strides):
             return "any arrays"
-        if self.is_plain:
+        if self.is_by_lanes:
             return "whole rows, by lanes"
-        rows = "rows on 16 bytes" if self.unaligned_lines else "rows on cache lines"
+        rows = "rows on cache lines" if self.rows == CACHE_LINE else f"rows on {self.rows} bytes"
         return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
 
-    def is_wider(self, other: Variant) -> bool:
-        """Return whether its code takes all arrays of another variant, with the same TMA loads."""
-        same = (self.is_plain, self.unaligned_lines, self.narrow) == (
-            other.is_plain,
-            other.unaligned_lines,
-            other.narrow,
-        )
+    def is_wider(self, other: Specialization) -> bool:
+        """Return whether its code takes all arrays of another key, with the same TMA loads."""
+        same = (self.rows, self.narrow) == (other.rows, other.narrow)
         return same and {*self.any_strides} >= {*other.any_strides}
+
+
+ALIGNED = Specialization()
+"""The key of the code for aligned arrays, which is compiled first."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +109,9 @@ class NvidiaCode:
         return restored(NvidiaCode, facts, ptx=ptx)
 
 
-def kept(key: str, variant: Variant) -> NvidiaCode | None:
+def kept(key: str, wanted: Specialization) -> NvidiaCode | None:
     """Return the code of a kernel with that key from the cache; None where it is incomplete."""
-    data = default_cache().get(key_of(key, repr(variant)))
+    data = default_cache().get(key_of(key, repr(wanted)))
     if data is None:
         return None
     try:
@@ -102,5 +121,5 @@ def kept(key: str, variant: Variant) -> NvidiaCode | None:
         return None
 
 
-def keep(key: str, variant: Variant, code: NvidiaCode) -> None:
-    default_cache().put(key_of(key, repr(variant)), packed(code.facts, [code.ptx.encode()]))
+def keep(key: str, wanted: Specialization, code: NvidiaCode) -> None:
+    default_cache().put(key_of(key, repr(wanted)), packed(code.facts, [code.ptx.encode()]))

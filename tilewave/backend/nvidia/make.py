@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
+from tilewave.backend.nvidia.code import NvidiaCode, Specialization, keep, kept
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import INDEX, Memory
@@ -24,18 +24,18 @@ from tilewave.runtime.gpu_launch import (
     TiledArray,
 )
 
-Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
-"""Returns the code of a variant; its lane-level kernel is built on a cache miss only."""
+Make = Callable[[Specialization, Callable[[Specialization], Kernel]], NvidiaCode]
+"""Returns the code of a specialization key; its lane-level kernel is built on a cache miss only."""
 
 
 def maker(key: str, chip: Chip) -> Make:
     """Return a `Make` that reads code from the cache, or compiles and stores it."""
 
-    def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
-        code = kept(key, variant)
+    def make(wanted: Specialization, kernel_of: Callable[[Specialization], Kernel]) -> NvidiaCode:
+        code = kept(key, wanted)
         if code is None:
-            code = compiler().code_of(kernel_of(variant), chip, variant)
-            keep(key, variant, code)
+            code = compiler().code_of(kernel_of(wanted), chip, wanted)
+            keep(key, wanted, code)
         return code
 
     return make

@@ -95,11 +95,11 @@ class PackedArray(Unaligned):
             step = self.pitch_bytes if len(strides) == 1 else shape[axis + 1] * strides[0]
             strides.insert(0, step)
         at = memory + self.offset_bytes
-        return replace(v, pointer=at, shape=tuple(shape), strides=tuple(strides), readonly=False)
+        return v._replace(pointer=at, shape=tuple(shape), strides=tuple(strides), readonly=False)
 
 
 def _permuted(v: ArrayView, order: Sequence[int]) -> ArrayView:
-    return replace(v, shape=tuple(v.shape[a] for a in order), strides=tuple(v.strides[a] for a in order))
+    return v._replace(shape=tuple(v.shape[a] for a in order), strides=tuple(v.strides[a] for a in order))
 
 
 def packed_copies(views: Sequence[ArrayView], unaligned_arrays: Sequence[Unaligned]) -> tuple[PackedArray, ...]:
@@ -160,7 +160,7 @@ class RowCopy:
 
     def bound(self, v: ArrayView, r: PackedArray, memory: int) -> tuple[tuple[ArrayView, ArrayView], tuple[int, ...]]:
         """Return the launch arguments for one array: source and destination, and scalars."""
-        seen, width = replace(r.seen(v), dtype=self.dtype), CHUNK_BYTES // self.element_bytes
+        seen, width = r.seen(v)._replace(dtype=self.dtype), CHUNK_BYTES // self.element_bytes
         *outer, cols = seen.shape
         if self.is_back:
             apart = (s // self.element_bytes % width for s in seen.strides[:-1])
@@ -215,7 +215,7 @@ def in_numpy(arrays: Sequence[PackedArray], views: Sequence[ArrayView], main: La
     at = _up(memory.ctypes.data, ALLOCATED_BYTES)
     own = list(views)
     for r in arrays:
-        own[r.array] = replace(r.padded(views[r.array], at), shape=views[r.array].shape, owner=memory)
+        own[r.array] = r.padded(views[r.array], at)._replace(shape=views[r.array].shape, owner=memory)
     before, after = copy_groups(arrays, views)
     yield from (_in_numpy(group, views, at, memory) for group in before)
     yield replace(main, views=tuple(own))
@@ -227,5 +227,5 @@ def _in_numpy(group: CopyGroup, views: Sequence[ArrayView], at: int, memory: obj
     kernel = group.copy.kernel
     values = dict(zip([x.name for x in numbers_of(kernel)], numbers, strict=True))
     return LaneLaunch(
-        kernel, tuple(v if i % 2 == 0 else replace(v, owner=memory) for i, v in enumerate(arrays)), values
+        kernel, tuple(v if i % 2 == 0 else v._replace(owner=memory) for i, v in enumerate(arrays)), values
     )

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.code import ALIGNED, NvidiaCode
 from tilewave.backend.nvidia.make import launch_of_code, maker
 from tilewave.backend.nvidia.packing import CopyGroup, PackedArray, RowCopy, copy_groups, private_bytes
 from tilewave.ir.host_program import Number
 from tilewave.ir.launch import numbers_of
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
-from tilewave.runtime.array_layouts import places_of
-from tilewave.runtime.arrays import ArrayView
+from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula
-from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate
+from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula, LaunchPlace
+from tilewave.runtime.launch_template import KnownLaunch, LaunchCode
 from tilewave.runtime.private_memory import PrivateMemory
-
-
-class LaunchPlace(NamedTuple):
-    """A device by its number, and one of its streams."""
-
-    number: int
-    stream: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +29,11 @@ class RowCopies:
     private: PrivateMemory
     codes: dict[RowCopy, NvidiaCode] = field(default_factory=dict)
     _programs: dict[RowCopy, CudaProgram] = field(default_factory=dict)
-    _templates: dict[tuple[RowCopy, LaunchPlace], LaunchTemplate] = field(default_factory=dict)
 
     def code(self, copy: RowCopy) -> NvidiaCode:
         if copy not in self.codes:
             make = maker(compile_key(self.chip.name, repr(self.chip), str(copy.kernel)), self.chip)
-            self.codes[copy] = make(Variant(), lambda _: copy.kernel)
+            self.codes[copy] = make(ALIGNED, lambda _: copy.kernel)
         return self.codes[copy]
 
     def memory(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
@@ -61,16 +51,15 @@ class RowCopies:
 
     def _launch(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> KnownLaunch:
         arrays, numbers = group.bound(views, memory)
-        if (group.copy, on) not in self._templates:
-            self._templates[group.copy, on] = self._template(group.copy, arrays, on)
-        return self._templates[group.copy, on].known(places_of(arrays), numbers)
+        return self._program(group.copy).template(arrays, on).known([v.placed for v in arrays], numbers)
 
-    def _template(self, copy: RowCopy, arrays: Sequence[ArrayView], on: LaunchPlace) -> LaunchTemplate:
-        code, kernel = self.code(copy), copy.kernel
-        if copy not in self._programs:
-            made = CudaCode(kernel.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, kernel), ())
-            self._programs[copy] = CudaProgram(made)
-        return self._programs[copy].by_template(arrays, len(numbers_of(kernel)), _formula(copy, code), *on)
+    def _program(self, copy: RowCopy) -> CudaProgram:
+        found = self._programs.get(copy)
+        if found is None:
+            made = self.code(copy)
+            code = CudaCode(copy.kernel.name, self.chip.cpu, made.ptx.encode(), launch_of_copy(copy, made))
+            found = self._programs[copy] = CudaProgram(code)
+        return found
 
 
 def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
@@ -83,8 +72,8 @@ def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
     return formula
 
 
-def want_copy(copy: RowCopy, code: NvidiaCode) -> None:
-    """Raise an exception where code cannot be launched as the copy: a file may have any contents."""
+def launch_of_copy(copy: RowCopy, code: NvidiaCode) -> LaunchCode:
+    """Return how a copy is launched; an exception where code is not that of the copy: a file may have any contents."""
     kernel = copy.kernel
     arrays = [(v.type.rank, v.type.dtype) for v in kernel.body.args if isinstance(v.type, Memory)]
-    LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))
+    return LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))

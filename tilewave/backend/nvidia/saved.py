@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 
 from tilewave.analysis.loads import LaneLoads
-from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
-from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.build import NvidiaBuild, Passed
+from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, CACHE_LINE, NvidiaCode, Specialization
 from tilewave.backend.nvidia.packing import ALLOCATED_BYTES, RowCopy
 from tilewave.backend.nvidia.program import NvidiaProgram
-from tilewave.backend.nvidia.row_copies import want_copy
+from tilewave.backend.nvidia.resources import NvidiaResources
+from tilewave.backend.nvidia.row_copies import launch_of_copy
 from tilewave.backend.protocol import Build
 from tilewave.ir.core import Kernel
-from tilewave.machine.chips import Chip
-from tilewave.runtime.arrays import ArrayView
+from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
-LANES, PLAIN, UNALIGNED_LINES = "lanes.ir", "plain.ir", "unaligned_lines.ir"
+LANES = {CACHE_LINE: "lanes.ir", BY_LANES: "plain.ir", TENSOR_MAPS.grain_bytes: "unaligned_lines.ir"}
+"""The members with lane-level kernels, by the alignment of rows that each was built for."""
 
 
 def stored_nvidia(build: Build) -> Stored:
     assert isinstance(build, NvidiaBuild)
     program = build.program
-    members = {LANES: str(build.lanes).encode()}
-    if build.otherwise:
-        members[PLAIN] = str(build.plain.lanes).encode()
-    if build.unaligned_lines:
-        members[UNALIGNED_LINES] = str(build.sharing.lanes).encode()
+    alignments = [rows for rows in LANES if rows == CACHE_LINE or rows in build.others]
+    members = {LANES[rows]: str(build.for_rows(rows).lanes).encode() for rows in alignments}
     codes: list[dict[str, Any]] = []
-    in_rows = Variant(unaligned_lines=build.unaligned_lines is not None) if program.is_open else _in_rows(program)
-    beside = (
-        {v: f"{name}_beside" for v, name in ((in_rows, "code_rows"), (Variant(), "code"))} if program.beside else {}
-    )
-    variants = {program.for_any: "code_any_strides"}
-    variants |= {replace(v, any_strides=program.beside): name for v, name in beside.items()}
-    variants |= {in_rows: "code_rows", Variant(): "code"}
-    if program.is_open and program.transposed:
-        variants[Variant(is_plain=True)] = "code_whole_rows"
-    for variant, name in reversed(variants.items()):
-        code = program.code_for(variant)
+    for key, name in reversed(_names(program).items()):
+        code = program.code_for(key)
         members[f"{name}.ptx"] = code.ptx.encode()
-        codes.append({"member": name, "variant": {**asdict(variant), "narrow": dict(variant.narrow)}, **code.facts})
+        codes.append({"member": name, "variant": _facts(key), **code.facts})
     copies: list[dict[str, Any]] = []
     for copy in program.copies_needed:
         code = program.copies.code(copy)
@@ -53,41 +44,64 @@ def stored_nvidia(build: Build) -> Stored:
     return {"codes": codes, "copies": copies, "resources": counted}, members
 
 
-def _in_rows(program: NvidiaProgram) -> Variant:
-    """Return the variant for dense arrays at addresses that CUDA allocates."""
+def _names(program: NvidiaProgram) -> dict[Specialization, str]:
+    """Return the keys of all code that a file has, with the names of its members."""
+    accesses = program.accesses
+    in_rows = _in_rows(program)
+    names = {accesses.fallback: "code_any_strides"}
+    if accesses.beside:
+        anywhere = tuple((name, 0) for name in accesses.beside)
+        names[replace(in_rows, widths=anywhere)] = "code_rows_beside"
+        names[replace(ALIGNED, widths=anywhere)] = "code_beside"
+    names |= {in_rows: "code_rows", ALIGNED: "code"}
+    if accesses.is_open and accesses.transposed:
+        names[Specialization(BY_LANES)] = "code_whole_rows"
+    return names
+
+
+def _in_rows(program: NvidiaProgram) -> Specialization:
+    """Return the key for dense arrays at addresses that CUDA allocates; for dynamic rows, that on TMA's grain."""
+    if program.is_open:
+        grain = TENSOR_MAPS.grain_bytes
+        return Specialization(grain) if grain in program.alignments else ALIGNED
     views = []
     for v in program.memories:
         strides = [v.type.dtype.bytes]
         for extent in v.type.shape[:0:-1]:
             strides.insert(0, strides[0] * extent)
-        views.append(ArrayView(ALLOCATED_BYTES, v.type.shape, tuple(strides), v.type.dtype, "cuda", False, None))
-    return program.plan_for(views).variant
+        views.append(ArrayView(ALLOCATED_BYTES, v.type.shape, tuple(strides), v.type.dtype, "cuda"))
+    return program.plans.plan_for(views).key
+
+
+def _facts(key: Specialization) -> dict[str, Any]:
+    """Return a key as files of all releases have it."""
+    in_rows = key.rows == TENSOR_MAPS.grain_bytes
+    facts = {"is_plain": key.is_by_lanes, "unaligned_lines": in_rows, "vector_bytes": key.vector_bytes}
+    return {**facts, "any_strides": key.any_strides, "narrow": dict(key.narrow)}
 
 
 def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild:
     """Return the build from a file: PTX, and its lane-level kernels."""
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
-    lanes = contents.kernel(LANES)
-    plain_lanes = contents.kernel(PLAIN) if PLAIN in contents.members else None
-    plain = NvidiaBuild(kernel, chip, None, lambda: (plain_lanes, ())) if plain_lanes else None
+    members = {rows: name for rows, name in LANES.items() if rows == CACHE_LINE or name in contents.members}
+    lanes = {rows: contents.kernel(name) for rows, name in members.items()}
+    builds = {rows: NvidiaBuild(kernel, chip, None, partial(_passed, found)) for rows, found in lanes.items()}
+    others = {rows: partial(builds.__getitem__, rows) for rows in builds if rows != CACHE_LINE}
     counted = _loaded_resources(about.record("resources"))
-    otherwise = (lambda: plain) if plain else None
-    shared_lanes = contents.kernel(UNALIGNED_LINES) if UNALIGNED_LINES in contents.members else None
-    sharing = NvidiaBuild(kernel, chip, None, lambda: (shared_lanes, ())) if shared_lanes else None
-    unaligned_lines = (lambda: sharing) if sharing else None
     known = about.records("copies") if "copies" in about.fields else ()  # files of older releases have none
     copies = dict(_loaded_copy(contents, one) for one in known)
-    made = codes, counted, unaligned_lines, bool(copies), copies
-    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, *made)
-    if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
-        raise contents.unaligned(LANES)
+    made = codes, counted, bool(copies), copies
+    loaded = NvidiaBuild(kernel, chip, None, partial(_passed, lanes[CACHE_LINE]), others, *made)
+    has_all = ALIGNED in codes and loaded.program.accesses.fallback in codes
+    if lanes[CACHE_LINE].name != kernel.name or not has_all:
+        raise contents.unaligned(LANES[CACHE_LINE])
     for code in codes.values():
         with contents.holding_against("kernel.ir"):
-            loaded.program.want_launch(code)
+            loaded.program.launch_of(code)
     for copy, code in copies.items():
         with contents.holding_against(f"{copy.member}.ptx"):
-            want_copy(copy, code)
+            launch_of_copy(copy, code)
     return loaded
 
 
@@ -113,9 +127,14 @@ def _no_build() -> NvidiaBuild:
     raise AssertionError("`NvidiaBuild.resources` puts the build in its place")
 
 
-def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]:
+def _passed(lanes: Kernel) -> Passed:
+    return lanes, ()
+
+
+def _loaded_ptx(contents: Contents, about: Record) -> tuple[Specialization, NvidiaCode]:
     v = about.record("variant")
     narrow = v.record("narrow")
-    widths = tuple((name, narrow.number(name)) for name in narrow.fields)
-    variant = Variant(v.truth("is_plain"), v.texts("any_strides"), widths, v.truth("unaligned_lines"))
-    return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))
+    widths = dict.fromkeys(v.texts("any_strides"), 0) | {name: narrow.number(name) for name in narrow.fields}
+    rows = BY_LANES if v.truth("is_plain") else TENSOR_MAPS.grain_bytes if v.truth("unaligned_lines") else CACHE_LINE
+    ptx = contents.text(f"{about.text('member')}.ptx")
+    return Specialization(rows, tuple(widths.items())), NvidiaCode.of(about, ptx)

@@ -20,14 +20,7 @@ from tilewave.lower.cpu.reductions import Flat, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.elements import splat_constant, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
-from tilewave.machine.matrix import largest_divisor
-
-VECTORS = 2
-"""Vectors per row of a block of sums, where there are enough rows."""
-FEW_ROWS = 2
-"""Up to this many rows do not pay for transposing b."""
-STREAMS = 4
-"""Rows or columns that are read in parallel along k."""
+from tilewave.machine.register_blocks import block_of, dots_of
 
 
 class TileInMemory(Protocol):
@@ -46,11 +39,6 @@ class TileOfElements(Protocol):
 
 Put = Callable[[Sequence[str], str, int], None]
 """Consumer of sums: called with an index, a vector of contiguous sums from there, and its lanes."""
-
-
-def runs_along_depth(lanes: int, rows: int, columns: int, is_transposed: bool) -> bool:
-    """Return whether float sums use vectors along k; `is_transposed`: b is stored transposed already."""
-    return columns < lanes or (rows <= FEW_ROWS and not is_transposed)
 
 
 def multiply_tiles(
@@ -89,13 +77,6 @@ def multiply_tiles(
     for_each(f, (*batch, columns // (wide * lanes), rows // high), block)
 
 
-def block_of(registers: int, rows: int, vectors: int) -> tuple[int, int]:
-    """Return the rows and vectors of a block of sums: they divide the tile's and leave registers for b and a."""
-    wide = min(VECTORS, vectors)
-    high = largest_divisor(rows, (registers - 1) // wide - 1)
-    return high, largest_divisor(vectors, (registers - 1) // (high + 1))
-
-
 def multiply_along_depth(
     f: LlvmFunction, target: CpuTarget, a: TileInMemory, b: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
@@ -128,13 +109,6 @@ def multiply_along_depth(
             put(at, f.value(f"fadd {stored(dtype)} {acc.element(f, at)}, {one}"), 1)
 
     for_each(f, (*batch, rows // high, columns // wide), block)
-
-
-def dots_of(rows: int, columns: int) -> tuple[int, int]:
-    """Return the rows and columns of a block of sums that divide a tile's, each sum a vector; few enough operands are
-    read in parallel for the hardware prefetcher to follow them."""
-    high = largest_divisor(rows, STREAMS if columns < STREAMS else VECTORS)
-    return high, largest_divisor(columns, STREAMS)
 
 
 def lanes_added(f: LlvmFunction, vectors: Sequence[str], lanes: int, dtype: DType) -> list[str]:

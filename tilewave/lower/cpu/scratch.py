@@ -30,13 +30,14 @@ from tilewave.lower.cpu.memory import (
     whole_inside,
     zero,
 )
-from tilewave.lower.cpu.products import Put, multiply_along_depth, multiply_tiles, runs_along_depth, turn
+from tilewave.lower.cpu.products import Put, multiply_along_depth, multiply_tiles, turn
 from tilewave.lower.cpu.reductions import Combine, Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.cpu.tile_uses import TileUses
 from tilewave.lower.elements import in_memory, literal, splat_constant, stored
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, cast, elementwise
+from tilewave.machine.register_blocks import runs_along_depth
 
 ALIGNMENT = 64
 LONGEST_STRETCH = 64

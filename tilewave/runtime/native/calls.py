@@ -273,7 +273,8 @@ named:
   %is_new = icmp eq ptr %found, null
   br i1 %is_new, label %unknown, label %known
 known:
-  %launch = call ptr {api("PyLong_AsVoidPtr")}(ptr %found)
+  %address = call ptr {api("PyTuple_GetItem")}(ptr %found, i64 0)
+  %launch = call ptr {api("PyLong_AsVoidPtr")}(ptr %address)
 {loop("pass", "known", "%inputs", picked.format("passed", "input", "pass", "inputs_at"))}
   %said = call i64 @make_launch(ptr %launch, ptr %inputs_at, i64 %stream)
   ret i64 %said
