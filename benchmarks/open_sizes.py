@@ -24,6 +24,7 @@ from tilewave.bench.contestant import Launch
 from tilewave.bench.gpu import Arena, Bursts, Launching, error_bound, torch_on_the_gpu
 from tilewave.bench.rounds import SHORT, SUSTAINED, Estimate, Rounds, geometric_mean, play
 from tilewave.cli.bench import BEST_MAPPING, SHAPES
+from tilewave.runtime.arrays import view
 
 KNOWN, AGAIN, OPEN, CUBLAS = "known sizes", "known again", "open sizes", "cublas"
 TILE = (128, 256, 64)
@@ -115,9 +116,8 @@ def calls(torch: Any) -> dict[str, Any]:
     same = _arrays(torch, 256)
     for call in (one, known):
         call(*same)
-    (template,) = one.build.program._chooser[0]._kinds.values()
-    places = [t.data_ptr() for t in same], [tuple(t.shape) for t in same], [t.stride() for t in same]
-    alone = template.known(places, one.sizes.of_call(same, {}).numbers)  # with its tensor maps
+    template = next(iter(one.build.program.calls.launches.values()))
+    alone = template.known([view(t).placed for t in same], one.sizes.of_call(same, {}).numbers)  # with its tensor maps
     fresh = [_arrays(torch, 256) for _ in range(500)]
     sizes = [_arrays(torch, 257 + i) for i in range(500)]
     found = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from tilewave.arguments import order_depends_on
 from tilewave.backend.protocol import Backend, Build
 from tilewave.backend.targets import target_named, target_on
 from tilewave.compiled import Compiled
-from tilewave.errors import NOWHERE, CoverageError
+from tilewave.errors import NOWHERE, ConstraintError, CoverageError, TilewaveError
 from tilewave.forks import IMPORTING
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
@@ -42,6 +42,7 @@ from tilewave.tune.tune import Tune
 if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
     from tilewave.tune.choose import TileChoice
+    from tilewave.tune.default import TunableKernel
 
 Builder = Callable[[Kernel, Places], Build]
 """Compiles a kernel on whole tiles for a target."""
@@ -82,45 +83,63 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     return replace(compiled, elsewhere=there) if options.target is None else compiled
 
 
-def _compiled(
-    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: tuple[tuple[str, int], ...] = ()
-) -> Compiled:
-    """Compile a kernel with given tile sizes; `sizes` are the largest values of dynamic ones."""
-    wanted = replace(checked_options(options, target), sizes=sizes)
+def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) -> Compiled:
+    """Compile a kernel with given tile sizes."""
+    wanted = checked_options(options, target)
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
 
 def _choosing(
     options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
 ) -> Compiled:
-    """Compile with tile sizes of the cost model; where sizes are dynamic, for each size bucket at its first call."""
+    """Compile with tile sizes that the cost model chooses; where sizes are dynamic, for those of each call."""
     with IMPORTING:
-        from tilewave.tune.default import BySize, TunableKernel, largest_sizes  # noqa: PLC0415  most give their tiles
+        from tilewave.tune.default import TunableKernel  # noqa: PLC0415  most give their tiles
     with IMPORTING:
         from tilewave.tune.chosen import take  # noqa: PLC0415  as above
+    with IMPORTING:
+        from tilewave.tune.serve import KernelSet, given_sizes  # noqa: PLC0415  as above
 
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
     tiles = TunableKernel.of(kernel, *facts)
     tiles = tiles.for_all_batches() if options.batch_invariant else tiles
-    known: dict[tuple[Any, ...], Compiled] = {}
-
-    def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
-        known_sizes = largest_sizes(buckets or {}) if target.judges_by_sizes else {}
-        sizes = tuple((dim.name, n) for dim, n in known_sizes.items())
-
-        def made(choice: TileChoice) -> Compiled:
-            key = choice.text, sizes
-            if key not in known:
-                known[key] = _compiled(as_chosen(options, choice), tiles.decided(choice), target, sizes)
-            return replace(known[key], choice=choice)
-
-        return take(tiles.choices(buckets), made, tiles.nothing_fits)
-
+    maker = _Maker(options, target, tiles)
     if not tiles.left_open:
-        return for_buckets(None)
-    serving = BySize(tiles.passed, for_buckets)
+        return take(tiles.choices(), maker.make, tiles.nothing_fits)
+    serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Chooses and compiles the configs of one kernel."""
+
+    options: WaveCompileOptions
+    target: Backend
+    tiles: TunableKernel
+
+    def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
+        return self.tiles.choices(sizes)
+
+    def make(self, choice: TileChoice) -> Compiled:
+        kernel = self.tiles.decided(choice)
+        try:
+            made = _compiled(as_chosen(self.options, choice), kernel, self.target)
+        except ConstraintError:  # an epilogue may leave room for fewer stages: then as many as there is room for
+            if choice.num_stages is None:
+                raise
+            made = _compiled(as_chosen(self.options, choice.without_stages), kernel, self.target)
+        return replace(made, choice=choice)
+
+    def quick(self) -> Callable[[Sequence[int]], str] | None:
+        return self.tiles.quick_choice()
+
+    def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
+        made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)
+
+    def nothing_fits(self) -> TilewaveError:
+        return self.tiles.nothing_fits()
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.interp.exact_check import PassCheck
     from tilewave.tune.choose import TileChoice
-    from tilewave.tune.default import BySize
+    from tilewave.tune.serve import KernelSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +70,8 @@ class Compiled(CompiledCode):
     """Compiles the kernel for another device, that of a call's arrays, if its author named no target."""
     choice: TileChoice | None = None
     """The tile sizes that were chosen, where the author gave none, and why."""
-    by_size: BySize[Compiled] | None = field(default=None, repr=False)
-    """Where tile sizes are chosen by the sizes of each call: the kernel of each size bucket."""
+    by_size: KernelSet[Compiled] | None = field(default=None, repr=False)
+    """Where tile sizes are chosen by the sizes of each call: the kernels of all configs."""
 
     @property
     def chosen_for(self) -> str:
@@ -129,10 +129,8 @@ class Compiled(CompiledCode):
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
         try:
-            if self.by_size is not None:
-                self.by_size.of(_shapes(arrays)).launch(arrays, values)
-                return
-            self.build.call(arrays, values, self.arguments.sized)
+            served = self if self.by_size is None else self.by_size.of(_shapes(arrays), arrays)
+            served.build.call(arrays, values, served.arguments.sized)
         except WrongDevice as error:
             if self.elsewhere is None:
                 raise with_targets(error) from None
@@ -144,7 +142,8 @@ class Compiled(CompiledCode):
         It takes arrays of the same library with the same layout at any addresses. None where calls need the full check.
         """
         if self.by_size is not None:
-            return self.by_size.of(_shapes(arrays)).replay(arrays, values, fresh)
+            shapes = _shapes(arrays)
+            return self.by_size.of(shapes).replay(arrays, values, fresh) if self.by_size.is_settled(shapes) else None
         return self.build.replay(arrays, values, self.arguments.sized, fresh)
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
@@ -272,8 +271,9 @@ class Compiled(CompiledCode):
         """
         found = Why.of(self.steps).of_options(self.not_taken)
         found = found.of_sums(self.proved)
-        if self.choice is not None:
-            found = found.of_choice(self.choice.remarks())
+        choice = self.by_size.choice(_shapes(arrays)) if self.by_size is not None and arrays else self.choice
+        if choice is not None:
+            found = found.of_choice(choice.remarks())
         if not arrays:
             return found
         return found.of_a_call(self.build.remarks_for(arrays, self.sizes.of_call(arrays, {}).parameters))

@@ -14,7 +14,7 @@ from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.cpu.build import run_passes
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.backend.nvidia.build import copying_passes
-from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.code import ALIGNED
 from tilewave.backend.nvidia.compiler import lowered_for
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
@@ -114,7 +114,7 @@ def _amd(kernel: Kernel, chip: str) -> str:
 
 def _nvidia(kernel: Kernel, _: str) -> str:
     lanes = run(kernel, copying_passes(SM_90A, Places()))[0] if kernel.level == "tile" else kernel
-    return lowered_for(lanes, SM_90A, Variant()).llvm_ir
+    return lowered_for(lanes, SM_90A, ALIGNED).llvm_ir
 
 
 STAGES: dict[str, Callable[[Kernel, str], str]] = {

@@ -19,7 +19,7 @@ import tilewave.passes
 from tilewave import *
 from tilewave.analysis.reduction_order import sum_orders
 from tilewave.backend.amd import program as amd_program
-from tilewave.backend.nvidia import build, program
+from tilewave.backend.nvidia import build, plans
 from tilewave.ir.core import BATCH_INVARIANT
 from tilewave.ir.parse import parse
 from tilewave.ir.remarks import RemarkKind
@@ -30,7 +30,7 @@ from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.runtime.arrays import ArrayView
 
-BUILDS = (build, program, amd_program)
+BUILDS = (build, plans, amd_program)
 PACKAGE = Path(tilewave.__file__).parent
 CHECKED = Path(__file__).parent.parent / "check"
 TURNS = WaveConstraint(M, BLOCK_M / 2), WaveConstraint(N, BLOCK_N / 2)
@@ -154,8 +154,9 @@ def called(target, pointer, strides):
     def remarks():
         made = compiled(gemm(), target=target, subs=sizes(256, 256, 64, 128, 128, 64))
         views = [in_rows(p) for p in made.parameters]
-        views[0] = replace(views[0], pointer=pointer, strides=strides)
-        return [(d, "") for d in made.build.program.remarks(views)]
+        views[0] = views[0]._replace(pointer=pointer, strides=strides)
+        program = made.build.program
+        return [(d, "") for d in getattr(program, "plans", program).remarks(views)]
 
     return remarks
 
@@ -165,7 +166,7 @@ def packed_copies():
     made = compiled(gemm(), target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
     shapes = zip(((1001, 1003), (1005, 1003), (1001, 1005)), made.sizes._arrays, strict=True)
     views = [in_rows(replace(p, shape=shape)) for shape, p in shapes]
-    return [(d, "") for d in made.build.program.remarks(views)]
+    return [(d, "") for d in made.build.program.plans.remarks(views)]
 
 
 def beside_copies():
@@ -173,8 +174,8 @@ def beside_copies():
     made = compiled(biased, target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
     shapes = ((256, 64), (256, 64), (256,), (256, 256))
     views = [in_rows(replace(p, shape=s)) for s, p in zip(shapes, made.sizes._arrays, strict=True)]
-    views[2] = replace(views[2], pointer=4100)
-    return [(d, "") for d in made.build.program.remarks(views)]
+    views[2] = views[2]._replace(pointer=4100)
+    return [(d, "") for d in made.build.program.plans.remarks(views)]
 
 
 @wave(tiling())
@@ -637,11 +638,11 @@ CASES = {
     "widen_stores.NO_BYTES": on("gfx942", written_in_steps, tile=(64, 64, 32)),
     "widen_stores.SHORT_ROWS": checked("widen_stores", "too_narrow"),
     "amd.program.NOT_IN_ROWS": called("gfx942", 4096, (2, 512)),
-    "nvidia.program.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
-    "nvidia.program.REPACKED": packed_copies,
-    "nvidia.program.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
-    "nvidia.program.NARROW": called("sm_90a", 4098, (128, 2)),
-    "nvidia.program.ELEMENTS": beside_copies,
+    "nvidia.plans.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
+    "nvidia.plans.REPACKED": packed_copies,
+    "nvidia.plans.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
+    "nvidia.plans.NARROW": called("sm_90a", 4098, (128, 2)),
+    "nvidia.plans.ELEMENTS": beside_copies,
     "serialize_split_k.BY_ITSELF": by(serialize_split_k, in_parts),
     "nvidia.build.TWO_FIT": on("sm_90a", narrow, shape=(2048, 1024, 64), tile=(64, 64, 64)),
 }
@@ -676,7 +677,7 @@ def shown(name):
 def test_a_kernel_shows_the_reason(name):
     assert name in CASES, "no kernel shows it: add one"
     assert shown(name), f"its kernel does not show it: {CASES[name]()}"
-    of_a_call = ".program." in name  # arrays are to blame, and no line
+    of_a_call = ".program." in name or ".plans." in name  # arrays are to blame, and no line
     assert all((line or of_a_call) and "{" not in what + remedy for line, what, remedy in shown(name))
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
+from tilewave.tune.neighbours import likeness
 
 from tilewave import *
 from tilewave.bench import measured_on
 from tilewave.bench.tuning import tune
 from tilewave.errors import SymbolError, TargetError
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.neighbours import likeness
 from tilewave.tune.records import merged
 from tilewave.tune.search import REPLAY, UNFINISHED, ConfigTime, candidates, search, unlike_each_other
 from tilewave.tune.store import FILE

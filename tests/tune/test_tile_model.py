@@ -7,6 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
+from tilewave.tune.fitted import HOST
+from tilewave.tune.gpu_room import Loading, WholeRounds
+from tilewave.tune.host import HostTiles
+from tilewave.tune.measured import BATCH_INVARIANT, EVEN, H200, IN_PLACE, SMALL, measured_launches
+from tilewave.tune.neighbours import AT_ONCE, COUNT, neighbours_in, neighbours_of
 
 from tilewave import *
 from tilewave.errors import ConstraintError
@@ -15,11 +20,6 @@ from tilewave.ir.rewrite import walk
 from tilewave.runtime.arrays import view
 from tilewave.tune.choose import rank
 from tilewave.tune.default import TunableKernel, machine_of
-from tilewave.tune.fitted import HOST
-from tilewave.tune.gpu_room import Loading, WholeRounds
-from tilewave.tune.host import HostTiles
-from tilewave.tune.measured import BATCH_INVARIANT, EVEN, H200, IN_PLACE, SMALL, measured_launches
-from tilewave.tune.neighbours import AT_ONCE, COUNT, neighbours_in, neighbours_of
 from tilewave.tune.space import KNOBS, NO_COVERING, NUM_STAGES, SPLIT, Covering
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
@@ -429,9 +429,9 @@ def test_odd_operands_are_left_where_they_lie_as_calls_leave_them(shape, layout)
     tile = (64, 16, 64) if shape[1] < 8 else (64, 64, 64)
     subs = sized(shape) | dict(zip(BLOCKS, tile, strict=True))
     one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
-    planned = one.build.program.plan_for([view(np.empty(p.shape, np.float16)) for p in one.parameters])
+    planned = one.build.program.plans.plan_for([view(np.empty(p.shape, np.float16)) for p in one.parameters])
     copied = Loading.REPACKED if planned.packed_copies else Loading.IN_PLACE
-    expected = Loading.BY_LANES if planned.variant.is_plain else copied
+    expected = Loading.BY_LANES if planned.key.is_by_lanes else copied
     assert machine_of("sm_90a").loading(cut(shape, tile, layout=layout)) is expected
 
 

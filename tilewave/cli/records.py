@@ -12,7 +12,7 @@ from rich.console import Console
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import seconds_text
 from tilewave.tune.records import NewerRecord, TileRecord, merged
-from tilewave.tune.store import FILE, SHIPPED, RecordFile, read_lines, search_path, tidy
+from tilewave.tune.store import FILE, RecordFile, read_lines, search_path, tidy
 from tilewave.view.tables import names, numbers, print_table, words
 
 ACTIONS = ("show", "merge", "check")
@@ -23,14 +23,12 @@ def records_command(
     action: str,
     files: list[Path] | None,
     into: Path,
-    shipped: bool,
     as_json: bool,
 ) -> None:
     if action not in ACTIONS:
         raise TilewaveError(f"records: unknown action {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
     given = [path / FILE if path.is_dir() else path for path in files or ()]
-    own = [path for path in search_path() if shipped or action == "check" or path != SHIPPED]
-    paths = given or [path / FILE for path in own]
+    paths = given or [path / FILE for path in search_path()]
     if missing := next((path for path in given if not path.exists()), None):
         raise TilewaveError(f"records: there is no file {missing}")
     if action == "merge":
@@ -39,9 +37,6 @@ def records_command(
         _check(paths, as_json)
     else:
         _show(paths, as_json)
-        if not (given or shipped or as_json):
-            count = len(merged(read_lines(SHIPPED / FILE))[0])
-            print(f"{count:,} tuning records come with tilewave; --shipped shows them")
 
 
 def _show(paths: list[Path], as_json: bool) -> None:

@@ -1,19 +1,20 @@
-"""The default tile sizes: a tuning record's or the cost model's choice for given sizes, or for a call's size bucket."""
+"""The default configs: a tuning record's or the cost model's choice, for given sizes or for those of each call."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tilewave.analysis.reduction_order import adds_products_alone
-from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
-from tilewave.backend.targets import target_named
+from tilewave.cost.gpu import GpuCost
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
+from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
 from tilewave.ir.rewrite import rename_block, rewrite_block, unnamed
 from tilewave.ir.types import Memory
@@ -21,40 +22,29 @@ from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.machine.cards import STANDING_FOR
-from tilewave.machine.chips import CHIPS
 from tilewave.runtime.cache import key_of
-from tilewave.runtime.pool import default_threads
-from tilewave.trace import NO_WORK, TileWork
 from tilewave.tune.choose import (
     RankedConfigs,
     TileChoice,
     TileMachine,
-    bucket,
-    bucket_ends,
-    bucket_text,
     config_text,
     illegal_text,
     rank,
-    rank_buckets,
     sizes_text,
 )
 from tilewave.tune.chosen import first_line, passed_over
-from tilewave.tune.fitted import HOST, TIMINGS
-from tilewave.tune.gpu import GpuTiles
-from tilewave.tune.host import HostTiles
-from tilewave.tune.order import order_for, orders_on
-from tilewave.tune.problem import TiledProblem
+from tilewave.tune.machines import machine_of
+from tilewave.tune.native import NativeChoice
+from tilewave.tune.problem import Config, TiledProblem
 from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.space import NUM_STAGES, SPLIT, Space, said_of, space_of, tunable
-from tilewave.tune.store import SHIPPED, SHIPPED_OF, Found, LookedUp, Records, search_path
+from tilewave.tune.store import Found, LookedUp, Records, search_path
 from tilewave.tune.tune import Tune
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
 TYPICAL = 4096
 """The assumed value of a dynamic size before the first call."""
-T = TypeVar("T")
 MOST_RECORDS = 8
 """Records of one decision that are tried, the nearest and best first, until one can be compiled."""
 
@@ -70,21 +60,15 @@ def records_here() -> Records:
     return _records(tuple(search_path()))
 
 
+@lru_cache(maxsize=1)
+def records_exist(second: int) -> bool:
+    """Return whether there are tuning records, looked for once a second."""
+    return records_here().are_there()
+
+
 @cache
 def _records(path: tuple[Path, ...]) -> Records:
     return Records(path)
-
-
-def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
-    """What is known of a target's tiles: a chip's card, or else this machine's cores; TargetError for another name."""
-    target_named(target)
-    if chip := CHIPS.get(target):
-        return GpuTiles(chip, STANDING_FOR[target], TIMINGS[chip.vendor])
-    dtypes = {p.dtype.name for p in work.products}
-    able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
-    s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
-    facts = s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST
-    return HostTiles(*facts, reads_in_place=not s.matrix_unit, vector_registers=s.vector_registers)
 
 
 class IllegalRecord(ValueError):
@@ -138,9 +122,7 @@ class TunableKernel:
     @property
     def orders(self) -> tuple[str, ...]:
         """The orders that are tried if the author gives none."""
-        if self.asked or not isinstance(self.machine, GpuTiles):
-            return self.asked
-        return tuple(orders_on(self.machine.card))
+        return self.asked or self.machine.orders
 
     def for_all_batches(self) -> TunableKernel:
         """Return the batch-invariant form of this kernel: no sum depends on the sizes of the grid's dimensions.
@@ -160,73 +142,73 @@ class TunableKernel:
             return replace(self, problem=problem, space=space)
         first = for_all.predicted({})[:1]
         fixed = {d.symbol: one.config[d.symbol] for one in first for d in space.decisions if d.dim in depths}
-        for one in fixed.items():
-            space = space.with_only(*one)
+        for symbol, depth in fixed.items():
+            space = space.with_only(symbol, depth)
         return replace(self, problem=problem, space=space, fixed=fixed)
-
-    @property
-    def passed(self) -> tuple[GivenSize, ...]:
-        """Return the array and axis from which each dynamic size is read at a call."""
-        return given_sizes(self.kernel, self.left_open)
 
     @property
     def typical(self) -> dict[Symbol, int]:
         """The assumed values of the dynamic sizes."""
         return dict.fromkeys(self.left_open, TYPICAL)
 
-    def choices(self, buckets: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
-        """Return the choices of tuning records, then the cost model's, best first, for fixed sizes or a size bucket."""
-        buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
-        made = self.predicted(buckets)
-        found = self.on_record(buckets)
+    def choices(self, sizes: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
+        """Return the choices of tuning records, then the cost model's, best first; `sizes` are the dynamic ones."""
+        sizes = self.typical if sizes is None else sizes
+        made = self.predicted(sizes)
+        found = self.on_record(sizes)
         notes = list(found.remarks)
-        stale = [one for one in found.stale if one.file.parent != SHIPPED]  # ours name kernels of several layouts
-        if stale and not found.fitting:
-            notes.append(stale_note(stale))
+        if found.stale and not found.fitting:
+            notes.append(stale_note(found.stale))
         recorded: list[TileChoice] = []
         for one in found.fitting[:MOST_RECORDS]:
             try:
-                recorded.append(self.of_record(one, buckets, made[0].sizes if made else ""))
+                recorded.append(self.of_record(one, sizes))
             except IllegalRecord as error:
                 notes.append(passed_over(one.file, str(error)))
         return [choice.noting(notes) for choice in (*recorded, *made)]
 
-    def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
-        """Return the tuning records for a whole size bucket, followed by those for its largest sizes."""
-        found = _look_up(self.key(buckets))
-        return found.before(_look_up(self.key_of_sizes(self.largest(buckets)))) if buckets else found
+    def quick_choice(self) -> Callable[[Sequence[int]], str] | None:
+        """Return a function from the dynamic sizes to the text of the model's best config, by machine code.
 
-    def predicted(self, buckets: Mapping[Symbol, int]) -> list[TileChoice]:
-        """The model's choices."""
-        if not self.left_open:
-            ranked = rank(self.problem, self.space.within(self.problem.values), self.machine)
-            return self._explained(ranked, self.problem, sizes_text(self._sizes(self.problem)), 1.0)
-        ranked, share = rank_buckets(self.problem, self.space, self.machine, buckets)
-        return self._explained(ranked, self.largest(buckets), bucket_text(buckets), share)
+        It returns an empty text where tuning records may know better. None where the model is not of integers.
+        """
+        machine = self.machine
+        if not isinstance(machine, GpuCost):
+            return None
+        configs = [config for config in self.space.configs() if not machine.refused(self.problem.cut(config))]
 
-    def largest(self, buckets: Mapping[Symbol, int]) -> TiledProblem:
-        """With the largest sizes of a bucket."""
-        return self.problem.sized(largest_sizes(buckets))
+        def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
+            return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))
 
-    def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
-        """Return the key of the tuning records for a size bucket, or for the sizes if there are no buckets."""
-        return self._key({dim: "{}..{}".format(*bucket_ends(number)) for dim, number in buckets.items()})
+        found = NativeChoice.of(self.left_open, [time_of(config) for config in configs])
+        if found is None:
+            return None
+        order = self._order(self.problem)
+        texts = [*(f"{config_text(config)}, {order}" if order else config_text(config) for config in configs), ""]
+        return lambda sizes: "" if records_exist(int(time.monotonic())) else texts[found(sizes)]
 
-    def key_of_sizes(self, problem: TiledProblem) -> RecordKey:
-        return self._key({dim: str(n) for dim, n in self._sizes(problem).items()})
+    def on_record(self, sizes: Mapping[Symbol, int]) -> LookedUp:
+        """Return the tuning records for sizes."""
+        return records_here().look_up(self.key(sizes))
 
-    def _key(self, passed: Mapping[Symbol, str]) -> RecordKey:
-        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in passed.items()}
+    def predicted(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
+        """Return the model's choices for sizes of a call, the best first."""
+        problem = self.problem.sized(sizes)
+        return self._explained(rank(problem, self.space, self.machine), problem)
+
+    def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
+        """Return the key of the tuning records for sizes."""
+        known = {str(d): str(n) for d, n in self._sizes(self.problem.sized(sizes)).items()}
         known |= {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
-        sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
-        return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
+        text = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
+        return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
 
-    def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice:
-        """The choice of a record; an `IllegalRecord` where it names other symbols, or a point that is illegal now."""
-        record = found.record
+    def of_record(self, found: Found, sizes: Mapping[Symbol, int]) -> TileChoice:
+        """Return the choice of a record; an `IllegalRecord` for other symbols, or a config that is illegal now."""
+        record, problem = found.record, self.problem.sized(sizes)
         config = self._config_of(record)
         try:
-            cut = self.largest(buckets).cut(config)
+            cut = problem.cut(config)
             if why := self.machine.refused(cut):
                 raise IllegalRecord(f"{config_text(config)} is illegal here, by {why}")
             prediction = self.machine.predict(cut)
@@ -238,7 +220,7 @@ class TunableKernel:
             prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
         illegal = {"what the record says": record.illegal} if record.illegal else {}
         order = "" if self.problem.is_ordered else record.order
-        facts = config, order, prediction, record.considered, illegal, (), sizes, how
+        facts = config, order, prediction, record.considered, illegal, (), sizes_text(self._sizes(problem)), how
         return TileChoice(*facts, record=str(found.file))
 
     def _config_of(self, record: TileRecord) -> dict[Symbol, int]:
@@ -263,12 +245,15 @@ class TunableKernel:
         dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
         return {d: problem.values[d] for d in dims if d in problem.values}
 
-    def _explained(self, ranked: RankedConfigs, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
-        made = []
-        for at, one in enumerate(ranked.legal):
-            order = "" if at or problem.is_ordered else order_for(problem.cut(one.config), self.machine, self.asked)
-            made.append(ranked.choice(at, order, sizes, share))
-        return made
+    def _explained(self, ranked: RankedConfigs, problem: TiledProblem) -> list[TileChoice]:
+        order = self._order(problem)
+        sizes = sizes_text(self._sizes(problem))
+        return [ranked.choice(at, order, sizes) for at in range(len(ranked.legal))]
+
+    def _order(self, problem: TiledProblem) -> str:
+        """Return the order of tiles that is chosen; empty if the author gives it or it makes no difference."""
+        asked = self.asked[:1] or ((self.machine.order,) if problem.has_tile_order else ())
+        return "" if problem.is_ordered else next(iter(asked), "")
 
     def nothing_fits(self) -> ConstraintError:
         """Why there is no choice."""
@@ -284,21 +269,6 @@ class TunableKernel:
             return kernel
         parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
         return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
-
-
-def largest_sizes(buckets: Mapping[Symbol, int]) -> dict[Symbol, int]:
-    """Return the largest sizes of a bucket."""
-    return {dim: bucket_ends(number)[1] for dim, number in buckets.items()}
-
-
-def _look_up(key: RecordKey) -> LookedUp:
-    """Return the tuning records of a kernel, followed by those of the `ops.matmul` kernel that computes the same."""
-    records = records_here()
-    found = records.look_up(key)
-    if key.kernel == SHIPPED_OF:
-        return found
-    same = records.look_up(replace(key, kernel=SHIPPED_OF))
-    return found.before(replace(same, stale=()))  # that of another product, not an older text of this kernel
 
 
 def _digest(
@@ -345,50 +315,3 @@ def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symb
 def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, Any]) -> bool:
     inner = value.symbols() if hasattr(value, "symbols") else ()
     return any(s in numbers or s not in said or _hangs_on(said[s], numbers, said) for s in inner)
-
-
-# -- at a call --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GivenSize:
-    """A dynamic size, and the array and axis of a call that it is read from."""
-
-    symbol: Symbol
-    array: int
-    axis: int
-
-
-def given_sizes(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[GivenSize, ...]:
-    """Return the first array and axis of each dynamic size."""
-    found: dict[Symbol, GivenSize] = {}
-    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    for at, kind in enumerate(arrays):
-        for axis, dim in enumerate(kind.dims):
-            if isinstance(dim, Symbol) and dim in left_open:
-                found.setdefault(dim, GivenSize(dim, at, axis))
-    return tuple(found.values())
-
-
-class BySize(Generic[T]):
-    """What serves the sizes of a call: one thing for each bucket, made when its first call comes."""
-
-    def __init__(self, passed: tuple[GivenSize, ...], make: Callable[[Mapping[Symbol, int]], T]) -> None:
-        self.passed, self.make = passed, make
-        self.made: dict[tuple[int, ...], T] = {}
-
-    def of(self, shapes: Sequence[tuple[int, ...]]) -> T:
-        """For arrays of these shapes, in the time of a look into a table."""
-        try:
-            key = tuple([bucket(shapes[one.array][one.axis]) for one in self.passed])
-        except IndexError:  # an array has too few axes, which the kernel's check of its arguments reports
-            key = next(iter(self.made))
-        return self.made.get(key) or self._new(key)
-
-    def near(self, sizes: Mapping[Symbol, int]) -> T:
-        """For calls with sizes such as these."""
-        return self._new(tuple(bucket(sizes[one.symbol]) for one in self.passed))
-
-    def _new(self, key: tuple[int, ...]) -> T:
-        found = self.made[key] = self.make({one.symbol: n for one, n in zip(self.passed, key, strict=True)})
-        return found

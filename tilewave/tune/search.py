@@ -10,19 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from tilewave._version import __version__
+from tilewave.cost.work import CutWork
 from tilewave.errors import TilewaveError
 from tilewave.files import parse_json
 from tilewave.tune.choose import TileChoice, seconds_text
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.neighbours import Unsure
-from tilewave.tune.problem import CutWork
 from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, TileRecord
 from tilewave.tune.store import add, add_line, locked, read_lines, write_lines
 
@@ -30,10 +26,6 @@ UNFINISHED = "unfinished.jsonl"
 """Points of searches that have not ended."""
 RUNS = 8
 """Points that are timed at most, where not all of them are."""
-MOST_WEIGHED = 256
-"""Points, the best predicted ones, of which these are taken."""
-REPLAY = 1.0
-"""The distance in `traits` within which times of configs are strongly correlated."""
 AT_ONCE = 4
 """Points that are timed in turns with the first one."""
 BEYOND = 0.01
@@ -142,32 +134,11 @@ def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoic
     found = [replace(one, order=order) for one in found]
     if how == STRENGTHS[1]:
         asked = [replace(found[0], order=o) for o in open_tiles.asked if o != order and order]
-        return [found[0], *asked, *unlike_each_other(open_tiles, found, max(1, runs - len(asked)))[1:]][:runs]
+        return [found[0], *asked, *found[1 : max(1, runs - len(asked))]][:runs]
     if how == STRENGTHS[2]:
         others = [o for o in open_tiles.orders if o != order] if order else []
         return [*found, *(replace(one, order=o) for o in others for one in found)]
     return found[:1]
-
-
-def unlike_each_other(open_tiles: TunableKernel, found: Sequence[TileChoice], count: int) -> list[TileChoice]:
-    """Return the best predicted config, then well predicted ones that differ from those before.
-
-    Errors of the cost model are similar for similar configs: each config may be faster than predicted by the
-    model's error, but by less, the more similar it is to configs chosen before.
-    """
-    left = list(found[:MOST_WEIGHED])
-    traits = [open_tiles.machine.traits(open_tiles.problem.cut(one.config)) for one in left]
-    places = [one for one in traits if one is not None]
-    if len(places) < len(left):
-        return left[:count]
-    times = np.log([one.prediction.seconds for one in left])
-    errors = np.array([one.prediction.error for one in left])
-    unsure, taken = Unsure(np.array(places), REPLAY), [int(np.argmin(times))]
-    while len(taken) < min(count, len(left)):
-        unsure.know(taken[-1])
-        times[taken[-1]] = inf
-        taken.append(int(np.argmin(times - errors * unsure.deviation)))
-    return [left[at] for at in taken]
 
 
 def search(

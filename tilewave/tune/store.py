@@ -49,9 +49,6 @@ from tilewave.tune.records import LONGEST_LINE, BadRecord, RecordKey, TileRecord
 DIRECTORY = "tilewave.records"
 """The directory of a project's tuning records."""
 FILE = "tiles.jsonl"
-SHIPPED = Path(__file__).parent / "shipped"
-SHIPPED_OF = "matmul"
-"""What the kernels of `ops.matmul` are called, which these are records of."""
 MOST_BYTES = 1 << 27
 """The size limit of a file of tuning records, about 400,000 of them; a longer file is ignored."""
 USUAL_LINE = 1 << 10
@@ -73,14 +70,10 @@ class RecordsError(TilewaveError):
 
 
 def search_path() -> list[Path]:
-    """Where records are looked for, the nearest first: TILEWAVE_RECORDS, the project's, the user's, and our own."""
+    """Return where records are looked for, the nearest first: TILEWAVE_RECORDS, or the project's and the user's."""
     if said := os.environ.get("TILEWAVE_RECORDS"):
-        return [*(Path(part) for part in said.split(os.pathsep) if part and part != "off"), *_shipped(said)]
-    return [*_project_directory(), *_known_user_directory(), SHIPPED]
-
-
-def _shipped(said: str) -> list[Path]:
-    return [] if said == "off" else [SHIPPED]
+        return [Path(part) for part in said.split(os.pathsep) if part and part != "off"]
+    return [*_project_directory(), *_known_user_directory()]
 
 
 def _project_directory() -> list[Path]:
@@ -252,12 +245,10 @@ class RecordFile:
 
 
 def _want_trusted(path: Path, state: os.stat_result) -> None:
-    """Raise Distrusted unless only the user and root can have written a file; shipped records are trusted as code is.
+    """Raise Distrusted unless only the user and root can have written a file.
 
     Checks the opened file, its directory, and a link to the directory: replacing any of these replaces the records.
     """
-    if path.parent == SHIPPED:
-        return
     directory, link = os.stat(path.parent), os.lstat(path.parent)
     if why := distrust(state):
         raise Distrusted(why, path)
@@ -342,6 +333,10 @@ class Records:
             remarks += file.remarks
             remarks += lines.remarks
         return LookedUp(tuple(fitting), tuple(stale), tuple(remarks))
+
+    def are_there(self) -> bool:
+        """Return whether a file of records exists."""
+        return any((path / FILE).exists() for path in self.path)
 
     def _file(self, at: int) -> RecordFile:
         known = self.files[at]

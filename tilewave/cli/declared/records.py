@@ -14,7 +14,6 @@ def records_command(
     action: Annotated[str, typer.Argument(help=f"{', '.join(known.RECORD_ACTIONS)}.")],
     files: Annotated[list[Path] | None, typer.Argument(help="Files or directories; the search path without.")] = None,
     into: Annotated[Path, typer.Option(help="Directory that merge writes to.")] = Path(known.RECORDS),
-    shipped: Annotated[bool, typer.Option("--shipped", help="Also the records that come with tilewave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show, merge or check tuning records.

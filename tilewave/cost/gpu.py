@@ -1,0 +1,274 @@
+"""The time of a launch on a GPU, in picoseconds: integer arithmetic on numbers that are known or open.
+
+    launch + copies + late + join + max(busy, memory) + min(busy, memory) / 5
+
+`busy` is the time of the unit with the most tasks: their steps, and for each workgroup the time to begin and to write
+its tile. A step takes its products and loads, which overlap, at least `least_step`, and at least the time to refill its
+stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
+other's gaps. `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums:
+those of a split-K config, and those of stream-K, whose split is found by the formulas that the launch itself runs.
+`late`: a launch of so many workgroups that it cannot begin while the one before ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.cost.parameters import LaunchParameters
+from tilewave.cost.work import CutProduct, CutTransfer, CutWork
+from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
+from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
+from tilewave.machine import Machine
+from tilewave.machine.chips import Chip
+
+US = 1_000_000
+"""Picoseconds in a microsecond."""
+SIDE = 64
+"""Rows of one matrix instruction of a group of waves, to which the longer side of a tile is padded."""
+STAGED_BYTES = 16 << 10
+"""Shared memory through which a group of waves writes its tile."""
+MOST_GROUPS = 3
+MATRIX_PERCENT = 96
+"""The share of the data sheet's matrix rate, on random data."""
+DRAM_PERCENT = 90
+"""The share of the data sheet's bandwidth."""
+KEPT_PERCENT = 80
+"""The share of L2 that a launch finds as the one before left it."""
+SHORT_ROW_BYTES, SHORT_ROW_TIMES = 32, 24
+"""Rows of a tile that are shorter than this take as long as so many times their bytes."""
+ROOT_BITS = 16
+MOST_RESIDENT = 4
+"""Workgroups on a unit, of kernels whose lanes load."""
+EMPTY = 1_000 * US
+"""The price of parts of a sum that are empty: such configs come last."""
+JOINED = 3
+"""Parts whose sums are moved one after the other; further ones arrive meanwhile."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How long a launch is to take, and its bottleneck."""
+
+    seconds: float
+    error: float
+    """One standard deviation, as a share."""
+    limit: str
+    """The bottleneck, in a few words."""
+    fitted_on: str
+
+
+@dataclass(frozen=True)
+class GpuCost:
+    """A chip, the card that represents it, and the parameters fitted to it."""
+
+    chip: Chip
+    card: Machine
+    parameters: LaunchParameters
+
+    @property
+    def name(self) -> str:
+        return self.card.name
+
+    @property
+    def units(self) -> int:
+        return self.card.units
+
+    def predict(self, work: CutWork) -> Prediction:
+        """Return the time of a launch whose sizes are known, and what it waits for."""
+        parts = self._parts(work)
+        limit = max(parts, key=lambda name: parts[name])
+        return Prediction(self._total(parts) / (US * US), self.parameters.error, limit, self.parameters.fitted_on)
+
+    def picoseconds(self, work: CutWork) -> Number:
+        """Return the time of a launch, whose sizes may be numbers of a program."""
+        return self._total(self._parts(work))
+
+    def _total(self, parts: Mapping[str, Number]) -> Number:
+        busy, memory = parts["compute"] + parts["loads"] + parts["latency"], parts["memory"]
+        beside = parts["launch"] + parts["packing"] + parts["adding up parts"]
+        return beside + larger(busy, memory) + quotient(smaller(busy, memory), 5)
+
+    def _parts(self, work: CutWork) -> dict[str, Number]:
+        """Return the times of a launch by their bottleneck; the share of a step is named by what it waits for."""
+        p = self.parameters
+        memory = self._memory(work)
+        if not work.products:
+            return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
+        step = self._step(work)
+        busy, join = self._busy(work, step)
+        late = p.late if self._by_lanes(work) else chosen(self._is_late(work), p.late, 0)
+        steps = smaller(busy, work.split_steps * step.alone)
+        products = smaller(steps, work.split_steps * step.products)
+        loads = smaller(steps - products, work.split_steps * step.loads)
+        named = {"compute": products, "loads": loads, "latency": busy - products - loads}
+        join += chosen(work.steps < work.split, EMPTY, 0)
+        return self._named(**named, memory=memory, launch=p.launch + late, packing=self._copies(work), join=join)
+
+    def _named(self, join: Number = 0, **found: Number) -> dict[str, Number]:
+        names = ("compute", "loads", "latency", "memory", "launch", "packing")
+        return {**{name: found.get(name, 0) for name in names}, "adding up parts": join}
+
+    # -- what a unit holds
+
+    def stages(self, work: CutWork) -> int:
+        """Return the stages of the software pipeline, as `specialize_waves` chooses them."""
+        if not self.chip.tma or self._by_lanes(work):
+            return 2 if work.step_bytes and not self.chip.tma else 1
+        tuned = self.chip.tuning.pipeline.stages(work.step_bytes, 0)
+        room = (self.chip.shared.bytes - self._staged_bytes(work)) // work.step_bytes
+        return max(1, min(work.num_stages or tuned, room))
+
+    def resident(self, work: CutWork) -> int:
+        """Return how many workgroups run on one unit at once."""
+        taken = self.stages(work) * work.step_bytes + self._staged_bytes(work)
+        most = 2 if self.chip.tma and not self._by_lanes(work) else MOST_RESIDENT
+        sums = 4 * work.sums
+        return max(1, min(most, self.chip.shared.bytes // max(1, taken), self.chip.register_bytes // max(1, 2 * sums)))
+
+    def _staged_bytes(self, work: CutWork) -> int:
+        rows = max((self._padded(p)[0] for p in work.products), default=0)
+        return min(MOST_GROUPS if rows < 4 * SIDE else 2, -(-rows // SIDE)) * STAGED_BYTES if self.chip.tma else 0
+
+    def _by_lanes(self, work: CutWork) -> bool:
+        """Return whether lanes load the operands although the chip has TMA: no side is as long as an instruction."""
+        short = any(max(p.rows, p.cols) < SIDE for p in work.products)
+        return self.chip.tma is not None and (short or any(p.dtype.bytes > 2 for p in work.products))
+
+    def refused(self, work: CutWork) -> str:
+        """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
+        if not work.waves_fit:
+            return "waves"
+        if work.waves and prod(work.waves) > self.chip.most_waves:
+            return "waves"
+        if 4 * work.sums > 3 * self.chip.register_bytes // 4:
+            return "registers"
+        stages = 2 if self.chip.tma and not self._by_lanes(work) else 1
+        if work.products and max(stages, work.num_stages) * work.step_bytes > self.chip.shared.bytes:
+            return "shared memory"
+        if not work.products and work.read_tile_bytes > self.chip.register_bytes // 2:
+            return "registers"
+        return ""
+
+    # -- a step
+
+    def _padded(self, p: CutProduct) -> tuple[int, int]:
+        """Return the sides of a tile in whole instructions; that with the fewer rows is computed transposed."""
+        long, short = (p.rows, p.cols) if p.rows >= SIDE else (p.cols, p.rows)
+        return -(-long // SIDE) * SIDE, short
+
+    def _step(self, work: CutWork) -> StepTime:
+        p, units = self.parameters, self.units
+        products = sum(self._products(one) * one.times for one in work.products)
+        products = quotient(products, work.steps) if len(work.products) > 1 else self._products(work.products[0])
+        # Few units share more of the bandwidth: by the fourth root of all units to those.
+        busy = smaller(units, work.tasks * work.split)
+        share = root(root(quotient(busy * (1 << 2 * ROOT_BITS), units)))
+        loads = quotient(sum(map(_moved_bytes, work.operands)) * US, p.unit_bytes_per_us)
+        loads = quotient(loads * share, 1 << ROOT_BITS // 2)
+        off = work.unaligned(self.chip.line_bytes) > 0
+        loads = quotient(loads * chosen(off, p.unaligned_lines_percent, 100), 100)
+        loads = 2 * loads if self._by_lanes(work) else loads
+        through = larger(products, loads) + quotient(smaller(products, loads), 5)
+        filled = quotient(p.latency + loads + products, self.stages(work))
+        return StepTime(products, loads, through, larger(larger(through, filled), p.least_step))
+
+    def _products(self, p: CutProduct) -> int:
+        """Return the picoseconds of one product of tiles on one unit."""
+        rate = self.card.flops(p.dtype.name) or (self.card.flops("f16") or self.card.rates[0].flops) / 16
+        per_us = int(rate * MATRIX_PERCENT / 100 / self.units / US)
+        return 2 * p.batch * prod(self._padded(p)) * p.depth * US // max(1, per_us)
+
+    # -- rounds
+
+    def _is_late(self, work: CutWork) -> Number:
+        return 2 * work.tasks * work.split > self.units * self.resident(work)
+
+    def _busy(self, work: CutWork, step: StepTime) -> tuple[Number, Number]:
+        """Return the time of the busiest unit, and the time to join split sums."""
+        p, units, resident = self.parameters, self.units, self.resident(work)
+        tasks, steps = work.tasks * work.split, work.split_steps
+        written = p.sum * work.sums
+        turns = rounded_up(tasks, units)
+        if work.split > 1 or not self.chip.tma or self._by_lanes(work):
+            join = self._join(work, work.split) if work.split > 1 else 0
+            return self._in_turns(turns, resident, steps, step, written), join
+        whole, left = quotient(tasks, units), remainder(tasks, units)
+        few = resident > 1
+        parts, longest = self._stream_k(work, left, steps, few)
+        join = chosen(parts > 1, self._join(work, parts), 0)
+        if few:
+            return self._in_turns(turns, resident, chosen(parts > 1, longest, steps), step, written), join
+        last = chosen(left > 0, chosen(parts > 1, longest, steps), 0)
+        return p.latency + step.loads + (whole * steps + last) * step.alone + turns * written, join
+
+    def _in_turns(self, turns: Number, resident: int, steps: Number, step: StepTime, written: int) -> Number:
+        """Return the time of `turns` workgroups on a unit, of which `resident` run at once."""
+        full, rest = quotient(turns, resident), remainder(turns, resident)
+        begin, each = self.parameters.latency + steps * step.alone, self.parameters.workgroup + written
+        together = larger(begin, resident * steps * step.through) + each
+        alone = chosen(rest > 0, larger(begin, rest * steps * step.through) + each, 0)
+        return full * together + alone - self.parameters.workgroup
+
+    def _stream_k(self, work: CutWork, left: Number, steps: Number, few: bool) -> tuple[Number, Number]:
+        """Return the parts of a tile of the last wave, and the steps of the longest; 1 where tiles stay whole."""
+        if work.in_fixed_order or len(work.products) != 1:
+            return 1, steps
+        (product,), units = work.products, self.units
+        facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
+        sharing = stream_k_workgroups(*facts)
+        on_lines = work.unaligned(self.chip.line_bytes) < 1
+        parts = chosen(on_lines, rounded_up(sharing, larger(left, 1)), 1 if few else equal_splits(*facts))
+        longest = chosen(on_lines, rounded_up(left * steps, larger(sharing, 1)), rounded_up(steps, larger(parts, 1)))
+        applies = (work.tasks < units) if few else True
+        parts = chosen(applies, larger(parts, 1), 1) if few else larger(parts, 1)
+        return parts, longest
+
+    def _join(self, work: CutWork, parts: Number) -> Number:
+        p = self.parameters
+        return p.join + (parts - 1) * p.part + smaller(parts - 1, JOINED) * p.sum * work.sums
+
+    # -- memory
+
+    def _memory(self, work: CutWork) -> Number:
+        """Return the time of the arrays' bytes: from L2 where it holds all of them, else from memory."""
+        found = work.distinct_bytes
+        dram = int(self.card.hbm.bytes_per_second * DRAM_PERCENT / 100 / US)
+        kept = self.card.l2.bytes * self.card.xcds * KEPT_PERCENT // 100
+        return quotient(found * US, chosen(found <= kept, self.parameters.kept_bytes_per_us, dram))
+
+    def _copies(self, work: CutWork) -> Number:
+        """Return the time to pack unaligned operands for TMA, where that pays; else lanes load them."""
+        if self.chip.tma is None or self._by_lanes(work):
+            return 0
+        grain, dram = self.chip.tma.grain_bytes, int(self.card.hbm.bytes_per_second / US)
+        odd = [(remainder(t.row_bytes, grain) > 0, t.array_bytes) for t in work.operands]
+        copied = sum(chosen(is_odd, 2 * array, 0) for is_odd, array in odd)
+        return chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
+
+    def _rows(self, work: CutWork) -> Number:
+        """Return the time of a launch that multiplies nothing: waves of tasks, each of which loads and stores."""
+        held = max(1, work.read_tile_bytes)
+        resident = max(1, min(8 * MOST_RESIDENT, self.chip.register_bytes // (4 * held)))
+        rate = int(self.card.hbm.bytes_per_second * DRAM_PERCENT / 100 / US / self.units)
+        at_once = smaller(resident, rounded_up(work.tasks, self.units))
+        each = self.parameters.workgroup + quotient(at_once * work.task_bytes * US, rate)
+        return rounded_up(work.tasks, self.units * resident) * each
+
+
+def _moved_bytes(t: CutTransfer) -> int:
+    """Return the bytes of a step's tile; TMA takes far longer for rows of a few bytes across the depth."""
+    return t.tile_bytes * (SHORT_ROW_TIMES if t.is_across and t.tile_row_bytes < SHORT_ROW_BYTES else 1)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What a step of one task takes of its unit, in picoseconds."""
+
+    products: Number
+    loads: Number
+    through: Number
+    """Where other workgroups fill its gaps."""
+    alone: Number
+    """Where it is alone on its unit."""

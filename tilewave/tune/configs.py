@@ -1,0 +1,56 @@
+"""The kernel sets: for each class of product the tile configs among which every call chooses, each one open kernel.
+
+A config is written `rows x cols x depth`, for 16-bit operands, then `/` and the most stages of the software pipeline,
+then `:` and the parts of split-K. `benchmarks/kernel_set_h200.py` measured 80 configs on 177 shapes of an H200, and
+`benchmarks/fit_cost.py` says what this set holds of their best, and what the model's choice loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from tilewave.cost.work import UNSAID
+
+HOPPER = """
+128x256x64/4 160x256x64/4 128x224x64/4 128x192x64/4 128x160x64/5 128x128x64/6 128x64x64/8
+96x256x64/4 96x128x64/7 96x64x128/5 80x128x64/7 64x256x64/5 64x192x64/6 64x128x64/8 64x64x128/6 64x64x64/6
+64x32x64/8 64x16x64/8 64x8x128/12 64x8x64/10 48x64x128/7 32x64x128/4 32x64x64/6 16x64x128/8 16x64x64/8 8x64x128/5
+128x128x64/6:4 64x64x128/6:4 64x8x128/8:4 48x128x64/8:2 16x64x128/8:4 8x64x128/8:4
+"""
+CDNA = """
+256x256x64 256x256x32 256x128x64 128x256x64 128x128x64 128x128x32 128x64x64 64x128x64 64x64x64 64x64x128
+64x32x64 32x64x64 32x32x64 32x32x128 16x64x64 64x16x64 16x16x128
+"""
+SETS = {"nvidia": HOPPER, "amd": CDNA}
+"""By vendor: each has one family of chips here."""
+
+
+Roles = Mapping[str, int]
+"""The value of each role that a config decides."""
+
+
+def _parsed(text: str, element_bytes: int) -> Iterator[Roles]:
+    """Yield the configs of a set, with depths for operands of so many bytes."""
+    for word in text.split():
+        tile, _, split = word.partition(":")
+        tile, _, stages = tile.partition("/")
+        rows, cols, depth = map(int, tile.split("x"))
+        sides = {"rows": rows, "cols": cols, "depth": max(1, 2 * depth // element_bytes)}
+        yield {**sides, "num_stages": int(stages or UNSAID), "split": int(split or UNSAID)}
+
+
+@cache
+def kernel_set(vendor: str, element_bytes: int) -> tuple[Roles, ...]:
+    """Return the set of a vendor's family of chips."""
+    return tuple(_parsed(SETS[vendor], element_bytes))
+
+
+@cache
+def host_set(rows: int, cols: int, reads_in_place: bool) -> tuple[Roles, ...]:
+    """Return the set of a CPU whose largest register block is rows x cols: packed, and in place where it can be."""
+    found = [{"rows": rows * r, "cols": cols * c, "depth": 64} for r in (1, 4, 8, 16) for c in (1, 4, 8)]
+    if reads_in_place:
+        sides = [(1, 64 * cols), (4, 64 * cols), *((r, c) for r in (1, 4, rows, 4 * rows) for c in (cols, 4 * cols))]
+        found += [{"rows": r, "cols": c, "depth": d, "in_place": 1} for r, c in sides for d in (64, 1024)]
+    return tuple({**one, "in_place": one.get("in_place", UNSAID)} for one in found)

@@ -1,0 +1,52 @@
+"""The best config for the sizes of a call, found by machine code in microseconds.
+
+The cost model runs once on recorded numbers for all configs of a kernel set; what it computes is a `HostProgram`, which
+the runtime's machine code evaluates for the sizes of each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewave.errors import TilewaveError
+from tilewave.ir.host_program import HostProgram, Number, Recorder, remainder, smaller
+from tilewave.lang.symbols import Symbol
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import NativeRecord, in_memory, words
+
+NO_CONFIG = -1
+
+
+@dataclass(frozen=True)
+class NativeChoice:
+    """A program that finds the best of several configs."""
+
+    program: HostProgram
+    result: int
+    memory: NativeRecord
+
+    @staticmethod
+    def of(
+        symbols: Sequence[Symbol], picoseconds: Sequence[Callable[[dict[Symbol, Number]], Number]]
+    ) -> NativeChoice | None:
+        """Return the program for sizes of these symbols; None where a config's time cannot be recorded."""
+        recorder = Recorder(len(symbols))
+        sizes = dict(zip(symbols, recorder.given, strict=True))
+        best: Number = None
+        try:
+            for at, time in enumerate(picoseconds):
+                weighed = time(sizes) * len(picoseconds) + at
+                best = weighed if best is None else smaller(best, weighed)
+        except (TypeError, TilewaveError):  # an expression of sizes that a program cannot compute
+            return None
+        program, [[result]] = recorder.finished([remainder(best, len(picoseconds))])
+        return NativeChoice(program, result, in_memory(program))
+
+    def __call__(self, sizes: Sequence[int]) -> int:
+        """Return the index of the best config; `NO_CONFIG` where a number does not fit 64 bits."""
+        found = words(sizes, self.program.numbers)
+        if engine().evaluate(self.memory.address, ctypes.addressof(found)):
+            return NO_CONFIG
+        return int(found[self.result])
