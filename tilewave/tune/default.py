@@ -175,7 +175,8 @@ class TunableKernel:
         machine = self.machine
         if not isinstance(machine, GpuCost):
             return None
-        configs = [config for config in self.space.configs() if not machine.refused(self.problem.cut(config))]
+        problem = self.problem.sized(self.typical)
+        configs = [config for config in self.space.configs() if not machine.refused(problem.cut(config))]
 
         def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
             return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))
