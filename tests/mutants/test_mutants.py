@@ -135,6 +135,11 @@ def test_tests_that_name_a_module_come_first():
     assert "tests/check/simplify.ir" not in files
 
 
+def test_tests_of_other_folders_that_import_a_module_belong_to_it():
+    files = module_tests(ROOT, "tilewave/analysis/packing.py")
+    assert files[0] == "tests/backend/nvidia/test_nvidia_open_sizes.py" and "tests/analysis/test_reads.py" in files
+
+
 def test_entries_of_equivalent_mutants():
     text = "# a comment\n\ntilewave/a.py\n- x = a < b\n+ x = a <= b\nThey are never\nequal.\n"
     entry = Equivalent("tilewave/a.py", ("- x = a < b", "+ x = a <= b"), "They are never equal.")
