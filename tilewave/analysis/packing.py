@@ -68,7 +68,7 @@ class TileLoads:
         How many products want each element is known of a single product; several, as those of attention, want many.
         """
         elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place) if self.products < 2 else 0
-        return tuning.pays(self._bytes(shapes), self._products(shapes), elements)
+        return bool(tuning.pays(self._bytes(shapes), self._products(shapes), elements))
 
     def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Return the products of two elements: the elements written times the depth."""
