@@ -5,9 +5,10 @@
 `busy` is the time of the unit with the most tasks: their steps, and for each workgroup the time to begin and to write
 its tile. A step takes its products and loads, which overlap, at least `least_step`, and at least the time to refill its
 stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
-other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage. `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums:
-those of a split-K config, and those of stream-K, whose split is found by the formulas that the launch itself runs.
-`late`: a launch of so many workgroups that it cannot begin while the one before ends.
+other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage.
+`memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums: those of a split-K
+config, and those of stream-K, whose split is found by the formulas that the launch itself runs. `late`: a launch of so
+many workgroups that it cannot begin while the one before ends.
 """
 
 from __future__ import annotations

@@ -127,4 +127,4 @@ def test_a_saved_kernel_brings_code_for_arrays_anywhere(attention, tmp_path):
         program.code_for(Specialization(widths=tuple((name, 0) for name in both))).ptx
         == attention.build.program.code_for(Specialization(widths=tuple((name, 0) for name in both))).ptx
     )
-    assert np.shape(program.binaries) == (5,)
+    assert np.shape(program.binaries) == (6,)

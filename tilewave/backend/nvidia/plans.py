@@ -99,7 +99,7 @@ class LaunchPlans:
         return plain if key.is_by_lanes else LaunchPlan(key, arrays)
 
     def _read_in_place(self, unaligned_arrays: Sequence[Unaligned]) -> tuple[str, ...]:
-        """Return the arrays that lanes load well in place; none where some are columns, which are loaded by elements."""
+        """Return the arrays that lanes load well in place; none where some are columns, loaded by elements."""
         if self.accesses.transposed.intersection(x.name for x in unaligned_arrays):
             return ()
         return tuple(x.name for x in unaligned_arrays)
