@@ -185,15 +185,15 @@ class GpuCost:
         share = root(root(quotient(busy * (1 << 2 * ROOT_BITS), units)))
         loads = quotient(work.step_bytes * US, p.unit_bytes_per_us)
         loads = quotient(loads * share, 1 << ROOT_BITS // 2) + sum(map(_short_rows, work.operands))
-        loads = quotient(loads * chosen(self._off_lines(work) > 0, p.unaligned_lines_percent, 100), 100)
+        loads = quotient(loads * chosen(self._unaligned_lines(work) > 0, p.unaligned_lines_percent, 100), 100)
         in_place = self.loads_in_place(work)
         loads = 2 * loads if self._by_lanes(work) else chosen(in_place, 2 * loads, loads)
         through = larger(products, loads) + quotient(smaller(products, loads), 5)
         filled = quotient(p.latency + loads + products, chosen(in_place, 1, self.stages(work)))
         return StepTime(products, loads, through, larger(larger(through, filled), p.least_step))
 
-    def _off_lines(self, work: CutWork) -> Number:
-        return work.off_lines(self.chip.line_bytes, self.chip.tma.grain_bytes if self.chip.tma else 1)
+    def _unaligned_lines(self, work: CutWork) -> Number:
+        return work.unaligned_lines(self.chip.line_bytes, self.chip.tma.grain_bytes if self.chip.tma else 1)
 
     def _products(self, p: CutProduct) -> int:
         """Return the picoseconds of one product of tiles on one unit."""
@@ -242,7 +242,7 @@ class GpuCost:
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
         sharing = stream_k_workgroups(*facts)
-        on_lines = self._off_lines(work) < 1
+        on_lines = self._unaligned_lines(work) < 1
         parts = chosen(on_lines, rounded_up(sharing, larger(left, 1)), 1 if few else equal_splits(*facts))
         longest = chosen(on_lines, rounded_up(left * steps, larger(sharing, 1)), rounded_up(steps, larger(parts, 1)))
         applies = (work.tasks < units) if few else True

@@ -136,7 +136,7 @@ class CutWork:
         moved = (t for t in self.transfers if t.is_walked or t.is_written)
         return tuple((remainder(t.row_bytes, multiple_bytes) > 0, t) for t in moved)
 
-    def off_lines(self, line_bytes: int, grain_bytes: int) -> Number:
+    def unaligned_lines(self, line_bytes: int, grain_bytes: int) -> Number:
         """Return how many operands have rows of whole grains that are no whole lines: packed copies begin on lines."""
         rows = [t.row_bytes for t in self.operands]
         return sum((remainder(n, line_bytes) > 0) * (remainder(n, grain_bytes) < 1) for n in rows)

@@ -299,10 +299,12 @@ class EitherLaunch:
         """Launches by arrays and scalars: planning a launch takes longer than making it."""
 
     def launch(self, placed: Placed, numbers: Sequence[int]) -> bool:
-        if not 0 < self._program.tile_count(numbers) <= MOST_TILES:
-            return False
         key = *words_at(placed), *numbers
-        launches = self._known.get(key) or self._known.keep(key, tuple(self._launches(placed, numbers)))
+        launches = self._known.get(key)
+        if launches is None:
+            if not 0 < self._program.tile_count(numbers) <= MOST_TILES:
+                return False
+            launches = self._known.keep(key, tuple(self._launches(placed, numbers)))
         with WHOLE_CALLS:
             made = [launch() for launch in launches]
         return all(made)

@@ -71,7 +71,7 @@ class ArrayAccesses:
         return Specialization(rows, tuple((name, 0) for name in self.names))
 
     def contiguous(self, element_bytes: Sequence[int]) -> Specialization:
-        """Return the key of code for contiguous rows that begin anywhere, one for all alignments."""
+        """Return the key of code for contiguous rows, one for all alignments."""
         return replace(self.fallback, widths=tuple(zip(self.names, element_bytes, strict=True)))
 
     def key(self, views: Sequence[ArrayView]) -> Specialization:
