@@ -175,7 +175,8 @@ class TunableKernel:
         machine = self.machine
         if not isinstance(machine, GpuCost):
             return None
-        configs = [config for config in self.space.configs() if not machine.refused(self.problem.cut(config))]
+        legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
+        configs = [config for config in self.space.configs() if config in legal]
 
         def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
             return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))

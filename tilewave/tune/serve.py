@@ -207,7 +207,12 @@ class _BackgroundWork:
                     self.threads.discard(threading.current_thread())
                     return
                 job = self.jobs.popleft()
-            job()
+            try:
+                job()
+            except BaseException:
+                with STATE:
+                    self.threads.discard(threading.current_thread())  # the next job starts another
+                raise
 
     def wait(self) -> None:
         """Wait until nothing is left to compile."""

@@ -19,7 +19,6 @@ import tilewave.files
 import tilewave.tune.store as store
 from tilewave import *
 from tilewave.cli.main import main
-from tilewave.tune.choose import bucket
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.store import FILE, RecordFile, Records, RecordsError, add, read_lines, search_path, tidy
@@ -46,7 +45,7 @@ def compiled(target="cpu", subs=SIZES):
 
 def key_of_gemm(target="cpu", subs=SIZES):
     made = TunableKernel.of(gemm(), subs, (), {}, target)
-    return made.key({dim: bucket(4096) for dim in made.left_open})
+    return made.key(made.typical)
 
 
 def command(monkeypatch, *words):
@@ -278,7 +277,7 @@ def test_without_a_working_directory_or_a_home_there_are_ours(tmp_path, monkeypa
     monkeypatch.delenv("TILEWAVE_RECORDS")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    assert search_path() == [store.SHIPPED]
+    assert search_path() == []
 
 
 # -- files that change, are huge, or no files -------------------------------------------------------------------------
