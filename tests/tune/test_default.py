@@ -127,7 +127,9 @@ def test_why_says_what_was_chosen_from_what():
     assert row.what.startswith("no tile was given; the model chose BLOCK_M=")
     assert "for M=1024, K=1024, N=1024: " in row.what and " µs ± " in row.what
     assert f"of {one.choice.considered} configs all are legal" in row.what
-    assert row.remedy.startswith("write subs={BLOCK_M: ") and "fitted on benchmarks/data/h200_kernel_set.csv" in row.remedy
+    assert (
+        row.remedy.startswith("write subs={BLOCK_M: ") and "fitted on benchmarks/data/h200_kernel_set.csv" in row.remedy
+    )
 
 
 def test_a_symbol_that_is_no_tile_is_still_asked_for():

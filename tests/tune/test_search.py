@@ -1,6 +1,7 @@
 """Searches: at most so many runs, wrong points are never chosen, and who is killed goes on where it stopped."""
 
 import json
+
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
