@@ -12,7 +12,6 @@ from tilewave.bench.workers import Killed
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask, compile_configs, install, measure_configs
 from tilewave.errors import TilewaveError
 from tilewave.tune.search import ConfigTime
-from tilewave.tune.store import SHIPPED
 
 PRODUCT = """
 from tilewave import *
@@ -227,21 +226,6 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
     assert code == 0 and len(next(iter(json.loads(out).values()))) == 2
     assert "product" in call("records", "show")[1]
     assert call("records", "check")[0] == 0
-
-
-def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    call("tune", "k.py", "--sizes", SIZES, "--strength", "model", k=PRODUCT)
-    code, out, err = call("records", "show")
-    count = len((SHIPPED / "tiles.jsonl").read_text().splitlines())
-    assert (code, err) == (0, "") and "product" in out and "matmul" not in out
-    assert out.splitlines()[-1] == f"{count:,} tuning records come with tilewave; --shipped shows them"
-    code, out, _ = call("records", "show", "--json")
-    assert str(SHIPPED / "tiles.jsonl") not in json.loads(out) and sum(map(len, json.loads(out).values())) == 1
-    code, out, _ = call("records", "show", "--shipped", "--json")  # as it says
-    assert code == 0 and json.loads(out)[str(SHIPPED / "tiles.jsonl")]
-    assert str(SHIPPED / "tiles.jsonl") in call("records", "check")[1]
-    assert call("records", "merge", "--into", "all")[1] == "1 tuning records in all/tiles.jsonl\n"
 
 
 def test_an_action_or_a_file_that_is_not_there_is_told(call):
