@@ -72,7 +72,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     target = target_named(set_default_run_config(options).target or "")
     check_tune(options, kernel)
     if tunable(kernel, options.subs, open_symbols(options.dynamic_symbols)):
-        compiled = _choosing(options, kernel, target, sizes)
+        compiled = _choosing(options, kernel, sizes)
     else:
         compiled = _compiled(options, kernel, target)
 
@@ -89,30 +89,35 @@ def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) 
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
 
-def _choosing(
-    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
-) -> Compiled:
+def _choosing(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
     """Compile with tile sizes that the cost model chooses; where sizes are dynamic, for those of each call."""
     with IMPORTING:
-        from tilewave.tune.default import TunableKernel  # noqa: PLC0415  most give their tiles
-    with IMPORTING:
-        from tilewave.tune.chosen import take  # noqa: PLC0415  as above
+        from tilewave.tune.chosen import take  # noqa: PLC0415  most give their tiles
     with IMPORTING:
         from tilewave.tune.serve import KernelSet, given_sizes  # noqa: PLC0415  as above
 
-    tune: Tune | None = options.tune or kernel.tune
-    facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
-    tiles = TunableKernel.of(kernel, *facts)
-    tiles = tiles.for_all_batches() if options.batch_invariant else tiles
-    maker = _Maker(options, target, tiles)
+    maker = kernel_maker(options, kernel)
+    tiles = maker.tiles
     if not tiles.left_open:
         return take(tiles.choices(), maker.make, tiles.nothing_fits)
     serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
+def kernel_maker(options: WaveCompileOptions, kernel: WaveKernel) -> KernelMaker:
+    """Return what chooses and compiles the configs of a kernel whose tiles are open."""
+    with IMPORTING:
+        from tilewave.tune.default import TunableKernel  # noqa: PLC0415  most give their tiles
+
+    target = target_named(set_default_run_config(options).target or "")
+    tune: Tune | None = options.tune or kernel.tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
+    tiles = TunableKernel.of(kernel, *facts)
+    return KernelMaker(options, target, tiles.for_all_batches() if options.batch_invariant else tiles)
+
+
 @dataclass(frozen=True)
-class _Maker:
+class KernelMaker:
     """Chooses and compiles the configs of one kernel."""
 
     options: WaveCompileOptions

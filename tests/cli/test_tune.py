@@ -184,7 +184,7 @@ def test_a_point_without_a_time_is_told_below_the_table(call, monkeypatch):
     monkeypatch.setattr(tuning.ConfigTimer, "compiled", refusing("BLOCK_N=32", tuning.ConfigTimer.compiled))
     words = ["--sizes", SIZES, "--runs", 3, "--rounds", 2, "--try", "BLOCK_M=8", "--try", "BLOCK_N=16:32"]
     code, out, _ = call("tune", "k.py", *words, k=PRODUCT)
-    assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=20 has no time: not this one" in out
+    assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=64 has no time: not this one" in out
 
 
 def refusing(text, compiled):

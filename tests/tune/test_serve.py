@@ -15,10 +15,8 @@ from kernels import K, M, N, check_product, gemm, poisoned, random_array
 
 import tilewave.tune.serve as serve
 from tilewave import *
-from tilewave.backend.targets import target_named
-from tilewave.compile import _Maker
+from tilewave.compile import kernel_maker
 from tilewave.errors import ConstraintError
-from tilewave.tune.default import TunableKernel
 from tilewave.tune.serve import BACKGROUND_WORK, MOST_THREADS, GivenSize, KernelSet, given_sizes
 
 SECONDS = 30
@@ -221,8 +219,7 @@ def test_a_config_whose_stages_do_not_fit_is_compiled_with_as_many_as_do():
     """The epilogue stages an f32 tile through shared memory that the model does not know of."""
     kernel = gemm()
     sizes = {M: 512, N: 512, K: 512}
-    tiles = TunableKernel.of(kernel, sizes, (), {}, "sm_90a")
-    maker = _Maker(WaveCompileOptions(subs=sizes, target="sm_90a"), target_named("sm_90a"), tiles)
+    maker = kernel_maker(WaveCompileOptions(subs=sizes, target="sm_90a"), kernel)
     many = maker.tiles.at({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 40}, "grouped(8)")
     made, alone = maker.make(many), maker.make(many.without_stages)
     assert made.asm == alone.asm and made.resources.shared_bytes <= 227 << 10
@@ -276,7 +273,7 @@ def test_a_forked_child_compiles_what_its_parent_was_about_to():
 def test_nothing_is_compiled_after_the_end():
     done = run("""
         for n in range(50):
-            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), print("compiled", flush=True)))
+            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\n")))
         time.sleep(0.1)
         print("end", flush=True)
     """)
