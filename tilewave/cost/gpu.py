@@ -36,8 +36,8 @@ DRAM_PERCENT = 90
 """The share of the data sheet's bandwidth."""
 KEPT_PERCENT = 80
 """The share of L2 that a launch finds as the one before left it."""
-SHORT_ROW_BYTES, SHORT_ROW_TIMES = 32, 24
-"""Rows of a tile that are shorter than this take as long as so many times their bytes."""
+SHORT_ROW_BYTES, SHORT_ROW = 32, 4_000
+"""TMA takes so long for each row of a tile across the depth that is shorter than this, whatever the bandwidth."""
 ROOT_BITS = 16
 MOST_RESIDENT = 4
 """Workgroups on a unit, of kernels whose lanes load."""
@@ -165,8 +165,8 @@ class GpuCost:
         # Few units share more of the bandwidth: by the fourth root of all units to those.
         busy = smaller(units, work.tasks * work.split)
         share = root(root(quotient(busy * (1 << 2 * ROOT_BITS), units)))
-        loads = quotient(sum(map(_moved_bytes, work.operands)) * US, p.unit_bytes_per_us)
-        loads = quotient(loads * share, 1 << ROOT_BITS // 2)
+        loads = quotient(work.step_bytes * US, p.unit_bytes_per_us)
+        loads = quotient(loads * share, 1 << ROOT_BITS // 2) + sum(map(_short_rows, work.operands))
         off = work.unaligned(self.chip.line_bytes) > 0
         loads = quotient(loads * chosen(off, p.unaligned_lines_percent, 100), 100)
         loads = 2 * loads if self._by_lanes(work) else loads
@@ -257,9 +257,9 @@ class GpuCost:
         return rounded_up(work.tasks, self.units * resident) * each
 
 
-def _moved_bytes(t: CutTransfer) -> int:
-    """Return the bytes of a step's tile; TMA takes far longer for rows of a few bytes across the depth."""
-    return t.tile_bytes * (SHORT_ROW_TIMES if t.is_across and t.tile_row_bytes < SHORT_ROW_BYTES else 1)
+def _short_rows(t: CutTransfer) -> int:
+    """Return the additional time of a step's tile whose rows are a few bytes across the depth."""
+    return SHORT_ROW * (t.tile_bytes // t.tile_row_bytes) if t.is_across and t.tile_row_bytes < SHORT_ROW_BYTES else 0
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def host_set(rows: int, cols: int, reads_in_place: bool) -> tuple[Roles, ...]:
     """Return the set of a CPU whose largest register block is rows x cols: packed, and in place where it can be."""
     found = [{"rows": rows * r, "cols": cols * c, "depth": 64} for r in (1, 4, 8, 16) for c in (1, 4, 8)]
     if reads_in_place:
-        sides = [(1, 64 * cols), (4, 64 * cols), *((r, c) for r in (1, 4, rows, 4 * rows) for c in (cols, 4 * cols))]
+        sides = [(1, 64 * cols), (4, 64 * cols), (4, 1), (256, 1)]
+        sides += [(r, c) for r in (1, 4, rows, 4 * rows) for c in (cols, 4 * cols)]
         found += [{"rows": r, "cols": c, "depth": d, "in_place": 1} for r, c in sides for d in (64, 1024)]
     return tuple({**one, "in_place": one.get("in_place", UNSAID)} for one in found)

@@ -181,8 +181,9 @@ def must_wait() -> bool:
     """Return whether each call waits for its best kernel."""
     if os.environ.get(BACKGROUND, "") == "0":
         return True
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.are_deterministic_algorithms_enabled())
+    # Another thread may be importing torch.
+    is_deterministic = getattr(sys.modules.get("torch"), "are_deterministic_algorithms_enabled", None)
+    return is_deterministic is not None and bool(is_deterministic())
 
 
 class _BackgroundWork:
