@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tilewave.backend.targets import target_named, target_on
 from tilewave.compiled import Compiled
 from tilewave.errors import NOWHERE, ConstraintError, CoverageError, TilewaveError
 from tilewave.forks import IMPORTING
+from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import TunableKernel
+    from tilewave.tune.records import TileRecord
 
+AUTOTUNE = "TILEWAVE_AUTOTUNE"
 Builder = Callable[[Kernel, Places], Build]
 """Compiles a kernel on whole tiles for a target."""
 
@@ -100,6 +104,8 @@ def _choosing(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Sy
     tiles = maker.tiles
     if not tiles.left_open:
         return take(tiles.choices(), maker.make, tiles.nothing_fits)
+    if sizes:
+        maker.time(sizes)
     serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
@@ -123,9 +129,31 @@ class KernelMaker:
     options: WaveCompileOptions
     target: Backend
     tiles: TunableKernel
+    timed: dict[str, TileRecord] = field(default_factory=dict)
+    """The decisions of this process by timing, by class of sizes."""
 
     def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
-        return self.tiles.choices(sizes)
+        return self.tiles.choices(sizes, self.timed.get(self.tiles.class_key(sizes).sizes) if self.timed else None)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether calls time configs; a batch-invariant kernel is the same however fast others are."""
+        tune: Tune | None = self.options.tune or self.tiles.kernel.tune
+        asked = os.environ.get(AUTOTUNE, "") == "1" or bool(tune and tune.configs)
+        return asked and not self.options.batch_invariant
+
+    def time(self, sizes: Mapping[Symbol, int]) -> None:
+        if not self.is_timed:
+            return
+        key = self.tiles.class_key(sizes)
+        if key.sizes in self.timed or self.tiles.on_record(sizes).fitting:
+            return
+        subs, tune = {**self.options.subs, **sizes}, self.options.tune or self.tiles.kernel.tune
+        with IMPORTING:
+            from tilewave.tune.store import records_to_write  # noqa: PLC0415  few calls time anything
+        with records_to_write() as directory:
+            found = Hooks.autotune(self.tiles.kernel, subs, self.target.name, within=tune, records=directory, key=key)
+        self.timed[key.sizes] = found.record
 
     def make(self, choice: TileChoice) -> Compiled:
         kernel = self.tiles.decided(choice)
@@ -138,7 +166,7 @@ class KernelMaker:
         return replace(made, choice=choice)
 
     def quick(self) -> Callable[[Sequence[int]], str] | None:
-        return self.tiles.quick_choice()
+        return None if self.is_timed else self.tiles.quick_choice()
 
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)

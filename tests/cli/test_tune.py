@@ -300,3 +300,13 @@ def test_times_of_another_machine_and_of_batches_that_kill_are_none(tmp_path):
     assert all(one.seconds is None and "measured on A100, not on" in one.why for times in found for one in times)
     _, found = spread(tmp_path, kills=("measure_configs", "compile_configs"))
     assert {one.why for times in found for one in times} == {"3 processes died of this batch"}
+
+
+def test_explain_says_what_calls_take_and_what_would_be_faster(call, tmp_path):
+    words = ["tune", "k.py", "--sizes", "M=512,N=512,K=512", "--target", "sm_90a", "--explain"]
+    code, out, _ = call(*words, k=PRODUCT)
+    assert code == 0 and "H200: BLOCK_M=" in out and "faster would be " in out and "Bottleneck" in out
+    assert not (tmp_path / RECORDS).exists()
+    (said,) = json.loads(call(*words, "--json")[1])
+    assert said["machine"] == "H200" and len(said["configs"]) == 12
+    assert said["configs"][0]["config"] in said["reason"] and said["faster"] in said["reason"]

@@ -10,6 +10,7 @@ import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
+from tilewave.cost.gpu import ADVICE
 from tilewave.cost.parameters import HOPPER, PARAMETERS, LaunchParameters
 from tilewave.errors import ConstraintError
 from tilewave.kernels.linear import ProductForm, product_kernel
@@ -156,7 +157,7 @@ def test_the_parts_of_a_time_make_up_its_bottleneck(target):
         found = machine.predict(cut(shape, (128, 128, 64, 0, 1), target=target))
         assert found.seconds == machine.picoseconds(cut(shape, (128, 128, 64, 0, 1), target=target)) / 1e12
         limits.add(found.limit)
-    assert {"compute"} < limits
+    assert {"compute"} < limits <= {*ADVICE}
 
 
 # -- what is illegal --------------------------------------------------------------------------------------------------

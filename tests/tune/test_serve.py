@@ -48,6 +48,9 @@ class Maker:
     def choices(self, sizes):
         return [Choice(str(n)) for n in (sizes[M], *range(9)) if n in range(9)]
 
+    def time(self, sizes):
+        assert M in sizes
+
     def make(self, choice):
         name = threading.current_thread().name
         if name == "tilewave":
@@ -273,7 +276,7 @@ def test_a_forked_child_compiles_what_its_parent_was_about_to():
 def test_nothing_is_compiled_after_the_end():
     done = run("""
         for n in range(50):
-            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\n")))
+            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\\n")))
         time.sleep(0.1)
         print("end", flush=True)
     """)

@@ -135,6 +135,7 @@ class TileChoice:
         if self.others:
             given.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
         given.append(f"of {self.considered} configs {illegal_text(self.illegal)}")
+        given.append(f"faster would be {p.advice}")
         given += self.notes
         return "; ".join(given)
 
