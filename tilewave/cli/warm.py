@@ -31,7 +31,7 @@ WARM_DTYPES = "f16,bf16"
 """The dtypes whose sets are compiled, unless others are asked for."""
 LAYOUTS = tuple(product(((M, K), (K, M)), ((N, K), (K, N))))
 ALIGNED, UNALIGNED = {M: 512, N: 512, K: 512}, {M: 515, N: 517, K: 519}
-"""Sizes of arrays whose rows begin on cache lines, and of arrays whose rows begin anywhere."""
+"""Sizes of arrays whose rows begin on cache lines, and of unaligned arrays."""
 
 
 @dataclass(frozen=True)
