@@ -1,255 +1,287 @@
-"""The default tile on an NVIDIA GPU, compared with cuBLAS and with every other tile.
+"""`ops.matmul` with its default configs on an NVIDIA GPU, compared with `torch.matmul`.
 
-    python benchmarks/default_tile_h200.py [--quick] [--seed 17] [--shapes 30] [--seconds 600] [--json FILE]
+    python benchmarks/default_tile_h200.py [--seed 17] [--count 60] [--seconds 600] [--json FILE]
+    python benchmarks/default_tile_h200.py --batches [--weight 4096x4096] [--json FILE]
 
-Two tables. `random`: shapes drawn log-uniform from 1 to 16384, in all four layouts, with the tile that `wave_compile`
-chooses. `space`: a few shapes, with every legal tile of the space, to judge the choice and to fit the cost model
-(`benchmarks/fit_tiles.py`). All is f16 with sums in f32; launches are CUDA graphs on the same buffers,
-interleaved with cuBLAS; printed are medians. Results are compared with cuBLAS, and a wrong one is never timed.
+The first measures random shapes through the public call with CUDA tensors: M, N and K log-uniform from 1 to 16384, in
+all four layouts, every third rounded up to multiples of 64, f16 and bf16 in turns. A shape is called until its best
+config is compiled. Each contestant is a CUDA graph of calls on as many buffers as hold 200 MB, so that L2 holds what it
+would in a program; graphs take turns, in a new order each round. A result is compared with torch's, and a wrong one is
+never timed. Printed are medians of microseconds, the ratio to torch (above 1, ours is faster), the geometric mean, and
+how many shapes are below 0.9 and 0.75.
 
-Kernels are compiled by as many processes as there are cores, before anything is timed. `--seconds` ends the run, with
-what was measured by then; `--quick` is 85 seconds. Every row is also printed as a line of JSON.
+The second calls one weight with 33 batch sizes from 1 to 8192, once each, in a process with empty caches, and in
+another with the caches of the first. Printed are the stalls, which is what these calls take longer than calls with the
+same sizes later, and the host's microseconds of a call with sizes seen before and with new sizes, beside torch.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import random
-import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-import tilewave
-from tilewave import TilewaveError, WaveCompileOptions, f16, f32, iterate, mma, read, sym, wave, wave_compile, write
-from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
-from tilewave.tune.default import TunableKernel, machine_of
+from tilewave import ops
+from tilewave.tune.serve import BACKGROUND_WORK
 
-M, N, K = sym.M, sym.N, sym.K
-BLOCKS = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
-TARGET = "sm_90a"
 LAYOUTS = ("NT", "NN", "TT", "TN")
-"""The first letter: A as [M, K] or, T, as [K, M]; the second: B as [K, N] or, T, as [N, K]."""
-LONGEST = 16384
-SPACE_SHAPES = [
-    (1024, 1024, 1024),
-    (256, 256, 256),
-    (64, 8192, 8192),
-    (4096, 4096, 4096),
-    (512, 512, 512),
-    (16, 8192, 8192),
-    (2048, 2048, 2048),
-    (256, 8192, 8192),
-    (1, 4096, 14336),
-    (512, 512, 65536),
-    (128, 4096, 14336),
-    (3000, 500, 1000),
-    (100, 3000, 700),
-    (1536, 1536, 1536),
-]
-BURST_SECONDS, ROUNDS = 0.001, 5
-WRONG = 4e-3
-"""Relative to cuBLAS: both round sums to f16, whose unit is 2 ** -10 at the most."""
+"""The first letter: A as [M, K] or, T, as [K, M] transposed; the second: B as [K, N] or, T, as [N, K] transposed."""
+DTYPES = ("float16", "bfloat16")
+LONGEST, MULTIPLE = 16384, 64
+BUFFER_BYTES, MOST_BUFFERS = 200 << 20, 32
+BURST_SECONDS, ROUNDS, SETTLING_CALLS = 0.001, 7, 20
+UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The distance of neighbours: both results round sums to it once."""
+BATCHES = tuple(dict.fromkeys(round(2 ** (13 * at / 34)) for at in range(35)))
+assert len(BATCHES) == 33
+NEW_SIZES, REPEATS = 200, 200
 
 
-def product(layout):
-    """C[M, N] of operands in a layout."""
+@dataclass(frozen=True)
+class Case:
+    m: int
+    n: int
+    k: int
+    layout: str
+    dtype: str
 
-    def product(a, b, c):
-        @iterate(K, init_args=[RegisterType((M, N), f32)(0.0)])
-        def total(acc):
-            return mma(read(a), read(b), acc)
-
-        write(tilewave.cast(total, f16), c)
-
-    product.__annotations__ = {
-        "a": MemoryType((K, M) if layout[0] == "T" else (M, K), GLOBAL_ADDRESS_SPACE, f16),
-        "b": MemoryType((N, K) if layout[1] == "T" else (K, N), GLOBAL_ADDRESS_SPACE, f16),
-        "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, f16),
-    }
-    block_m, block_n, block_k = BLOCKS
-    tiles = [WorkgroupConstraint(M, block_m, 0), WorkgroupConstraint(N, block_n, 1), TilingConstraint(K, block_k)]
-    return wave(tiles)(product)
+    @property
+    def operand_bytes(self) -> int:
+        return 2 * (self.m * self.k + self.n * self.k + self.m * self.n)
 
 
-def compiled(shape, layout, tile):
-    """With this tile, or with the one that is chosen."""
-    subs = dict(zip((M, N, K), shape, strict=True)) | (dict(zip(BLOCKS, tile, strict=True)) if tile else {})
-    return wave_compile(WaveCompileOptions(subs=subs, target=TARGET), product(layout))
-
-
-def tile_of(one):
-    return tuple(one.choice.config[s] for s in BLOCKS) if one.choice else None
-
-
-def random_cells(count, seed):
+def cases(seed: int, count: int) -> Iterator[Case]:
     draw = random.Random(seed)
-    for number in range(count):
-        shape = tuple(round(math.exp(draw.uniform(0, math.log(LONGEST)))) for _ in range(3))
-        yield "random", shape, LAYOUTS[number % len(LAYOUTS)], None
+    for at in range(count):
+        sizes = [round(math.exp(draw.uniform(0, math.log(LONGEST)))) for _ in range(3)]
+        if at % 3 == 0:
+            sizes = [-(-n // MULTIPLE) * MULTIPLE for n in sizes]
+        yield Case(*sizes, LAYOUTS[at % 4], DTYPES[at // 4 % 2])
 
 
-def space_cells():
-    """Every legal tile of every shape, the best predicted first, all shapes in turn."""
-    ranked = []
-    for shape in SPACE_SHAPES:
-        sizes = dict(zip((M, N, K), shape, strict=True))
-        open_tiles = TunableKernel.of(product("NT"), sizes, (), {}, TARGET)
-        tiles = dict.fromkeys(tuple(c.config[s] for s in BLOCKS) for c in open_tiles.choices())
-        ranked.append([(shape, tile) for tile in tiles])
-    for at in range(max(map(len, ranked))):
-        for tiles in ranked:
-            if at < len(tiles):
-                yield "space", tiles[at][0], "NT", tiles[at][1]
-
-
-def compile_ahead(cell):
-    """Compile in a worker process; the result is in the cache for the process that measures."""
-    _, shape, layout, tile = cell
-    try:
-        return len(compiled(shape, layout, tile).asm)
-    except TilewaveError as error:
-        return str(error).splitlines()[0]
-
-
-# -- on the card ------------------------------------------------------------------------------------------------------
+# -- random shapes ----------------------------------------------------------------------------------------------------
 
 
 class Card:
-    """Operands of one shape and layout, and cuBLAS on them."""
+    """Graphs of calls on a CUDA device, timed by events."""
 
-    def __init__(self, torch, shape, layout):
-        self.torch = torch
-        m, n, k = shape
-        half = {"device": "cuda", "dtype": torch.float16}
-        self.a = torch.randn((k, m) if layout[0] == "T" else (m, k), **half) / math.sqrt(math.sqrt(k))
-        self.b = torch.randn((n, k) if layout[1] == "T" else (k, n), **half) / math.sqrt(math.sqrt(k))
-        left = self.a.T if layout[0] == "T" else self.a
-        right = self.b.T if layout[1] == "T" else self.b
-        self.c, self.want = torch.empty((m, n), **half), torch.empty((m, n), **half)
-        self.cublas = lambda: torch.mm(left, right, out=self.want)
-        self.cublas()
+    def __init__(self, torch: Any, device: str = "cuda") -> None:
+        self.torch, self.device = torch, device
 
-    def graph(self, launch):
-        """(what replays, launches of a replay): as long as a burst."""
-        torch = self.torch
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            launch()
-        torch.cuda.synchronize()
-        tried = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(tried, stream=stream):
-            for _ in range(4):
-                launch()
-        count = max(4, min(500, math.ceil(BURST_SECONDS / max(1e-7, self.seconds(tried.replay) / 4))))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(count):
-                launch()
-        graph.replay()
-        return graph.replay, count
+    def synchronize(self) -> None:
+        self.torch.cuda.synchronize()
 
-    def seconds(self, run):
+    def random(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return self.torch.randn(shape, device=self.device, dtype=getattr(self.torch, dtype))
+
+    def operands(self, case: Case) -> tuple[Any, Any]:
+        first, second = case.layout
+        a = self.random((case.k, case.m) if first == "T" else (case.m, case.k), case.dtype) * case.k**-0.25
+        b = self.random((case.n, case.k) if second == "T" else (case.k, case.n), case.dtype) * case.k**-0.25
+        return a.T if first == "T" else a, b.T if second == "T" else b
+
+    def seconds(self, run: Callable[[], object]) -> float:
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         run()
         stop.record()
         self.torch.cuda.synchronize()
-        return start.elapsed_time(stop) / 1e3
+        return float(start.elapsed_time(stop)) / 1e3
 
-    def measure(self, kernel):
-        self.c.fill_(math.nan)
-        kernel(self.a, self.b, self.c)
-        off = (self.c.float() - self.want.float()).norm() / self.want.float().norm()
-        if not bool(off < WRONG):
-            return {"wrong": float(off) if math.isfinite(float(off)) else "nan"}
-        graphs = {"ours": self.graph(lambda: kernel(self.a, self.b, self.c)), "cublas": self.graph(self.cublas)}
-        samples = {name: [] for name in graphs}
-        for _ in range(ROUNDS):
-            for name, (replay, count) in graphs.items():
-                samples[name].append(self.seconds(replay) / count)
-        ours, cublas = (statistics.median(samples[name]) for name in ("ours", "cublas"))
-        return {"microseconds": round(1e6 * ours, 3), "cublas_microseconds": round(1e6 * cublas, 3)}
+    def graph(self, calls: list[Callable[[], object]], each: float) -> tuple[Callable[[], object], int]:
+        """Return what replays a graph of about a burst's calls, and their number."""
+        torch, rounds = self.torch, max(1, math.ceil(BURST_SECONDS / max(each, 1e-6) / len(calls)))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(rounds):
+                for call in calls:
+                    call()
+        graph.replay()
+        return graph.replay, rounds * len(calls)
 
 
-def measured(torch, cells, deadline):
-    rows, card, at = [], None, None
-    for table, shape, layout, tile in cells:
-        if time.monotonic() > deadline:
-            print(f"# the time is over: {len(rows)} rows", flush=True)
+def settle(call: Callable[[], object]) -> None:
+    """Call until nothing better is left to compile."""
+    for _ in range(SETTLING_CALLS):
+        call()
+        if not BACKGROUND_WORK.threads:
             break
-        facts = {"table": table, **dict(zip("mnk", shape, strict=True)), "layout": layout, "dtype": "f16"}
-        try:
-            kernel = compiled(shape, layout, tile)
-            if at != (shape, layout):
-                card, at = None, None
-                card, at = Card(torch, shape, layout), (shape, layout)
-            chosen = {"predicted": round(1e6 * kernel.choice.prediction.seconds, 2)} if kernel.choice else {}
-            facts |= {"tile": "x".join(map(str, tile or tile_of(kernel))), **chosen, **card.measure(kernel)}
-        except (TilewaveError, RuntimeError) as error:
-            facts |= {"tile": "x".join(map(str, tile or ())), "refused": str(error).splitlines()[0][:160]}
-        rows.append(facts)
-        print(json.dumps(facts), flush=True)
+        BACKGROUND_WORK.wait()
+    call()
+
+
+def is_right(found: Any, want: Any, case: Case) -> bool:
+    return bool((found.float() - want.float()).norm() < 2 * UNITS[case.dtype] * want.float().norm())
+
+
+def measure(card: Card, case: Case, draw: random.Random) -> dict[str, Any]:
+    torch, facts = card.torch, vars(case).copy()
+    count = max(1, min(MOST_BUFFERS, BUFFER_BYTES // case.operand_bytes))
+    sets = [card.operands(case) for _ in range(count)]
+    a, b = sets[0]
+    settle(lambda: ops.matmul(a, b))
+    if not is_right(ops.matmul(a, b), torch.matmul(a, b), case):
+        return {**facts, "wrong": True}
+    # The calls' results are the graphs': they keep what they allocate.
+    contestants = {
+        name: [lambda a=a, b=b, f=f: f(a, b) for a, b in sets]
+        for name, f in (("ours", ops.matmul), ("torch", torch.matmul))
+    }
+    graphs = {}
+    for name, calls in contestants.items():
+        for call in calls:
+            call()
+        each = card.seconds(lambda calls=calls: [call() for call in calls]) / count
+        graphs[name] = card.graph(calls, each)
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(ROUNDS):
+        for name in draw.sample([*graphs], len(graphs)):
+            replay, calls_of = graphs[name]
+            samples[name].append(card.seconds(replay) / calls_of)
+    times = {name: round(1e6 * median(found), 3) for name, found in samples.items()}
+    ratio = round(times["torch"] / times["ours"], 4)
+    return {**facts, "microseconds": times["ours"], "torch_microseconds": times["torch"], "ratio": ratio}
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """Return the table's last line: the geometric mean, the worst, and the counts below 0.9 and 0.75."""
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    wrong = sum("wrong" in row for row in rows)
+    if not ratios:
+        return f"no shape was timed, {wrong} wrong"
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    below = [sum(ratio < limit for ratio in ratios) for limit in (0.9, 0.75)]
+    return (
+        f"{len(ratios)} shapes: geometric mean {mean:.3f}, worst {min(ratios):.3f}, "
+        f"{below[0]} below 0.9, {below[1]} below 0.75, {wrong} wrong"
+    )
+
+
+def measured(card: Card, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    rows, draw, end = [], random.Random(asked.seed), time.monotonic() + asked.seconds
+    for case in cases(asked.seed, asked.count):
+        if time.monotonic() > end:
+            print(f"# the time is over: {len(rows)} of {asked.count} shapes")
+            break
+        rows.append(measure(card, case, draw))
+        row = rows[-1]
+        times = "WRONG" if "wrong" in row else "{microseconds:>10} {torch_microseconds:>10} {ratio:>7.3f}".format(**row)
+        print(f"{case.m:>6} {case.n:>6} {case.k:>6} {case.layout} {case.dtype:<8} {times}", flush=True)
+    print(report(rows))
     return rows
 
 
-def report(rows):
-    timed = [row for row in rows if "microseconds" in row]
-    ratios = {id(row): row["cublas_microseconds"] / row["microseconds"] for row in timed}
-    chosen = [ratios[id(row)] for row in timed if row["table"] == "random"]
-    if chosen:
-        mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
-        print(f"# default tile, {len(chosen)} random shapes: {mean:.3f} of cuBLAS, worst {min(chosen):.3f}")
-    shares = []
-    for shape in SPACE_SHAPES:
-        tiles = [row for row in timed if row["table"] == "space" and tuple(row[x] for x in "mnk") == shape]
-        if tiles:
-            best, first = min(row["microseconds"] for row in tiles), tiles[0]  # predicted best, so compiled first
-            shares.append(best / first["microseconds"])
-            print(
-                f"# {shape}: {first['tile']} at {shares[-1]:.3f} of the best of {len(tiles)}, {ratios[id(first)]:.3f}"
-            )
-    if shares:
-        mean = math.exp(sum(map(math.log, shares)) / len(shares))
-        print(f"# the model's choice: {mean:.3f} of the best tile, worst {min(shares):.3f}")
+# -- batch sizes ------------------------------------------------------------------------------------------------------
 
 
-def main():
+def first_calls(card: Card, weight: Any, matmul: Callable[..., Any]) -> list[float]:
+    """Return the seconds of the first call of each batch size, with what the device takes."""
+    found = []
+    for m in BATCHES:
+        a = card.random((m, weight.shape[1]), DTYPES[0])
+        card.synchronize()
+        begin = time.perf_counter()
+        matmul(a, weight.T)
+        card.synchronize()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def host_microseconds(card: Card, weight: Any, matmul: Callable[..., Any], sizes: list[int], repeats: int) -> float:
+    """Return the median time until a call returns; sizes follow each other, so that the device's queue stays short."""
+    arrays = [card.random((m, weight.shape[1]), DTYPES[0]) for m in sizes]
+    found = []
+    for _ in range(repeats):
+        for a in arrays:
+            begin = time.perf_counter()
+            matmul(a, weight.T)
+            found.append(time.perf_counter() - begin)
+        card.synchronize()
+    return round(1e6 * median(found), 2)
+
+
+def batches_here(card: Card, weight_shape: tuple[int, int]) -> dict[str, Any]:
+    """Return what this process measures of the batch sizes, with the caches that it finds."""
+    weight = card.random(weight_shape, DTYPES[0])
+    card.torch.matmul(weight[:8], weight[:8].T)  # starts the device and its libraries
+    first = first_calls(card, weight, ops.matmul)
+    for _ in range(SETTLING_CALLS):
+        BACKGROUND_WORK.wait()
+        later = first_calls(card, weight, ops.matmul)
+        if not BACKGROUND_WORK.threads:
+            break
+    usual = [min(one, two) for one, two in zip(later, first_calls(card, weight, ops.matmul), strict=True)]
+    stalls = [max(0.0, one - two) for one, two in zip(first, usual, strict=True)]
+    new = [16 * at + 3 for at in range(1, NEW_SIZES + 1)]
+    contestants = (("ours", ops.matmul), ("torch", card.torch.matmul))
+    return {
+        "stall_seconds": round(sum(stalls), 4),
+        "longest_stall_seconds": round(max(stalls), 4),
+        "stalls": [{"m": m, "seconds": round(s, 4)} for m, s in zip(BATCHES, stalls, strict=True) if s > 0.01],
+        "host_new": {name: host_microseconds(card, weight, f, new, 1) for name, f in contestants},
+        "host_seen": {name: host_microseconds(card, weight, f, [*BATCHES], REPEATS) for name, f in contestants},
+    }
+
+
+def batches(asked: argparse.Namespace) -> dict[str, Any]:
+    """Measure in two processes, the second of which has the caches of the first."""
+    found = {}
+    with tempfile.TemporaryDirectory() as directory:
+        caches = {"TILEWAVE_CACHE_DIR": f"{directory}/tilewave", "CUDA_CACHE_PATH": f"{directory}/cuda"}
+        for cache in ("cold", "warm"):
+            words = [sys.executable, __file__, "--batches-here", "--weight", asked.weight]
+            done = subprocess.run(words, env={**os.environ, **caches}, stdout=subprocess.PIPE, text=True, check=True)
+            found[cache] = json.loads(done.stdout.splitlines()[-1])
+            print_batches(cache, found[cache])
+    return found
+
+
+def print_batches(cache: str, found: dict[str, Any]) -> None:
+    stalled = ", ".join(f"{one['m']}: {one['seconds']:.2f} s" for one in found["stalls"]) or "none above 10 ms"
+    print(f"{cache} cache: stalls {found['stall_seconds']:.3f} s in all ({stalled})")
+    for name, key in (("seen", "host_seen"), ("new", "host_new")):
+        print(f"  host, {name} sizes: {found[key]['ours']} µs, torch {found[key]['torch']} µs")
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=17)
-    parser.add_argument("--shapes", type=int, default=30)
+    parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--batches", action="store_true")
+    parser.add_argument("--batches-here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--weight", default="4096x4096", metavar="NxK")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    begin = time.monotonic()
-    seconds = 85 if asked.quick else asked.seconds
-    cells = [*random_cells(asked.shapes, asked.seed), *space_cells()]
-    if asked.quick:
-        cells = cells[: asked.shapes + 14 * len(SPACE_SHAPES)]
-    processes = max(1, (os.cpu_count() or 2) - 2)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        made = pool.map_async(compile_ahead, cells, chunksize=1)
-        made.wait(0.45 * seconds)
-    print(f"# {len(cells)} kernels by {processes} processes: {time.monotonic() - begin:.0f} s", flush=True)
+    return parser
 
-    import torch  # noqa: PLC0415  none of the processes that compile needs it
 
-    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, {machine_of(TARGET).timing.fitted_on}")
-    rows = measured(torch, _by_operands(cells), begin + seconds)
-    report(rows)
+def main() -> None:
+    asked = arguments().parse_args()
+    if asked.batches:
+        found: object = batches(asked)
+    else:
+        import torch  # noqa: PLC0415  the process that starts others needs no device
+
+        if asked.batches_here:
+            n, k = map(int, asked.weight.split("x"))
+            print(json.dumps(batches_here(Card(torch), (n, k))))
+            return
+        print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, seed {asked.seed}")
+        found = measured(Card(torch), asked)
     if asked.json:
-        asked.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _by_operands(cells):
-    """Random shapes first; then those of a shape together, whose operands are made once."""
-    first = [cell for cell in cells if cell[0] == "random"]
-    rest = [cell for cell in cells if cell[0] == "space"]
-    return [*first, *sorted(rest, key=lambda cell: SPACE_SHAPES.index(cell[1]))]
+        asked.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ __all__ = [  # noqa: F405
     "apply_expr",
     "argmax",
     "argmin",
+    "autotune",
     "bf16",
     "broadcast",
     "cast",
@@ -136,7 +137,14 @@ def _torch_operators() -> ModuleType:
         return import_module("tilewave.torch.operators")
 
 
+def _autotune(*given: Any, **named: Any) -> Any:
+    with IMPORTING:
+        tuning = import_module("tilewave.bench.tuning")
+    return tuning.tune(*given, **named)
+
+
 Hooks.torch_operators = _torch_operators
+Hooks.autotune = _autotune
 
 if not TYPE_CHECKING:  # type checkers take the names from the imports above, and report unknown ones
 

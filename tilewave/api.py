@@ -108,6 +108,7 @@ from tilewave.options import WaveCompileOptions as WaveCompileOptions
 from tilewave.options import set_default_run_config as set_default_run_config
 from tilewave.saved.loading import load as load
 from tilewave.tune.tune import Tune as Tune
+from tilewave.tune.tune import autotune as autotune
 
 bf16 = BF16
 f8e4m3fn = F8E4M3FN

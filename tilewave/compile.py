@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tilewave.backend.targets import target_named, target_on
 from tilewave.compiled import Compiled
 from tilewave.errors import NOWHERE, ConstraintError, CoverageError, TilewaveError
 from tilewave.forks import IMPORTING
+from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
     from tilewave.tune.choose import TileChoice
     from tilewave.tune.default import TunableKernel
+    from tilewave.tune.records import TileRecord
 
+AUTOTUNE = "TILEWAVE_AUTOTUNE"
 Builder = Callable[[Kernel, Places], Build]
 """Compiles a kernel on whole tiles for a target."""
 
@@ -72,7 +76,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     target = target_named(set_default_run_config(options).target or "")
     check_tune(options, kernel)
     if tunable(kernel, options.subs, open_symbols(options.dynamic_symbols)):
-        compiled = _choosing(options, kernel, target, sizes)
+        compiled = _choosing(options, kernel, sizes)
     else:
         compiled = _compiled(options, kernel, target)
 
@@ -89,38 +93,67 @@ def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) 
     return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
 
 
-def _choosing(
-    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
-) -> Compiled:
+def _choosing(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
     """Compile with tile sizes that the cost model chooses; where sizes are dynamic, for those of each call."""
     with IMPORTING:
-        from tilewave.tune.default import TunableKernel  # noqa: PLC0415  most give their tiles
-    with IMPORTING:
-        from tilewave.tune.chosen import take  # noqa: PLC0415  as above
+        from tilewave.tune.chosen import take  # noqa: PLC0415  most give their tiles
     with IMPORTING:
         from tilewave.tune.serve import KernelSet, given_sizes  # noqa: PLC0415  as above
 
-    tune: Tune | None = options.tune or kernel.tune
-    facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
-    tiles = TunableKernel.of(kernel, *facts)
-    tiles = tiles.for_all_batches() if options.batch_invariant else tiles
-    maker = _Maker(options, target, tiles)
+    maker = kernel_maker(options, kernel)
+    tiles = maker.tiles
     if not tiles.left_open:
         return take(tiles.choices(), maker.make, tiles.nothing_fits)
+    if sizes:
+        maker.time(sizes)
     serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
+def kernel_maker(options: WaveCompileOptions, kernel: WaveKernel) -> KernelMaker:
+    """Return what chooses and compiles the configs of a kernel whose tiles are open."""
+    with IMPORTING:
+        from tilewave.tune.default import TunableKernel  # noqa: PLC0415  most give their tiles
+
+    target = target_named(set_default_run_config(options).target or "")
+    tune: Tune | None = options.tune or kernel.tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.max_sizes, target.name, tune, options.num_stages
+    tiles = TunableKernel.of(kernel, *facts)
+    return KernelMaker(options, target, tiles.for_all_batches() if options.batch_invariant else tiles)
+
+
 @dataclass(frozen=True)
-class _Maker:
+class KernelMaker:
     """Chooses and compiles the configs of one kernel."""
 
     options: WaveCompileOptions
     target: Backend
     tiles: TunableKernel
+    timed: dict[str, TileRecord] = field(default_factory=dict)
+    """The decisions of this process by timing, by class of sizes."""
 
     def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
-        return self.tiles.choices(sizes)
+        return self.tiles.choices(sizes, self.timed.get(self.tiles.class_key(sizes).sizes) if self.timed else None)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether calls time configs; a batch-invariant kernel is the same however fast others are."""
+        tune: Tune | None = self.options.tune or self.tiles.kernel.tune
+        asked = os.environ.get(AUTOTUNE, "") == "1" or bool(tune and tune.configs)
+        return asked and not self.options.batch_invariant
+
+    def time(self, sizes: Mapping[Symbol, int]) -> None:
+        if not self.is_timed:
+            return
+        key = self.tiles.class_key(sizes)
+        if key.sizes in self.timed or self.tiles.on_record(sizes).fitting:
+            return
+        subs, tune = {**self.options.subs, **sizes}, self.options.tune or self.tiles.kernel.tune
+        with IMPORTING:
+            from tilewave.tune.store import records_to_write  # noqa: PLC0415  few calls time anything
+        with records_to_write() as directory:
+            found = Hooks.autotune(self.tiles.kernel, subs, self.target.name, within=tune, records=directory, key=key)
+        self.timed[key.sizes] = found.record
 
     def make(self, choice: TileChoice) -> Compiled:
         kernel = self.tiles.decided(choice)
@@ -133,7 +166,7 @@ class _Maker:
         return replace(made, choice=choice)
 
     def quick(self) -> Callable[[Sequence[int]], str] | None:
-        return self.tiles.quick_choice()
+        return None if self.is_timed else self.tiles.quick_choice()
 
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)

@@ -8,7 +8,7 @@ import pytest
 from tilewave.bench import tuning
 from tilewave.bench.contestants import BASELINES
 from tilewave.bench.epilogue import BIAS_GELU
-from tilewave.cli import bench, records, run
+from tilewave.cli import bench, records, run, warm
 from tilewave.cli.commands import COMMANDS, function_of
 from tilewave.cli.declared import known
 from tilewave.explore.choice import ExplorerChoice
@@ -29,6 +29,7 @@ HOMES = {
     "TUNE_ROUNDS": tuning.ROUNDS,
     "RECORDS": DIRECTORY,
     "RECORD_ACTIONS": records.ACTIONS,
+    "WARM_DTYPES": warm.WARM_DTYPES,
     "WALK": WALKS[0],
     "EXPLORED_SHAPE": USUAL.shape,
     "EXPLORED_TILE": USUAL.tile,

@@ -12,7 +12,6 @@ from tilewave.bench.workers import Killed
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask, compile_configs, install, measure_configs
 from tilewave.errors import TilewaveError
 from tilewave.tune.search import ConfigTime
-from tilewave.tune.store import SHIPPED
 
 PRODUCT = """
 from tilewave import *
@@ -185,7 +184,7 @@ def test_a_point_without_a_time_is_told_below_the_table(call, monkeypatch):
     monkeypatch.setattr(tuning.ConfigTimer, "compiled", refusing("BLOCK_N=32", tuning.ConfigTimer.compiled))
     words = ["--sizes", SIZES, "--runs", 3, "--rounds", 2, "--try", "BLOCK_M=8", "--try", "BLOCK_N=16:32"]
     code, out, _ = call("tune", "k.py", *words, k=PRODUCT)
-    assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=20 has no time: not this one" in out
+    assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=64 has no time: not this one" in out
 
 
 def refusing(text, compiled):
@@ -227,21 +226,6 @@ def test_records_are_shown_merged_and_checked(call, tmp_path):
     assert code == 0 and len(next(iter(json.loads(out).values()))) == 2
     assert "product" in call("records", "show")[1]
     assert call("records", "check")[0] == 0
-
-
-def test_records_that_come_with_tilewave_are_counted_and_shown_when_asked_for(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    call("tune", "k.py", "--sizes", SIZES, "--strength", "model", k=PRODUCT)
-    code, out, err = call("records", "show")
-    count = len((SHIPPED / "tiles.jsonl").read_text().splitlines())
-    assert (code, err) == (0, "") and "product" in out and "matmul" not in out
-    assert out.splitlines()[-1] == f"{count:,} tuning records come with tilewave; --shipped shows them"
-    code, out, _ = call("records", "show", "--json")
-    assert str(SHIPPED / "tiles.jsonl") not in json.loads(out) and sum(map(len, json.loads(out).values())) == 1
-    code, out, _ = call("records", "show", "--shipped", "--json")  # as it says
-    assert code == 0 and json.loads(out)[str(SHIPPED / "tiles.jsonl")]
-    assert str(SHIPPED / "tiles.jsonl") in call("records", "check")[1]
-    assert call("records", "merge", "--into", "all")[1] == "1 tuning records in all/tiles.jsonl\n"
 
 
 def test_an_action_or_a_file_that_is_not_there_is_told(call):
@@ -316,3 +300,13 @@ def test_times_of_another_machine_and_of_batches_that_kill_are_none(tmp_path):
     assert all(one.seconds is None and "measured on A100, not on" in one.why for times in found for one in times)
     _, found = spread(tmp_path, kills=("measure_configs", "compile_configs"))
     assert {one.why for times in found for one in times} == {"3 processes died of this batch"}
+
+
+def test_explain_says_what_calls_take_and_what_would_be_faster(call, tmp_path):
+    words = ["tune", "k.py", "--sizes", "M=512,N=512,K=512", "--target", "sm_90a", "--explain"]
+    code, out, _ = call(*words, k=PRODUCT)
+    assert code == 0 and "H200: BLOCK_M=" in out and "faster would be " in out and "Bottleneck" in out
+    assert not (tmp_path / RECORDS).exists()
+    (said,) = json.loads(call(*words, "--json")[1])
+    assert said["machine"] == "H200" and len(said["configs"]) == 12
+    assert said["configs"][0]["config"] in said["reason"] and said["faster"] in said["reason"]

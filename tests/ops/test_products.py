@@ -14,7 +14,6 @@ from tilewave.kernels import ACTIVATIONS, accumulator, error_bound
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
 from tilewave.ops.digits import Digits, instruction_for
-from tilewave.tune.choose import bucket
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.store import Records
 
@@ -291,7 +290,7 @@ def test_products_of_f32_lose_digits_on_a_chip_only_where_that_is_allowed():
 
 def chosen(product, target, size, asked=None):
     """What is decided for a call with such sizes."""
-    return undecided(product, target, asked).choices(dict.fromkeys((M, N, K), bucket(size)))[0]
+    return undecided(product, target, asked).choices(dict.fromkeys((M, N, K), size))[0]
 
 
 def undecided(product, target, asked=None):
@@ -306,15 +305,6 @@ def test_small_products_get_small_tiles(target, least):
     assert tiles[1] < tiles[0] >= least
 
 
-def test_an_array_beside_a_product_leaves_a_lane_fewer_sums():
-    one = undecided(ProductForm(f16, f16, residual=f16), "sm_90a")
-    sizes = dict.fromkeys((M, N, K), 4096)
-    large = {BLOCK_M: 256, BLOCK_N: 192, BLOCK_K: 64}
-    assert one.machine.refused(one.problem.sized(sizes).cut(large)) == "registers"
-    alone = undecided(ProductForm(f16, f16), "sm_90a")
-    assert alone.machine.refused(alone.problem.sized(sizes).cut(large)) == ""
-
-
 def test_an_instruction_that_ignores_digits_is_known_to_the_choice():
     product, asked = ProductForm(f32, f32), MMAType.F32_64xNx8_TF32
     one = chosen(product, "sm_90a", 4096, asked)
@@ -324,20 +314,20 @@ def test_an_instruction_that_ignores_digits_is_known_to_the_choice():
 
 
 def test_what_is_on_record_is_taken_and_looked_up_once(tmp_path, monkeypatch):
-    """The kernel of an operation is tuned like any other, and calls of its bucket take what was decided."""
+    """The kernel of an operation is tuned like any other, and calls of the same sizes take what was decided."""
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
     product_kernel.cache_clear()
     a, b = numbers((24, 40)), numbers((40, 32))
     kernel = ops.matmul.kernel(a, b)
     within = Tune(BLOCK_M=3, BLOCK_N=5, BLOCK_K=64)
-    tune(kernel, {M: 32, N: 32, K: 64}, "cpu", "model", within=within, records=tmp_path)
+    tune(kernel, {M: 24, N: 32, K: 40}, "cpu", "model", within=within, records=tmp_path)
     looked = []
     found = Records.look_up
     monkeypatch.setattr(Records, "look_up", lambda self, key: looked.append(key) or found(self, key))
     for _ in range(3):
         assert np.allclose(ops.matmul(a, b), a @ b, rtol=1e-5, atol=1e-5)
     (made,) = kernel.kept["call"]._kernels.values()
-    points = {key: one.choice.config for key, one in made.by_size.made.items()}
-    assert points[5, 6, 5] == {BLOCK_M: 3, BLOCK_N: 5, BLOCK_K: 64}
-    assert len(looked) <= 2 * len(points)  # of a bucket, and of its largest sizes
+    served = made.by_size.of([(24, 40), (40, 32)])
+    assert served.choice.config == {BLOCK_M: 3, BLOCK_N: 5, BLOCK_K: 64} and served.choice.record
+    assert len(looked) <= 2  # for typical sizes, and for those of the calls
     product_kernel.cache_clear()

@@ -164,6 +164,10 @@ class Build(Protocol):
         """Do all that a call with arrays of this layout would wait for: compile, and load the code on their device."""
         return
 
+    def compile_for(self, arrays: Sequence[Any]) -> None:
+        """Compile the code for arrays of this layout, which need not be on the device, so that the cache has it."""
+        self.code  # noqa: B018  compiled when it is first asked for
+
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return files for inspection, by suffix."""

@@ -23,7 +23,7 @@ from tilewave.tune.choose import TileChoice
 from tilewave.tune.chosen import MOST_TRIED
 from tilewave.tune.default import TunableKernel
 from tilewave.tune.fixed import want_free, want_tunable
-from tilewave.tune.records import STRENGTHS
+from tilewave.tune.records import STRENGTHS, RecordKey
 from tilewave.tune.search import IN_TURN, RUNS, Advance, ConfigTime, Spread, Tuned, search, want_strength
 from tilewave.tune.space import said_of
 from tilewave.tune.store import DIRECTORY
@@ -107,8 +107,9 @@ def tune(
     rounds: int = ROUNDS,
     advance: Advance = lambda: None,
     spread: Spread = IN_TURN,
+    key: RecordKey | None = None,
 ) -> Tuned:
-    """Autotune a kernel's tile sizes for sizes on a target, and save a tuning record.
+    """Autotune a kernel's tile sizes for sizes on a target, and save a tuning record, for `key` where one is given.
 
     how="model": nothing runs; "measured": the cost model's best configs, at most `runs`; "exhaustive": every legal one.
     """
@@ -117,7 +118,7 @@ def tune(
     untimed, first = timer.first_compiled()
     notes = timer.why_not(first) if how in STRENGTHS[1:] and spread.measures_here else ""
     strength = STRENGTHS[0] if notes else how
-    return search(timer.open_tiles, strength, timer, records, runs, advance, notes, spread, untimed)
+    return search(timer.open_tiles, strength, timer, records, runs, advance, notes, spread, untimed, key)
 
 
 def timer_for(

@@ -23,6 +23,7 @@ COMMANDS = {
     "sim": "Simulate a GEMM or a kernel: traffic, time, bottleneck.",
     "tune": "Autotune tile sizes; explain and save.",
     "records": "Show, merge or check tuning records.",
+    "warm": "Compile the kernel sets of matrix products into the cache.",
     "machines": "List the machines that tilewave knows, with sources.",
     "doctor": "Report the environment.",
 }

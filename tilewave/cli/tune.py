@@ -11,11 +11,11 @@ from typing import Any
 
 from tilewave.backend.targets import target_named
 from tilewave.bench.ray_workers import RayWorkers
-from tilewave.bench.tuning import tune, want_cost_model
+from tilewave.bench.tuning import timer_for, tune, want_cost_model
 from tilewave.bench.workers import LocalWorkers
 from tilewave.cli.diff import kernels_in, parse_sizes, want_sizes
 from tilewave.cli.progress import progress
-from tilewave.cli.tune_report import page_of, print_tuned
+from tilewave.cli.tune_report import explain_choices, page_of, print_tuned
 from tilewave.cli.tune_tasks import OverWorkers, TuneTask
 from tilewave.errors import TilewaveError
 from tilewave.files import read_text
@@ -49,6 +49,7 @@ def tune_command(
     workers: int,
     ray: str,
     html: Path | None,
+    explain: bool,
     as_json: bool,
 ) -> None:
     check_place(html)
@@ -56,6 +57,10 @@ def tune_command(
     want_cost_model(target_named(target))
     found: list[Tuned] = []
     jobs = _jobs(file, sizes, kernel)
+    if explain:
+        chosen = [(job.text, timer_for(job.kernel, job.subs, target, within).open_tiles) for job in jobs]
+        explain_choices(chosen, as_json)
+        return
     how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
     with ExitStack() as stack:
         spreading = _spreading(stack, workers, ray, target)
@@ -119,7 +124,7 @@ def _spreading(stack: ExitStack, workers: int, ray: str, target: str) -> Callabl
 
 
 def _within(values: list[str], mapping: list[str]) -> Tune | None:
-    given: dict[str, tuple[int, ...]] = {}
+    given: dict[str, Any] = {}
     for text in values:
         name, _, numbers = text.partition("=")
         parts = numbers.split(":")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from rich.box import SQUARE
 from rich.console import Console
 
 from tilewave.tune.choose import TileChoice, illegal_text, seconds_text
+from tilewave.tune.default import TunableKernel
 from tilewave.tune.search import ConfigTime, Tried, Tuned
 from tilewave.view.tables import names, numbers, print_table
 from tilewave.view.tuning_page import TunedPage
@@ -42,6 +46,35 @@ def _print_tried(console: Console, tuned: Tuned) -> None:
     if len(timed) > SHOWN:
         rows.append((f"{len(timed) - SHOWN} more", "", "", ""))
     print_table(console, (*names("Point"), *numbers("Time", "±", "Predicted")), rows, box=SQUARE)
+
+
+def explain_choices(jobs: Sequence[tuple[str, TunableKernel]], as_json: bool) -> None:
+    """Print for each kernel and sizes which config a call takes, why, what follows it, and what would be faster."""
+    console, found = Console(highlight=False), []
+    for what, tiles in jobs:
+        choices = tiles.choices()
+        if not choices:
+            raise tiles.nothing_fits()
+        first, rows = choices[0], [_explained(one, tiles) for one in choices[:SHOWN]]
+        configs = [dict(zip(EXPLAINED, row, strict=True)) for row in rows]
+        facts = {"kernel": what, "machine": tiles.machine.name, "reason": first.reason, "configs": configs}
+        found.append({**facts, "faster": first.prediction.advice})
+        if not as_json:
+            console.print(f"{what}, {tiles.machine.name}: {first.text}", style="bold", markup=False)
+            console.print(f"  {first.reason}", markup=False, soft_wrap=True)
+            columns = (*names("Config"), *numbers("Predicted"), *names("Bottleneck", "Tiles"))
+            print_table(console, columns, rows, box=SQUARE)
+    if as_json:
+        print(json.dumps(found, indent=2))
+
+
+EXPLAINED = ("config", "predicted", "bottleneck", "tiles")
+
+
+def _explained(one: TileChoice, tiles: TunableKernel) -> tuple[str, str, str, str]:
+    work = tiles.problem.cut(one.config)
+    tasks = f"{work.tasks * work.split} on {tiles.machine.units}"
+    return one.text, seconds_text(one.prediction.seconds), one.prediction.limit, tasks
 
 
 def page_of(what: str, tuned: Tuned) -> TunedPage:

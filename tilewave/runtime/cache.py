@@ -59,9 +59,12 @@ class CacheUnavailable(UserWarning):
 
 @cache
 def sources() -> str:
-    """Return a key of tilewave's source files, so that results of another version are not used."""
+    """Return a key of tilewave's source files, so that results of another version are not used.
+
+    Their times count in whole seconds: layers of a container image keep no fractions, and a cache may be in one.
+    """
     states = ((path, os.stat(path)) for path in sorted(_python_files(Path(__file__).parents[1])))
-    return key_of(*(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states))
+    return key_of(*(f"{path} {state.st_size} {int(state.st_mtime)}" for path, state in states))
 
 
 def _python_files(directory: Path) -> Iterator[str]:

@@ -135,6 +135,7 @@ class TileChoice:
         if self.others:
             given.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
         given.append(f"of {self.considered} configs {illegal_text(self.illegal)}")
+        given.append(f"faster would be {p.advice}")
         given += self.notes
         return "; ".join(given)
 
@@ -182,8 +183,8 @@ class RankedConfigs:
 
 
 def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedConfigs:
-    """Return all configs of a space by predicted time; of equal ones, the one with the fewest tiles first."""
-    found: list[tuple[Predicted, int]] = []
+    """Return all configs of a space by predicted time; equal ones in the order of the space."""
+    found: list[Predicted] = []
     illegal: Counter[str] = Counter()
     for config in space.configs():
         try:
@@ -194,9 +195,9 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedCon
         if why := machine.refused(work):
             illegal[why] += 1
         else:
-            found.append((Predicted(config, machine.predict(work)), work.tasks))
-    found.sort(key=lambda one: (one[0].prediction.seconds, one[1]))
-    return RankedConfigs(tuple(one for one, _ in found), dict(illegal))
+            found.append(Predicted(config, machine.predict(work)))
+    found.sort(key=lambda one: one.prediction.seconds)
+    return RankedConfigs(tuple(found), dict(illegal))
 
 
 def sizes_text(sizes: Mapping[Symbol, int]) -> str:

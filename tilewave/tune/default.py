@@ -151,8 +151,11 @@ class TunableKernel:
         """The assumed values of the dynamic sizes."""
         return dict.fromkeys(self.left_open, TYPICAL)
 
-    def choices(self, sizes: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
-        """Return the choices of tuning records, then the cost model's, best first; `sizes` are the dynamic ones."""
+    def choices(self, sizes: Mapping[Symbol, int] | None = None, timed: TileRecord | None = None) -> list[TileChoice]:
+        """Return the choices of tuning records, then the cost model's, best first; `sizes` are the dynamic ones.
+
+        `timed` is what this process has timed for them.
+        """
         sizes = self.typical if sizes is None else sizes
         made = self.predicted(sizes)
         found = self.on_record(sizes)
@@ -160,7 +163,8 @@ class TunableKernel:
         if found.stale and not found.fitting:
             notes.append(stale_note(found.stale))
         recorded: list[TileChoice] = []
-        for one in found.fitting[:MOST_RECORDS]:
+        here = () if timed is None else (Found(timed, Path("this process")),)
+        for one in (*here, *found.fitting[:MOST_RECORDS]):
             try:
                 recorded.append(self.of_record(one, sizes))
             except IllegalRecord as error:
@@ -175,8 +179,8 @@ class TunableKernel:
         machine = self.machine
         if not isinstance(machine, GpuCost):
             return None
-        problem = self.problem.sized(self.typical)
-        configs = [config for config in self.space.configs() if not machine.refused(problem.cut(config))]
+        legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
+        configs = [config for config in self.space.configs() if config in legal]
 
         def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
             return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))
@@ -190,7 +194,9 @@ class TunableKernel:
 
     def on_record(self, sizes: Mapping[Symbol, int]) -> LookedUp:
         """Return the tuning records for sizes."""
-        return records_here().look_up(self.key(sizes))
+        records = records_here()
+        found = records.look_up(self.key(sizes))
+        return found.before(records.look_up(self.class_key(sizes))) if self.left_open else found
 
     def predicted(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         """Return the model's choices for sizes of a call, the best first."""
@@ -199,10 +205,21 @@ class TunableKernel:
 
     def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of the tuning records for sizes."""
-        known = {str(d): str(n) for d, n in self._sizes(self.problem.sized(sizes)).items()}
+        return self._key(self._known_sizes(sizes))
+
+    def _known_sizes(self, sizes: Mapping[Symbol, int]) -> dict[str, str]:
+        return {str(d): str(n) for d, n in self._sizes(self.problem.sized(sizes)).items()}
+
+    def _key(self, known: dict[str, str]) -> RecordKey:
         known |= {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
         text = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
         return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
+
+    def class_key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
+        """Return the key of what calls timed for sizes: from one power of two to the next, in each dynamic size."""
+        ends = {d: max(0, n - 1).bit_length() for d, n in sizes.items() if d in self.left_open}
+        text = {str(d): f"{(1 << most - 1) + 1 if most else 0}..{1 << most}" for d, most in ends.items()}
+        return self._key({**self._known_sizes(sizes), **text})
 
     def of_record(self, found: Found, sizes: Mapping[Symbol, int]) -> TileChoice:
         """Return the choice of a record; an `IllegalRecord` for other symbols, or a config that is illegal now."""

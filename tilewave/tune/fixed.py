@@ -33,7 +33,7 @@ def want_free(tune: Tune | None, kernel: WaveKernel, subs: Mapping[Symbol, Any])
     """Raise an error for a `Tune` that names symbols with a value in `subs` or the kernel."""
     if tune is None:
         return
-    named = {name for name, _ in tune.values}
+    named = {*tune.names}
     fixed = {s: value for s, value in fixed_tiles(kernel, subs).items() if s.name in named}
     if fixed:
         what = f"Tune: nothing to tune: {kernel.name} fixes {_text(fixed)}"

@@ -19,7 +19,7 @@ from tilewave.errors import TilewaveError
 from tilewave.files import parse_json
 from tilewave.tune.choose import TileChoice, seconds_text
 from tilewave.tune.default import TunableKernel
-from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, TileRecord
+from tilewave.tune.records import LONGEST_SECONDS, STRENGTHS, RecordKey, TileRecord
 from tilewave.tune.store import add, add_line, locked, read_lines, write_lines
 
 UNFINISHED = "unfinished.jsonl"
@@ -151,13 +151,15 @@ def search(
     notes: str = "",
     spread: Spread = IN_TURN,
     untimed: TileChoice | None = None,
+    key: RecordKey | None = None,
 ) -> Tuned:
     """Autotune one kernel for its sizes, and save a tuning record.
 
-    `untimed` is chosen if no config has a time: the best predicted one that compiles, if the caller knows it.
+    The record is for `key`, or else for the kernel's sizes. `untimed` is chosen if no config has a time: the best
+    predicted one that compiles, if the caller knows it.
     """
     configs = candidates(open_tiles, how, runs)
-    key = open_tiles.key({})
+    key = key or open_tiles.key({})
     journal = _Journal(directory / UNFINISHED, f"{key} {__version__}")
     known = journal.times() if how != STRENGTHS[0] else {}
     tried = [Tried(one, known[one.text]) for one in configs if one.text in known]

@@ -63,6 +63,9 @@ class Maker(Protocol[T]):
     def choices(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         """Return the choices for sizes, the best first."""
 
+    def time(self, sizes: Mapping[Symbol, int]) -> None:
+        """Time configs for the class of these sizes, where that is asked for and not known."""
+
     def make(self, choice: TileChoice) -> T:
         """Compile the kernel of a choice."""
 
@@ -117,6 +120,8 @@ class KernelSet(Generic[T]):
         """Return the kernel for sizes that have no settled one yet."""
         if self.quick is not None and (found := self.made.get(self.quick(key))) is not None:
             return self._settled(key, found)
+        if arrays:
+            self.maker.time(self._sizes(key))
         choices = self._ranked(key)
         best = next((one for one in choices if one.text not in self.refused), None)
         if best is not None and best.text in self.made:
@@ -137,9 +142,11 @@ class KernelSet(Generic[T]):
         if found is None:
             if len(self.ranked) >= KEPT_SIZES:
                 self.ranked.clear()
-            sizes = {one.symbol: size for one, size in zip(self.passed, key, strict=True)}
-            found = self.ranked[key] = self.maker.choices(sizes)
+            found = self.ranked[key] = self.maker.choices(self._sizes(key))
         return found
+
+    def _sizes(self, key: tuple[int, ...]) -> dict[Symbol, int]:
+        return {one.symbol: size for one, size in zip(self.passed, key, strict=True)}
 
     def _compile_later(self, choice: TileChoice, arrays: Sequence[Any]) -> None:
         with STATE:
@@ -208,7 +215,12 @@ class _BackgroundWork:
                     self.threads.discard(threading.current_thread())
                     return
                 job = self.jobs.popleft()
-            job()
+            try:
+                job()
+            except BaseException:
+                with STATE:
+                    self.threads.discard(threading.current_thread())  # the next job starts another
+                raise
 
     def wait(self) -> None:
         """Wait until nothing is left to compile."""

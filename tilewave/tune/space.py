@@ -134,7 +134,7 @@ def space_of(found: Sequence[Tunable], work: TileWork, machine: TileValues, cons
         knobs = [knob for knob in knobs if knob[0] != SPLIT]
     taken = {s for s, _, _ in roles}
     decisions = [Decision(s, role, machine.values(role, size), dim) for s, role, dim in roles]
-    decisions += [Decision(s, role, _values(of_set, role)) for s, role in knobs if s not in taken]
+    decisions += [Decision(s, role, (UNSAID, *_said(of_set, role))) for s, role in knobs if s not in taken]
     if not any(d.role in SIDES for d in decisions):
         return Space(tuple(decisions))
     configs = [_config(one, decisions) for one in of_set]
@@ -144,8 +144,9 @@ def space_of(found: Sequence[Tunable], work: TileWork, machine: TileValues, cons
 SIDES = ("rows", "cols", "depth")
 
 
-def _values(of_set: Sequence[Roles], role: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(one[role] for one in of_set))
+def _said(of_set: Sequence[Roles], role: str) -> tuple[int, ...]:
+    """Return the values of a knob in a set, other than leaving it to the compiler."""
+    return tuple(dict.fromkeys(one[role] for one in of_set if one[role] != UNSAID))
 
 
 def _config(one: Roles, decisions: Sequence[Decision]) -> tuple[int, ...]:

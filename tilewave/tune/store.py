@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from weakref import finalize
 
 import numpy as np
@@ -109,6 +110,20 @@ def user_directory() -> Path:
     """$XDG_DATA_HOME/tilewave/records, or that of ~/.local/share; a relative $XDG_DATA_HOME is ignored, as it says."""
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "share") / "tilewave" / "records"
+
+
+@contextmanager
+def records_to_write() -> Iterator[Path]:
+    """Yield the directory that calls write records to: the user's, or the first that TILEWAVE_RECORDS names.
+
+    Where records are off, or there is no home, it is a directory that is removed again.
+    """
+    found = search_path() if os.environ.get("TILEWAVE_RECORDS") else _known_user_directory()
+    if found:
+        yield found[0]
+        return
+    with TemporaryDirectory() as directory:
+        yield Path(directory)
 
 
 # -- one file ----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
-"""`Tune(BLOCK_M=(64, 128), mapping=["grouped(8)", "hilbert()"])`: the search space, given next to the kernel."""
+"""`Tune(BLOCK_M=(64, 128))` and `@autotune(configs=[…])`: the search space of a kernel, given next to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tilewave.errors import Loc, SymbolError, here
+from tilewave.cost.work import UNSAID
+from tilewave.errors import Loc, SymbolError, TilewaveError, here
+from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.symbols import Symbol
 from tilewave.mapping import as_mapping
 from tilewave.renamed import current_options
 from tilewave.tune.space import KNOBS, Decision, Space
@@ -22,8 +25,16 @@ class Tune:
     values: tuple[tuple[str, tuple[int, ...]], ...]
     mapping: tuple[str, ...]
     loc: Loc
+    configs: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """The configs of `@autotune`, which calls time; empty: all combinations of `values`, which the model ranks."""
 
-    def __init__(self, *, mapping: Sequence[object] | None = None, **values: int | Iterable[int]) -> None:
+    def __init__(
+        self,
+        *,
+        mapping: Sequence[object] | None = None,
+        configs: Sequence[Mapping[Symbol | str, int]] | None = None,
+        **values: int | Iterable[int],
+    ) -> None:
         loc = here()
         named = current_options("Tune", values)
         found = tuple((name, _numbers(name, given, loc)) for name, given in named.items())
@@ -33,16 +44,68 @@ class Tune:
         object.__setattr__(self, "values", found)
         object.__setattr__(self, "mapping", tuple(str(as_mapping(one)) for one in mapping or ()))
         object.__setattr__(self, "loc", loc)
+        object.__setattr__(self, "configs", () if configs is None else _configs(configs, loc))
 
     def of(self, space: Space) -> Space:
-        """The space with these values."""
+        """The space with these values, or of these configs."""
         known = [s.name for s in space.symbols]
-        for name, _ in self.values:
+        for name in self.names:
             if name not in known and name not in KNOBS.values():
                 remedy = f"what can be tuned: {', '.join(known) or 'nothing'}"
-                raise SymbolError(f"Tune: {name} cannot be tuned here", loc=self.loc, remedy=remedy)
+                raise SymbolError(f"{self._called}: {name} cannot be tuned here", loc=self.loc, remedy=remedy)
+        if self.configs:
+            return self._of_configs(space)
         given = dict(self.values)
         return Space(tuple(_with(d, given.get(d.symbol.name)) for d in space.decisions))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the symbols that it gives values for."""
+        return tuple(dict.fromkeys(name for values in (self.values, *self.configs) for name, _ in values))
+
+    @property
+    def _called(self) -> str:
+        return "autotune" if self.configs else "Tune"
+
+    def _of_configs(self, space: Space) -> Space:
+        configs = [dict(config) for config in self.configs]
+        for config in configs:
+            if missing := [s.name for s in space.tiles if s.name not in config]:
+                what = f"autotune: a config gives no {', '.join(missing)}: {config}"
+                raise SymbolError(what, loc=self.loc, remedy="give every tile size in each config")
+        found = [tuple(config.get(s.name, UNSAID) for s in space.symbols) for config in configs]
+        return Space(space.decisions, tuple(dict.fromkeys(found)))
+
+
+def autotune(configs: Sequence[Mapping[Symbol | str, int]]) -> Callable[[WaveKernel], WaveKernel]:
+    """Return a decorator of a kernel whose calls time these configs, once for each class of sizes.
+
+        @autotune(configs=[{BLOCK_M: 64, BLOCK_N: 64}, {BLOCK_M: 128, BLOCK_N: 64, "num_stages": 3}])
+        @wave(constraints)
+        def kernel(…): …
+
+    A class has the sizes from one power of two to the next. The fastest config is kept in a tuning record of this
+    machine, which later processes use. Each config gives every tile size that the kernel leaves open; it may give
+    `num_stages`, `split` and `in_place`, which targets without them ignore.
+    """
+    loc, tune = here(), Tune(configs=configs)
+
+    def decorated(kernel: WaveKernel) -> WaveKernel:
+        if not isinstance(kernel, WaveKernel):
+            raise TilewaveError("autotune: this is no kernel", loc=loc, remedy="write @autotune(…) above @wave(…)")
+        return replace(kernel, tune=tune, kept={})
+
+    return decorated
+
+
+def _configs(given: Sequence[Mapping[Symbol | str, int]], loc: Loc) -> tuple[tuple[tuple[str, int], ...], ...]:
+    if isinstance(given, (str, Mapping)) or not all(isinstance(one, Mapping) and one for one in given):
+        remedy = "write configs=[{BLOCK_M: 64, BLOCK_N: 64}, {BLOCK_M: 128, BLOCK_N: 64}]"
+        raise SymbolError("autotune: configs is no list of configs", loc=loc, remedy=remedy)
+    if not given:
+        raise SymbolError("autotune: configs is empty", loc=loc, remedy="give two configs at least")
+    named = [current_options("autotune", {str(name): n for name, n in one.items()}) for one in given]
+    return tuple(tuple((name, _numbers(name, n, loc)[0]) for name, n in one.items()) for one in named)
 
 
 def _with(d: Decision, values: tuple[int, ...] | None) -> Decision:

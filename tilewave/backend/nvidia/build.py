@@ -37,7 +37,7 @@ from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.machine.matrix import ALONG_DEPTH
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, pass_name, run
-from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.arrays import ArrayView, Parameter, view
 from tilewave.runtime.cache import compile_key, key_of
 
 if TYPE_CHECKING:
@@ -139,6 +139,10 @@ class NvidiaBuild(Build):
 
     def prepare(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> None:
         self.program.prepare(arrays, parameters)
+
+    def compile_for(self, arrays: Sequence[Any]) -> None:
+        program = self.program
+        program.code_for(program.plans.plan_for([view(array) for array in arrays]).key)
 
     def remarks_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Remark, ...]:
         return self.program.remarks_for(arrays, parameters)

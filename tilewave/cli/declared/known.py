@@ -13,6 +13,7 @@ BEST_MAPPING = "grouped(12)"
 STRENGTHS = ("model", "measured", "exhaustive")
 TUNE_RUNS = 8
 TUNE_ROUNDS = 9
+WARM_DTYPES = "f16,bf16"
 RECORDS = "tilewave.records"
 RECORD_ACTIONS = ("show", "merge", "check")
 WALK = "forwards"

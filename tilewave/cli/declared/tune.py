@@ -39,6 +39,9 @@ def tune_command(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page: predicted and measured time of every config.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only say which config calls take, why, and what would be faster.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Autotune tile sizes; explain and save.
@@ -48,6 +51,8 @@ def tune_command(
     Examples:
 
       tilewave tune kernel.py --sizes M=1024,N=1024,K=1024
+
+      tilewave tune kernel.py --sizes M=1024,N=1024,K=1024 --explain
 
       tilewave tune kernel.py --sizes M=64,N=8192,K=8192 --target CHIP --strength model
     """

@@ -1,0 +1,92 @@
+"""Kernel sets: few configs, all legal, all compiled, for every chip, dtype and layout."""
+
+import pytest
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, M, gemm
+
+from tilewave import *
+from tilewave.options import as_chosen
+from tilewave.tune.choose import rank
+from tilewave.tune.configs import SETS, host_set, kernel_set
+from tilewave.tune.default import TunableKernel
+from tilewave.tune.space import NUM_STAGES, SPLIT
+
+MOST = 32
+"""The most configs of a class of products."""
+MOST_ON_CPUS = 36
+DTYPES = {"sm_90a": (f16, bf16, f32, f8e4m3fn), "gfx942": (f16, bf16, f32, f8e4m3fnuz), "cpu": (f16, f32)}
+
+
+def tiles_of(target, dtype=f16, **more):
+    return TunableKernel.of(gemm(dtype, **more), {}, (), {}, target)
+
+
+@pytest.mark.parametrize("vendor", SETS)
+@pytest.mark.parametrize("element_bytes", [1, 2, 4])
+def test_a_set_has_few_configs_each_once(vendor, element_bytes):
+    found = kernel_set(vendor, element_bytes)
+    assert 8 <= len(found) <= MOST and len({tuple(one.items()) for one in found}) == len(found)
+    assert all(one["depth"] * element_bytes >= 32 for one in found)
+
+
+def test_depths_follow_the_width_of_a_dtype():
+    by_bytes = {n: [one["depth"] * n for one in kernel_set("nvidia", n)] for n in (1, 2, 4)}
+    assert by_bytes[1] == by_bytes[2] == by_bytes[4]
+
+
+@pytest.mark.parametrize("reads_in_place", [False, True])
+def test_cpus_have_sets_too(reads_in_place):
+    found = host_set(14, 32, reads_in_place)
+    assert len(found) <= MOST_ON_CPUS and any(one["in_place"] for one in found) == reads_in_place
+    assert min(one["rows"] for one in found) == (1 if reads_in_place else 14)
+
+
+@pytest.mark.parametrize("target", DTYPES)
+def test_every_config_of_a_set_is_legal(target):
+    """A config of f32 may need more shared memory than there is: it is left out of what is ranked."""
+    for dtype in DTYPES[target]:
+        tiles = tiles_of(target, dtype)
+        ranked = rank(tiles.problem.sized(tiles.typical), tiles.space, tiles.machine)
+        assert not ranked.illegal and len(ranked.legal) == len(tiles.space) <= (
+            MOST_ON_CPUS if target == "cpu" else MOST
+        )
+
+
+def test_a_set_is_of_products_that_a_loop_adds_up():
+    assert tiles_of("sm_90a").space.configs_of_set and tiles_of("cpu").space.configs_of_set
+
+    @wave([WorkgroupConstraint(M, BLOCK_M, 0)])
+    def double(x: Memory[M, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 2.0, y)
+
+    space = TunableKernel.of(double, {}, (), {}, "sm_90a").space
+    assert not space.configs_of_set and len(space) == len(space.decisions[0].values)
+
+
+def test_what_the_author_gives_leaves_the_configs_of_the_rest():
+    given = TunableKernel.of(gemm(), {BLOCK_N: 64}, (), {}, "sm_90a").space
+    assert {s for c in given.configs() for s in c} == {BLOCK_M, BLOCK_K, NUM_STAGES, SPLIT}
+    whole = tiles_of("sm_90a").space
+    assert {c[BLOCK_M] for c in given.configs()} == {c[BLOCK_M] for c in whole.configs()}
+
+
+def test_sums_in_one_order_are_split_by_no_config():
+    space = tiles_of("sm_90a").for_all_batches().space
+    assert SPLIT not in space.symbols and 16 < len(space) < len(tiles_of("sm_90a").space)
+
+
+def test_stages_that_the_options_give_are_those_of_every_config():
+    tiles = TunableKernel.of(gemm(), {}, (), {}, "sm_90a", num_stages=3)
+    assert {c[NUM_STAGES] for c in tiles.space.configs()} == {3} and len(tiles.space) > 16
+
+
+LEGAL_EVERY = 8
+"""One config in so many is compiled by every run; `make test-slow` compiles all."""
+
+
+@pytest.mark.parametrize("every", [LEGAL_EVERY, pytest.param(1, marks=pytest.mark.slow, id="all")])
+@pytest.mark.parametrize("target", ["sm_90a", "gfx942", "gfx950"])
+def test_configs_compile_with_open_sizes(target, every):
+    tiles = tiles_of(target, out=f16, epilogue=lambda x: cast(x, f16))
+    for choice in sorted(tiles.predicted(tiles.typical), key=lambda one: one.text)[1::every]:
+        made = wave_compile(as_chosen(WaveCompileOptions(target=target), choice), tiles.decided(choice))
+        assert {*made.open_sizes} == {"M", "N", "K"}, choice.text

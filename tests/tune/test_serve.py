@@ -1,0 +1,284 @@
+"""A kernel set: the first call waits, better configs are compiled in the background, and every result is right."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from kernels import K, M, N, check_product, gemm, poisoned, random_array
+
+import tilewave.tune.serve as serve
+from tilewave import *
+from tilewave.compile import kernel_maker
+from tilewave.errors import ConstraintError
+from tilewave.tune.serve import BACKGROUND_WORK, MOST_THREADS, GivenSize, KernelSet, given_sizes
+
+SECONDS = 30
+"""How long a test waits for something that takes moments."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice of a maker that compiles nothing."""
+
+    text: str
+    record: str = ""
+
+    def noting(self, notes):
+        return self
+
+
+@dataclass
+class Maker:
+    """Prefers the config whose name is the size, then the smaller ones; `held` keeps the background waiting."""
+
+    refused: frozenset = frozenset()
+    made: list = field(default_factory=list)
+    held: threading.Event = field(default_factory=threading.Event)
+    running: int = 0
+    most_running: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def choices(self, sizes):
+        return [Choice(str(n)) for n in (sizes[M], *range(9)) if n in range(9)]
+
+    def time(self, sizes):
+        assert M in sizes
+
+    def make(self, choice):
+        name = threading.current_thread().name
+        if name == "tilewave":
+            with self.lock:
+                self.running += 1
+                self.most_running = max(self.most_running, self.running)
+            assert self.held.wait(SECONDS)
+            with self.lock:
+                self.running -= 1
+        self.made.append((choice.text, name == "tilewave"))
+        if choice.text in self.refused:
+            raise ConstraintError(choice.text)
+        return f"kernel {choice.text}"
+
+    def quick(self):
+        return None
+
+    def prepare(self, made, arrays):
+        assert arrays
+
+    def nothing_fits(self):
+        return ConstraintError("nothing fits")
+
+
+@pytest.fixture
+def background(monkeypatch):
+    """Compilation in the background, as users have it; a test leaves nothing behind."""
+    monkeypatch.delenv(serve.BACKGROUND, raising=False)
+    yield BACKGROUND_WORK
+    BACKGROUND_WORK.wait()
+
+
+def kernels_of(maker):
+    return KernelSet((GivenSize(M, 0, 0),), maker)
+
+
+def called(kernels, size):
+    return kernels.of([(size,)], ["an array"])
+
+
+def test_the_first_call_waits_for_its_best_kernel(background):
+    maker = Maker()
+    assert called(kernels_of(maker), 3) == "kernel 3" and maker.made == [("3", False)]
+
+
+def test_a_better_config_is_compiled_in_the_background_while_another_serves(background):
+    maker = Maker()
+    kernels = kernels_of(maker)
+    called(kernels, 3)
+    assert [called(kernels, 5) for _ in range(4)] == ["kernel 3"] * 4
+    assert not kernels.is_settled([(5,)])
+    maker.held.set()
+    background.wait()
+    assert called(kernels, 5) == "kernel 5" and kernels.is_settled([(5,)])
+    assert maker.made == [("3", False), ("5", True)]  # once, although four calls wanted it
+
+
+def test_the_best_of_the_compiled_kernels_serves(background):
+    maker = Maker()
+    kernels = kernels_of(maker)
+    maker.held.set()
+    for size in (4, 2):
+        called(kernels, size)
+        background.wait()
+    maker.held.clear()
+    assert called(kernels, 7) == "kernel 2"  # `choices` prefers the smaller one
+    maker.held.set()
+
+
+def test_few_threads_compile_at_once(background):
+    maker = Maker()
+    kernels = kernels_of(maker)
+    for size in range(9):
+        called(kernels, size)
+    until = time.monotonic() + SECONDS
+    while maker.running < MOST_THREADS and time.monotonic() < until:
+        time.sleep(0.001)
+    assert sum(one.name == "tilewave" for one in threading.enumerate()) == MOST_THREADS == 2
+    maker.held.set()
+    background.wait()
+    assert maker.most_running == 2 and len(maker.made) == 9 and not background.threads
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 3, 2), (3, 2, 1, 2)])
+def test_without_a_background_each_call_waits_for_its_best_kernel(monkeypatch, sizes):
+    monkeypatch.setenv(serve.BACKGROUND, "0")
+    maker = Maker()
+    kernels = kernels_of(maker)
+    assert [called(kernels, size) for size in sizes] == [f"kernel {size}" for size in sizes]
+    assert maker.made == [(str(size), False) for size in sizes[:3]]
+
+
+def test_torchs_deterministic_algorithms_wait_too(background, monkeypatch):
+    torch = SimpleNamespace(are_deterministic_algorithms_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    kernels = kernels_of(Maker())
+    assert [called(kernels, size) for size in (3, 5)] == ["kernel 3", "kernel 5"]
+
+
+def test_a_config_that_is_refused_in_the_background_is_left_out(background):
+    maker = Maker(refused=frozenset({"5"}))
+    kernels = kernels_of(maker)
+    maker.held.set()
+    called(kernels, 3)
+    assert called(kernels, 5) == "kernel 3"
+    background.wait()
+    assert called(kernels, 5) == "kernel 3"  # the next best, 0, is compiled instead
+    background.wait()
+    assert called(kernels, 5) == "kernel 0" and kernels.is_settled([(5,)])
+    assert [text for text, _ in maker.made] == ["3", "5", "0"]
+
+
+def test_a_fault_in_the_background_costs_no_thread(background, monkeypatch):
+    faults = []
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+    for _ in range(5):
+        background.add(lambda: 1 // 0)
+        background.wait()
+    assert [one.exc_type for one in faults] == [ZeroDivisionError] * 5 and not background.threads
+
+
+def test_a_size_is_read_from_the_first_array_that_has_it():
+    found = given_sizes(gemm(a_dims=(K, M)), (M, N, K))
+    assert {one.symbol: (one.array, one.axis) for one in found} == {K: (0, 0), M: (0, 1), N: (1, 0)}
+
+
+def test_only_so_many_sizes_are_remembered(monkeypatch):
+    monkeypatch.setenv(serve.BACKGROUND, "0")
+    monkeypatch.setattr(serve, "KEPT_SIZES", 3)
+    kernels = kernels_of(Maker())
+    for size in (1, 2, 3, 4, 1):
+        assert called(kernels, size) == f"kernel {size}" and len(kernels.by_size) <= 3
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def arrays(m, n, k):
+    rng = np.random.default_rng(m + n + k)
+    return random_array(rng, (m, k), f32), random_array(rng, (n, k), f32), poisoned((m, n), f32)
+
+
+def test_results_are_right_from_eight_threads_while_kernels_change(background):
+    one = wave_compile(WaveCompileOptions(target="cpu"), gemm(f32))
+    first, faults = set(one.by_size.made), []
+    shapes = [(1, 48, 40), (64, 64, 300), (200, 40, 33), (3, 500, 20), (130, 130, 130)]
+
+    def work(number):
+        try:
+            for m, n, k in shapes * 2:
+                a, b, c = arrays(m + number % 2, n, k)
+                one(a, b, c)
+                check_product(c, a, b)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    background.wait()
+    work(0)
+    assert not faults
+    assert len({*one.by_size.made} - first) >= 2 and all(one.by_size.is_settled([(m, k), (n, k)]) for m, n, k in shapes)
+
+
+def test_a_config_whose_stages_do_not_fit_is_compiled_with_as_many_as_do():
+    """The epilogue stages an f32 tile through shared memory that the model does not know of."""
+    kernel = gemm()
+    sizes = {M: 512, N: 512, K: 512}
+    maker = kernel_maker(WaveCompileOptions(subs=sizes, target="sm_90a"), kernel)
+    many = maker.tiles.at({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 40}, "grouped(8)")
+    made, alone = maker.make(many), maker.make(many.without_stages)
+    assert made.asm == alone.asm and made.resources.shared_bytes <= 227 << 10
+
+
+START = """
+import os, signal, sys, threading, time
+import numpy as np
+from tilewave import *
+import tilewave.tune.serve as serve
+from kernels import K, M, N, gemm, check_product
+kernel = gemm(f32)
+def call(m, n, k):
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (m, n)))
+    kernel(a, b, c)
+    check_product(c, a, b)
+call(64, 64, 64)
+"""
+
+
+def run(text):
+    """Run a script that has compiled one kernel; return its output, errors and exit code."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TILEWAVE_RECORDS": "off", "TILEWAVE_TARGET": "cpu"}
+    env.pop(serve.BACKGROUND, None)
+    words = [sys.executable, "-W", "ignore", "-c", START + textwrap.dedent(text)]
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+
+def test_a_forked_child_compiles_what_its_parent_was_about_to():
+    done = run("""
+        call(1, 4096, 64)
+        assert serve.BACKGROUND_WORK.threads
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            assert not serve.BACKGROUND_WORK.threads
+            for m in (1, 2, 300):
+                call(m, 4096, 64)
+            serve.BACKGROUND_WORK.wait()
+            print("child", flush=True)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        serve.BACKGROUND_WORK.wait()
+        call(1, 4096, 64)
+        print("parent")
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "child\nparent\n", "")
+
+
+def test_nothing_is_compiled_after_the_end():
+    done = run("""
+        for n in range(50):
+            serve.BACKGROUND_WORK.add(lambda n=n: (time.sleep(0.2), os.write(1, b"compiled\\n")))
+        time.sleep(0.1)
+        print("end", flush=True)
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "end\ncompiled\ncompiled\n"  # what ran is waited for, and the rest dropped
