@@ -108,7 +108,7 @@ def run_on_host(kernel, arrays, numbers, key=ALIGNED):
     assert list(passed)[: len(numbers)] == [v.name for v in numbers_of(kernel)]
     engine = engine_of(kernel, key)
     threads = kernel.lanes * np.prod(kernel.waves)
-    log = np.zeros(host.workgroups * threads * 8, np.int64)
+    log = np.zeros(host.workgroups * threads * 64, np.int64)
 
     def cell(name, kind):
         return kind.from_address(engine.get_global_value_address(name))

@@ -1,6 +1,7 @@
 """Rows of dynamic length that begin anywhere: lanes load aligned blocks of them, and nothing else of memory."""
 
 import random
+from dataclasses import replace
 
 import kernels
 import numpy as np
@@ -13,6 +14,10 @@ from tilewave.backend.nvidia.code import BY_LANES, Specialization
 from tilewave.backend.nvidia.ptxas import assemble_ptx
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
+from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
+from tilewave.lang.constraints import SplitConstraint
+from tilewave.runtime.arrays import view
 
 BLOCK_BYTES = 16
 COPY = """
@@ -95,6 +100,21 @@ def test_products_of_ragged_sizes_are_right(gemm, seed):
     a, b = (numbers.integers(-4, 5, shape).astype(np.float16) for shape in ((m, k), (n, k)))
     c = np.full((m, n), np.nan, np.float16)
     gemm.interpret(a, b, c, level="lane", order="random", seed=seed)
+    np.testing.assert_array_equal(c, (a.astype(float) @ b.astype(float).T).astype(np.float16))
+
+
+@pytest.mark.parametrize("shape", [(4, 97, 1101), (9, 33, 130), (3, 131, 515)], ids=str)
+def test_parts_of_ragged_sums_are_right(shape):
+    """As in the configs of split-K among which calls choose."""
+    kernel = product_kernel(ProductForm(f16, f16, (M, K), (N, K)))
+    split = replace(kernel, constraints=(*kernel.constraints, SplitConstraint(K, 4)), kept={})
+    subs = {BLOCK_M: 8, BLOCK_N: 64, BLOCK_K: 128}
+    made, numbers = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), split), np.random.default_rng(7)
+    m, n, k = shape
+    a, b = (numbers.integers(-3, 4, sides).astype(np.float16) for sides in ((m, k), (n, k)))
+    c = np.full((m, n), np.nan, np.float16)
+    assert made.build.program.plans.plan_for([view(x) for x in (a, b, c)]).key == ANYWHERE
+    made.interpret(a, b, c, level="lane", order="random", seed=1)
     np.testing.assert_array_equal(c, (a.astype(float) @ b.astype(float).T).astype(np.float16))
 
 

@@ -155,6 +155,14 @@ def test_other_streams_and_graphs_have_memory_of_their_own(gemm, fake, torch):
     assert fake.capture_mode == 0, "memory was had beside the graph"
 
 
+def test_what_is_prepared_loads_nothing_later(gemm, fake, torch):
+    given = tensors(torch, (2047, 2049, 2051))
+    gemm.build.prepare(given, gemm.sizes.of_call(given, {}).parameters)
+    loaded = fake.calls.count("cuModuleLoadDataEx")
+    gemm(*given)
+    assert functions(fake) == [COPY, "gemm", BACK] and fake.calls.count("cuModuleLoadDataEx") == loaded == 3
+
+
 def launched(fake):
     """Return the addresses of the first packed copy of each call."""
     return [x.words[3] for x in fake.launches if x.function == COPY]

@@ -151,7 +151,8 @@ class LaunchPlans:
         found = [_packing_of(r, r.copied_by(views[r.array])) for r in plan.packed_copies]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [_one_by_one(name, named[name], widest) for name in key.any_strides]
-        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in key.narrow]
+        narrow = key.narrow if plan.packed_copies else accesses.fitting(named).narrow
+        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in narrow]
         return tuple(found)
 
 

@@ -127,7 +127,9 @@ class NvidiaProgram:
         driver = cuda_driver(self.name)
         with driver.beside_recordings():
             views = check_call(self.name, parameters, arrays, "cuda", NOWHERE, driver.device_of)
-            self.program_for(self.plans.plan_for(views).key).resources(device_number(views))
+            plan, number = self.plans.plan_for(views), device_number(views)
+            self.program_for(plan.key).resources(number)
+            self.copies.prepare(plan.packed_copies, views, number)
 
     @cached_property
     def calls(self) -> NvidiaCalls:

@@ -36,6 +36,12 @@ class RowCopies:
             self.codes[copy] = make(ALIGNED, lambda _: copy.kernel)
         return self.codes[copy]
 
+    def prepare(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], number: int) -> None:
+        """Load the copies for these arrays on a device."""
+        for groups in copy_groups(arrays, views):
+            for group in groups:
+                self._program(group.copy).resources(number)
+
     def memory(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
         """Return the address of private memory for these arrays."""
         return private_memory(cuda_driver(self.kernel)).at_least(private_bytes(arrays, views), *on, self.kernel)
