@@ -1,12 +1,9 @@
 """Files of tuning records: found along a search path, read safely during concurrent writes, appended without loss.
 
 A file is untrusted by default. It is trusted only if no one but its user and root can have written it
-(`tilewave.files.distrust`), up to `MOST_BYTES`, and looked up through a table of line offsets, sorted by the hash of
-each line's key, which is made from one snapshot of the file. The table of a long file is stored in the compile cache,
-under the file's stamp. A line is read at its offset when it is needed, and used only if it contains the key itself: a
-file that is sorted meanwhile keeps its old contents for readers that have it open, and from one that is rewritten in
-place nothing wrong is read. Every fault of a file or a line is a remark of the look-up, never an error: the kernel
-compiles as it would without the record.
+(`tilewave.files.distrust`), and up to `MOST_BYTES`. It is read once; a line is found by the key that it begins with, and
+parsed when it is needed. Every fault of a file or a line is a remark of the look-up, never an error: the kernel compiles
+as it would without the record.
 
 A process that adds a line or sorts a file holds a lock, which ends with the process. A line is added in one write after
 a whole line, and is on the disk before `add` returns; a file is sorted into a new one, which then replaces it.
@@ -15,22 +12,15 @@ a whole line, and is on the disk before `add` returns; a file is sorted into a n
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from weakref import finalize
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tilewave.errors import TilewaveError
 from tilewave.files import (
-    MOST_AT_ONCE,
     Distrusted,
     Stamp,
     TooLong,
@@ -43,24 +33,17 @@ from tilewave.files import (
     stamp_of,
     write_all,
 )
-from tilewave.forks import cached_property
-from tilewave.runtime.cache import default_cache, key_of
-from tilewave.tune.records import LONGEST_LINE, BadRecord, RecordKey, TileRecord, key_in, merged
+from tilewave.tune.records import BadRecord, RecordKey, TileRecord, key_in, merged
 
 DIRECTORY = "tilewave.records"
 """The directory of a project's tuning records."""
 FILE = "tiles.jsonl"
-MOST_BYTES = 1 << 27
-"""The size limit of a file of tuning records, about 400,000 of them; a longer file is ignored."""
-USUAL_LINE = 1 << 10
-LONG_FILE = 1 << 20
-"""Bytes of a file from which on its table is kept."""
+MOST_BYTES = 1 << 25
+"""The size limit of a file of tuning records, about 100,000 of them; a longer file is ignored."""
 MOST_REMARKS = 3
 """RecordLines of one file that are named each; more are counted."""
-NO_RECORD = 0
-"""The hash of lines without a key in the table."""
-Table = NDArray[np.uint64]
-"""Hashes, sorted, and the place in the file of each, as two rows."""
+NO_RECORD = ""
+"""What lines without a key are for."""
 
 
 class RecordsError(TilewaveError):
@@ -146,16 +129,16 @@ class RecordLines:
 
 
 class RecordFile:
-    """One file as it was when it was read, with its table; nothing, and a remark, where it is not to be believed."""
+    """One file as it was when it was read; nothing, and a remark, where it is not to be believed."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, os.fspath(path)
-        self.file = -1
-        self.table: Table = np.zeros((2, 0), np.uint64)
         self.stamp: Stamp = ()
         self.remarks: tuple[str, ...] = ()
         self.fault = ""
         """Why none of it is believed."""
+        self._numbered: dict[str, list[tuple[int, bytes]]] = {}
+        """Numbered lines, by what they are for, whatever the digest."""
         self._lines: dict[str, RecordLines] = {}
         try:
             self.stamp = stamp_of(os.stat(self.name))
@@ -173,28 +156,23 @@ class RecordFile:
         self.remarks = (self.fault,)
 
     def _read(self) -> None:
-        self.file = file = open_plain(self.path)
-        finalize(self, os.close, file)
-        state = os.fstat(file)
-        _want_trusted(self.path, state)
-        if state.st_size > MOST_BYTES:
-            raise TooLong(state.st_size, MOST_BYTES, self.path)
-        self.stamp = stamp_of(state)
-        kept, key = default_cache(), key_of("sorted table of records", str(self.path.resolve()), repr(self.stamp))
-        found = kept.get(key) if state.st_size >= LONG_FILE else None
-        if found is not None and len(found) % 16 == 0:
-            self.table = np.frombuffer(found, np.uint64).reshape(2, -1)
-        else:
+        file = open_plain(self.path)
+        try:
+            state = os.fstat(file)
+            _want_trusted(self.path, state)
+            if state.st_size > MOST_BYTES:
+                raise TooLong(state.st_size, MOST_BYTES, self.path)
             data, self.stamp = read_steady(file, MOST_BYTES, self.path)
-            self.table = _made(data)
-            if len(data) >= LONG_FILE and self.stamp == stamp_of(state):
-                kept.put(key, self.table.tobytes())
-        self.remarks = self._damaged()
-
-    def _damaged(self) -> tuple[str, ...]:
-        count = int(np.searchsorted(self.table[0], np.uint64(NO_RECORD), "right"))
+        finally:
+            os.close(file)
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if line and not line.isspace():
+                parts = key_in(line).split(" ")
+                text = f"{parts[0]} {parts[2]} {parts[3]}" if len(parts) == 4 else NO_RECORD
+                self._numbered.setdefault(text, []).append((number, line))
+        count = len(self._numbered.get(NO_RECORD, ()))
         lines = "a line that is no record" if count == 1 else f"{count} lines that are no records"
-        return (f"{lines} in {self.path}: tilewave records check {self.path}",) if count else ()
+        self.remarks = (f"{lines} in {self.path}: tilewave records check {self.path}",) if count else ()
 
     def is_old(self) -> bool:
         """Whether the file has changed since."""
@@ -208,55 +186,22 @@ class RecordFile:
         text = key.without_digest
         found = self._lines.get(text)
         if found is None:
-            found = self._lines[text] = self._parsed(text, key)
+            found = self._lines[text] = self._parsed(self._numbered.get(text, ()), key)
         return found
 
-    def _parsed(self, text: str, key: RecordKey) -> RecordLines:
+    def _parsed(self, numbered: Sequence[tuple[int, bytes]], key: RecordKey) -> RecordLines:
         records: list[TileRecord] = []
         bad: list[str] = []
-        for place in self._places(_hash(text)):
+        for number, line in numbered:
             try:
-                record = TileRecord.parse(self._line(place), key)
-                if record.key is key or record.key.without_digest == text:
+                record = TileRecord.parse(line, key)
+                if record.key.without_digest == key.without_digest:  # JSON may give a key twice
                     records.append(record)
             except BadRecord as why:
-                number = self._number(place) if len(bad) < MOST_REMARKS else 0
                 bad.append(f"{self.path}:{number} was skipped: {why}")
         more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
-        if len(records) > 1:
-            records.sort(key=lambda record: record.rank, reverse=True)
+        records.sort(key=lambda record: record.rank, reverse=True)
         return RecordLines(tuple(records), (*bad[:MOST_REMARKS], *more))
-
-    def _places(self, wanted: int) -> list[int]:
-        """Where lines begin that are for what has this hash."""
-        hashes, places = self._views
-        at = bisect_left(hashes, wanted)
-        found = []
-        while at < len(hashes) and hashes[at] == wanted:
-            found.append(places[at])
-            at += 1
-        return found
-
-    @cached_property
-    def _views(self) -> tuple[memoryview, memoryview]:
-        """The rows of the table, of which Python's own numbers are read, several times as fast as numpy's."""
-        return memoryview(self.table[0]), memoryview(self.table[1])
-
-    def _line(self, place: int) -> bytes:
-        """The line that begins there now; one byte more than any record has where it does not end before."""
-        most = LONGEST_LINE + 1
-        line, ended, _ = self._bytes(place, USUAL_LINE).partition(b"\n")
-        if not ended and len(line) == USUAL_LINE:
-            line = self._bytes(place, most).partition(b"\n")[0]
-        return line
-
-    def _number(self, place: int) -> int:
-        """Return the line number, from 1, of the line at an offset."""
-        chunks = range(0, min(place, MOST_BYTES), MOST_AT_ONCE)
-        return 1 + sum(self._bytes(at, min(MOST_AT_ONCE, place - at)).count(b"\n") for at in chunks)
-
-    def _bytes(self, place: int, count: int) -> bytes:
-        return os.pread(self.file, count, place) if place < MOST_BYTES else b""
 
 
 def _want_trusted(path: Path, state: os.stat_result) -> None:
@@ -277,30 +222,6 @@ def takeover(path: Path) -> str:
         f"to take its records over: tilewave records merge {path} --into DIRECTORY, which you own; "
         f"or own file and directory, and: chmod go-w {path.parent} {path}"
     )
-
-
-def _hash(text: str) -> int:
-    """Return the hash of a line's key; it is never `NO_RECORD`."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little") + 1
-
-
-def _made(data: bytes) -> Table:
-    found = np.fromiter((n for pair in _places(data) for n in pair), np.uint64).reshape(-1, 2).T
-    return np.ascontiguousarray(found[:, np.argsort(found[0], kind="stable")])
-
-
-def _places(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield, for each line that is not blank, the hash of its key and its offset."""
-    place = 0
-    while place < len(data):
-        end = data.find(b"\n", place)
-        end = len(data) if end < 0 else end
-        parts = key_in(data[place : min(end, place + LONGEST_LINE)]).split(" ")
-        if len(parts) == 4:
-            yield _hash(f"{parts[0]} {parts[2]} {parts[3]}"), place
-        elif not data[place:end].isspace() and end > place:
-            yield NO_RECORD, place
-        place = end + 1
 
 
 # -- a path of files ---------------------------------------------------------------------------------------------------
