@@ -10,6 +10,7 @@ TESTS_OF = {
     "tilewave/analysis/wave_reductions.py": ("tests/passes",),
     "tilewave/api.py": ("tests/lang",),
     "tilewave/arguments.py": ("tests/lang", "tests/runtime"),
+    "tilewave/backend/nvidia/resources.py": ("tests/backend/nvidia", "tests/analysis"),
     "tilewave/call.py": ("tests/lang", "tests/runtime"),
     "tilewave/compile.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled.py": ("tests/lang", "tests/saved"),
