@@ -132,8 +132,11 @@ class ArrayAccesses:
         return grain if grain in self.alignments and not on_lines else CACHE_LINE
 
     def _by_lanes(self, named: Named) -> Specialization:
-        """Return the key for arrays that lanes load: contiguous rows in aligned blocks, any others by elements."""
-        if self.fitting(named).any_strides:
+        """Return the key for arrays that lanes load: contiguous rows in aligned blocks, any others by elements.
+
+        Arrays without elements have no block that could be loaded.
+        """
+        if self.fitting(named).any_strides or any(0 in v.shape for v in named.values()):
             return self.fallback
         return self.contiguous([v.dtype.bytes for v in named.values()])
 
