@@ -69,8 +69,7 @@ from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
 from tilewave.passes.tile.tile_reductions import TileReductions
-from tilewave.passes.tile.transpose_mma import transpose_mma
-from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.transpose_mma import TransposeMma
 from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 
 PASSES = {
@@ -132,8 +131,7 @@ PASSES = {
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "mark_unmasked_steps": lambda text: mark_unmasked_steps,
-    "transpose_narrow_mma": lambda text: TransposeNarrowMma(CHIPS[text]),
-    "transpose_mma": lambda text: transpose_mma,
+    "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),

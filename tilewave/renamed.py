@@ -26,7 +26,7 @@ PASSES = {
     "choose_instructions": "select_mma",
     "pad_products": "pad_mma",
     "turn_products": "transpose_mma",
-    "turn_narrow_products": "transpose_narrow_mma",
+    "turn_narrow_products": "transpose_mma",
     "walk_reductions": "tile_reductions",
     "choose_waves": "choose_wave_count",
     "dissolve_loops": "fold_trivial_loops",

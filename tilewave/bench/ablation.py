@@ -90,7 +90,6 @@ def ablation_named(name: str) -> Ablation:
 
 NEEDED = (
     "pack_unaligned",
-    "transpose_narrow_mma",
     "take_first_step",
     "split_k",
     "serialize_split_k",

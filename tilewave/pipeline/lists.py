@@ -69,8 +69,7 @@ from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
 from tilewave.passes.tile.tile_reductions import TileReductions
-from tilewave.passes.tile.transpose_mma import transpose_mma
-from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.transpose_mma import TransposeMma
 from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 from tilewave.pipeline.runner import Pass
 
@@ -165,12 +164,11 @@ def hopper_plain(
     """
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
-        TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         fold_trivial_loops,
         licm_reads,
-        transpose_mma,  # before select_mma, because warpgroups split the rows of the product
         pad_rows,
         ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
@@ -217,7 +215,7 @@ def hopper(
     """
     return (
         PackUnaligned(machine),  # first, because later passes need the alignment of the packed copies
-        TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step
         SplitK(
             machine.processors, machine.tuning.splits
@@ -236,7 +234,6 @@ def hopper(
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
         merge_masks,  # before mark_unmasked_steps, because fewer masks are left to mark
         mark_unmasked_steps,  # before distribute_lanes, because positions of tiles are sums
-        transpose_mma,  # before select_mma, because warpgroups split the rows of the product
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,

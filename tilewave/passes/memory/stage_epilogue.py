@@ -5,7 +5,7 @@
 
 Lanes hold a few neighbours of many rows, and would store them one by one; a chunk is stored in whole rows of 128 bytes.
 Every warpgroup has `buffers` chunks, and fills them again after TMA has read them. Results that are computed transposed
-(`transpose_narrow_mma`) are transposed on their way there.
+(`transpose_mma`) are transposed on their way there.
 
 Unaligned rows, which TMA cannot store, are stored by lanes; each wave transposes what it holds into rows first, so that
 its lanes store neighbours:

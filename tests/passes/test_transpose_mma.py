@@ -11,9 +11,9 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir.ops import Loop, MakeMbarriers, Mma, Permute, WgmmaShared
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.transpose_mma import TransposeMma
 
-TURN = TransposeNarrowMma(SM_90A)
+TURN = TransposeMma(SM_90A)
 ROWS = (1, 8, 16, 32, 64, 128)
 
 
