@@ -21,9 +21,8 @@ from tilewave.passes.lanes.peel_edges import peel_edges
 from tilewave.passes.lanes.predicate_edges import predicate_edges
 from tilewave.passes.lanes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.lanes.rematerialize import Rematerialize
-from tilewave.passes.lanes.slice_elementwise import slice_elementwise
-from tilewave.passes.lanes.slice_loads import SliceLoads
-from tilewave.passes.lanes.slice_stores import SliceStores
+from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
+from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
 from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
@@ -44,7 +43,6 @@ from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
-from tilewave.passes.schedule.hoist_loads import HoistLoads
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
@@ -53,11 +51,8 @@ from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.passes.softmax.defer_rescaling import defer_rescaling
 from tilewave.passes.softmax.drop_true_masks import drop_true_masks
-from tilewave.passes.softmax.hoist_mask_compares import hoist_mask_compares
-from tilewave.passes.softmax.mark_unmasked_steps import mark_unmasked_steps
 from tilewave.passes.softmax.merge_masks import merge_masks
 from tilewave.passes.softmax.skip_masked_blocks import skip_masked_blocks
-from tilewave.passes.softmax.skip_unit_rescaling import skip_unit_rescaling
 from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_permutes import fold_permutes
@@ -80,7 +75,6 @@ PASSES = {
     "select_mma": lambda text: SelectMma(CHIPS[text], Places()),
     "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text], CHIPS[text].tuning.rows),
     "vectorize_bounds_checks": lambda text: vectorize_bounds_checks,
-    "hoist_mask_compares": lambda text: hoist_mask_compares,
     "hoist_to_launch": lambda text: hoist_to_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "fold_trivial_loops": lambda text: fold_trivial_loops,
@@ -88,8 +82,6 @@ PASSES = {
     "predicate_edges": lambda text: predicate_edges,
     "licm_reads": lambda text: licm_reads,
     "limit_vector_width": lambda text: LimitVectorWidth(int(text)),
-    "hoist_loads": lambda text: HoistLoads(int(text)),
-    "slice_loads": lambda text: SliceLoads(int(text)),
     "direct_to_shared": lambda text: DirectToShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -118,11 +110,10 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_epilogue": lambda text: StageEpilogue(CHIPS[text]),
-    "slice_stores": lambda text: SliceStores(int(text)),
+    "slice_epilogue": lambda text: SliceEpilogue(int(text)),
+    "slice_rows": lambda text: SliceRows(*map(int, text.split(","))),
     "take_first_step": lambda text: take_first_step,
-    "slice_elementwise": lambda text: slice_elementwise,
     "skip_masked_blocks": lambda text: skip_masked_blocks,
-    "skip_unit_rescaling": lambda text: skip_unit_rescaling,
     "delay_dependent_mma": lambda text: delay_dependent_mma,
     "defer_rescaling": lambda text: defer_rescaling,
     "drop_true_masks": lambda text: drop_true_masks,
@@ -130,7 +121,6 @@ PASSES = {
     "ping_pong": lambda text: PingPong(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
-    "mark_unmasked_steps": lambda text: mark_unmasked_steps,
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),

@@ -595,7 +595,7 @@ CASES = {
         ("  write(%z, %c, [%o, %o]) {axes = [0, 1]}", "  write(%z, %c, [%o, %o]) {axes = [0, 1], within = [120, 64]}"),
     ),
     "stage_epilogue.NOT_SUMS": checked("stage_epilogue", "not_sums"),
-    "slice_elementwise.WANTED_WHOLE": checked("slice_elementwise", "wanted_whole"),
+    "slice_epilogue.USED_WHOLE": checked("slice_epilogue", "used_whole"),
     "unroll_stages.MANY_SLOTS": checked("unroll_stages", "two_slots", ("{value = 2}", "{value = 5}")),
     "unroll_stages.SLOTS_DIFFER": checked("unroll_stages", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
     "unroll_stages.MANY_SUMS": checked("unroll_stages", "two_slots", p=UnrollStages(most_carried_words=3)),

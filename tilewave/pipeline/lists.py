@@ -22,9 +22,8 @@ from tilewave.passes.lanes.peel_edges import peel_edges
 from tilewave.passes.lanes.predicate_edges import predicate_edges
 from tilewave.passes.lanes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.lanes.rematerialize import Rematerialize
-from tilewave.passes.lanes.slice_elementwise import slice_elementwise
-from tilewave.passes.lanes.slice_loads import SliceLoads
-from tilewave.passes.lanes.slice_stores import SliceStores
+from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
+from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
 from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
@@ -45,7 +44,6 @@ from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
-from tilewave.passes.schedule.hoist_loads import HoistLoads
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
@@ -55,10 +53,7 @@ from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.passes.softmax.defer_rescaling import defer_rescaling
 from tilewave.passes.softmax.drop_true_masks import drop_true_masks
-from tilewave.passes.softmax.hoist_mask_compares import hoist_mask_compares
-from tilewave.passes.softmax.mark_unmasked_steps import mark_unmasked_steps
 from tilewave.passes.softmax.merge_masks import merge_masks
-from tilewave.passes.softmax.skip_unit_rescaling import skip_unit_rescaling
 from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
@@ -126,14 +121,13 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         peel_edges,  # after predicate_edges, because it removes predicates
         hoist_to_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch
         distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
-        slice_elementwise,  # after distribute_lanes, which slices the writes
+        SliceEpilogue(),  # after distribute_lanes, which slices the writes
         simplify,  # after distribute_lanes, because it folds the positions of lanes
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
-        SliceStores(),  # after rematerialize, because rematerialized values need not be live all at once
-        HoistLoads(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
-        # After hoist_loads, because it orders the final loads and products.
+        SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
+        # After slice_rows, because it orders the final loads and products.
         InterleaveMma({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),
         UnrollStages(),  # after interleave_mma, because it repeats the ordered steps
         simplify,  # last, because unroll_stages makes the stage indices constants
@@ -191,8 +185,7 @@ def hopper_plain(
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
-        SliceStores(),  # after rematerialize, because rematerialized values need not be live all at once
-        HoistLoads(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
+        SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         simplify,
     )
 
@@ -232,8 +225,7 @@ def hopper(
         # After make_persistent, because it needs loops over tiles; before stage_shared, which adds to the K loops.
         alternate_k_direction,
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
-        merge_masks,  # before mark_unmasked_steps, because fewer masks are left to mark
-        mark_unmasked_steps,  # before distribute_lanes, because positions of tiles are sums
+        merge_masks,  # before distribute_lanes, because positions of tiles are sums
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,
@@ -246,12 +238,9 @@ def hopper(
         predicate_edges,
         StageEpilogue(machine),  # after place_barriers, because distribute_lanes adds the barriers of warpgroups
         distribute_lanes,
-        slice_elementwise,  # after distribute_lanes, which slices the writes
-        SliceLoads(),  # after slice_elementwise, because loads are used in slices then
+        SliceEpilogue(),  # after distribute_lanes, which slices the writes
         drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
-        hoist_mask_compares,  # after drop_true_masks, because it looks for the loops that this puts around masks
-        defer_rescaling,  # before skip_unit_rescaling, because deferred rescaling leaves no factors
-        skip_unit_rescaling,  # after distribute_lanes, because each wave tests its own factors
+        defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
         SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
         # After specialize_waves, because it changes on which mbarriers the roles arrive.
