@@ -39,7 +39,6 @@ from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
 from tilewave.passes.memory.use_tma import UseTma
-from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
@@ -126,6 +125,5 @@ PASSES = {
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
     "pad_rows": lambda text: pad_rows,
-    "widen_stores": lambda text: WidenStores(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"

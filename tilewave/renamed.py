@@ -38,7 +38,7 @@ PASSES = {
     "use_copy_engine": "use_tma",
     "load_into_shared": "direct_to_shared",
     "stage_writes": "stage_epilogue",
-    "widen_writes": "widen_stores",
+    "widen_writes": "stage_epilogue",
     "repack_rows": "pack_unaligned",
     "share_copies": "multicast_loads",
     "order_copies": "order_tma_loads",

@@ -40,7 +40,6 @@ from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
 from tilewave.passes.memory.use_tma import UseTma
-from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
@@ -114,9 +113,10 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         *pipelining,  # before place_barriers, because it decides what has to be waited for
         reduce_across_waves,  # before convert_layouts, because partial results can be read in any layout
         ConvertLayouts(machine),  # before place_barriers, because waves exchange tiles through shared memory
-        WidenStores(machine),  # after pipelining and before place_barriers, because it reuses the bytes of staged tiles
-        place_barriers,  # after widen_stores, the last pass that adds accesses to shared memory
-        CheckSharedCapacity(machine, places),  # after widen_stores, the last pass that allocates
+        # After pipelining and before place_barriers, because it reuses the bytes of staged tiles.
+        StageEpilogue(machine),
+        place_barriers,  # after stage_epilogue, the last pass that adds accesses to shared memory
+        CheckSharedCapacity(machine, places),  # after stage_epilogue, the last pass that allocates
         predicate_edges,  # last on tiles, because the passes above move reads, and each access has its own predicates
         peel_edges,  # after predicate_edges, because it removes predicates
         hoist_to_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch

@@ -25,7 +25,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.banks import ports
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
-from tilewave.passes.memory.widen_stores import ROW_BYTES, WidenStores
+from tilewave.passes.memory.stage_epilogue import ROW_BYTES, StageEpilogue
 
 pytestmark = pytest.mark.share(2)
 AMD = ("gfx942", "gfx950")
@@ -45,7 +45,7 @@ def compiled(kernel, subs, chip="gfx942", schedule=SchedulingType.PREFETCH):
 
 
 def step_of(c):
-    (step,) = (s for s in c.steps if s.name == "widen_stores")
+    (step,) = (s for s in c.steps if s.name == "stage_epilogue")
     return step
 
 
@@ -271,7 +271,7 @@ def test_every_wait_and_barrier_of_the_machine_code_is_needed():
                 launched = Emulator.from_assembly(text, c.target)
                 launched.launch(c.name, (1, 1, 1), (code.workgroup_size, 1, 1), given, order=order, seed=1)
             pytest.fail(f"{deleted} can be deleted unnoticed")
-        assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_widen_stores.py")
+        assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_stage_epilogue.py")
         found += 1
     assert found > 5
 
@@ -366,4 +366,4 @@ def test_the_memory_of_a_result_fits_into_the_one_below_it():
     for op in walk(step_of(c).after.body):
         if isinstance(op, Overlay):
             assert is_in(op.memory, "shared") and size_bytes(op.result.type) <= size_bytes(op.memory.type)
-    assert repr(WidenStores(CHIPS["gfx942"])) == "WidenStores(gfx942)"
+    assert repr(StageEpilogue(CHIPS["gfx942"])) == "StageEpilogue(gfx942)"
