@@ -40,9 +40,9 @@ def products() -> Iterator[Case]:
     prefetching = {"schedule": SchedulingType.PREFETCH, "num_stages": 2}
     for layout in LAYOUTS:
         for dtype, tile in zip((f16, bf16, i8), EDGES, strict=True):
-            wide = {"layout": layout, "tile": tile}
-            yield replace(multiplying(dtype, None, (4096, 4096, 4096), targets=AMD, **wide), options=prefetching)
-            yield multiplying(dtype, None, (512, 4096, 8192), targets=HOPPER, **wide)
+            loaded_ahead = multiplying(dtype, None, (4096,) * 3, targets=AMD, layout=layout, tile=(*tile[:2], 32))
+            yield replace(loaded_ahead, options=prefetching)
+            yield multiplying(dtype, None, (512, 4096, 8192), targets=HOPPER, layout=layout, tile=tile)
         yield multiplying(f16, f16, (4095, 4097, 2049), targets=HOPPER, layout=layout, tile=(128, 128, 64))
         yield multiplying(f16, f16, (16, 8192, 4096), targets=HOPPER, layout=layout, tile=(16, 128, 64))
     for shape in ((4096, 4096, 4096), (384, 8192, 8192), (8192, 8192, 1024)):
