@@ -11,8 +11,8 @@ from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.passes.grid.map_workgroups import MapWorkgroups
-from tilewave.passes.grid.raise_occupancy import RaiseOccupancy
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -25,7 +25,6 @@ from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
 from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
 from tilewave.passes.memory.direct_to_shared import DirectToShared
@@ -77,7 +76,7 @@ PASSES = {
     "hoist_to_launch": lambda text: hoist_to_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "fold_trivial_loops": lambda text: fold_trivial_loops,
-    "check_shared_capacity": lambda text: CheckSharedCapacity(CHIPS[text], Places()),
+    "set_occupancy": lambda text: SetOccupancy(CHIPS[text], Places()),
     "predicate_edges": lambda text: predicate_edges,
     "licm_reads": lambda text: licm_reads,
     "limit_vector_width": lambda text: LimitVectorWidth(int(text)),
@@ -98,7 +97,6 @@ PASSES = {
     "reduce_across_waves": lambda text: reduce_across_waves,
     "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
     "peel_edges": lambda text: peel_edges,
-    "raise_occupancy": lambda text: RaiseOccupancy(CHIPS[text]),
     "split_k": lambda text: SplitK(int(text), SPLITS),
     "multicast_loads": lambda text: MulticastLoads(CHIPS[text], CHIPS[text].tuning.loads),
     "shift_through_shared": lambda text: shift_through_shared,

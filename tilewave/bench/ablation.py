@@ -113,8 +113,7 @@ NEEDED = (
     "fold_trivial_loops",
     "overlap_mma",
     "ping_pong",
-    "check_shared_capacity",
-    "raise_occupancy",
+    "set_occupancy",
     "carry_stage_index",
     "simplify",
 )

@@ -11,8 +11,8 @@ from tilewave.machine.matrix import NAMED
 from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
-from tilewave.passes.grid.raise_occupancy import RaiseOccupancy
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -26,7 +26,6 @@ from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
 from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
 from tilewave.passes.memory.direct_to_shared import DirectToShared
@@ -116,7 +115,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         # After pipelining and before place_barriers, because it reuses the bytes of staged tiles.
         StageEpilogue(machine),
         place_barriers,  # after stage_epilogue, the last pass that adds accesses to shared memory
-        CheckSharedCapacity(machine, places),  # after stage_epilogue, the last pass that allocates
+        SetOccupancy(machine, places),  # after stage_epilogue, the last pass that allocates
         predicate_edges,  # last on tiles, because the passes above move reads, and each access has its own predicates
         peel_edges,  # after predicate_edges, because it removes predicates
         hoist_to_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch
@@ -173,10 +172,10 @@ def hopper_plain(
         *pipelining,
         reduce_across_waves,
         ConvertLayouts(machine),
-        # After convert_layouts, because it needs layouts; before check_shared_capacity, because it allocates.
+        # After convert_layouts, because it needs layouts; before set_occupancy, because it allocates.
         StageEpilogue(machine, by_tma=False),
         place_barriers,
-        CheckSharedCapacity(machine, places),
+        SetOccupancy(machine, places),
         predicate_edges,
         peel_edges,
         hoist_to_launch,
@@ -259,8 +258,7 @@ def hopper(
             machine.tuning.pipeline.lead
         ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
         DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
-        CheckSharedCapacity(machine, places),  # after specialize_waves, because it allocates the pipeline stages
-        RaiseOccupancy(machine),  # after specialize_waves, because occupancy depends on the pipeline stages
+        SetOccupancy(machine, places),  # after specialize_waves, because it allocates the pipeline stages
         carry_stage_index,  # after overlap_mma, because that derives stage indices from step numbers
         StrengthReduceDivision(),  # after all passes that compute positions, because it takes all divisions
         simplify,  # last, because strength_reduce_division leaves arithmetic to fold
