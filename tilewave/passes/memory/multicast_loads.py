@@ -20,8 +20,8 @@ from math import prod
 from tilewave.analysis.multicast import Agreement, MulticastPeers
 from tilewave.analysis.producer_roles import CopyProgram
 from tilewave.analysis.ranges import workgroup_range
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Const, Loop, Role, TmaLoad
 from tilewave.ir.placements import is_line_aligned, row_elements

@@ -29,9 +29,9 @@ from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.rewritten import written_again
 from tilewave.analysis.wave_transposes import chunk_memory, stored_width
-from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteThrough
 from tilewave.ir.placements import is_in, row_pitch, size_bytes
