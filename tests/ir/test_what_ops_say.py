@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from tilewave.analysis.axes import Axes
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.reads import judged_schedule
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import Loc
 from tilewave.ir import ops
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, part_names

@@ -18,11 +18,12 @@ from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.asynchronous import AsynchronousOps
 from tilewave.lower.gpu.direct_loads import DirectLoads
 from tilewave.lower.gpu.exchanges import Exchanges
-from tilewave.lower.gpu.memory import ArrayWindow, GlobalAccess, GlobalPlace
+from tilewave.lower.gpu.memory import GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.windows import ArrayWindow
 from tilewave.lower.launch_arguments import Reach
 from tilewave.lower.lines import Lines, LocatedFunction, first_line
 from tilewave.lower.llvm import Module, Typed
