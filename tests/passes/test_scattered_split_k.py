@@ -13,8 +13,8 @@ from lane_runs import ORDERS, check_same_bits, operands
 from tunings import SPLITS
 
 from tilewave import *
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.scattered_split_k import slices_of
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes

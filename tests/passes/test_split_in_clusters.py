@@ -17,7 +17,7 @@ from tilewave import *
 from tilewave.analysis.index_trace import visits
 from tilewave.analysis.splits import EqualSplits
 from tilewave.errors import InterpreterError
-from tilewave.interp.copies import AsynchronousMeaning
+from tilewave.interp import copies
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.interp.wave import AT_ONCE
@@ -177,7 +177,7 @@ def test_neighbours_share_in_the_last_round_too_but_not_what_lies_at_another_dep
 
     def noted(self, op):
         shared.setdefault(self.state.number, []).append(bool(self.env[op.together]))
-        return AsynchronousMeaning.tma_load_multicast(self, op)
+        return copies.tma_load_multicast(self, op)
 
     monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoadMulticast: noted})
     shape = FORMS[PAIR][0]

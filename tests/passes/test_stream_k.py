@@ -32,8 +32,8 @@ from seeds import SEEDS
 from tunings import FREE, SPLITS
 
 from tilewave import *
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.index_trace import visits
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.splits import Split
 from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots

@@ -16,9 +16,9 @@ from typing import Any
 
 from tilewave.analysis.k_loops import Depths
 from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
-from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
 from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, TakeOverAll, While, Workgroup
 from tilewave.ir.remarks import RemarkKind, want

@@ -8,8 +8,8 @@ from math import gcd
 
 from tilewave.analysis.loads import moved_in_chunks
 from tilewave.backend.nvidia.code import BY_LANES, CACHE_LINE, NvidiaCode, Specialization
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import is_open
 from tilewave.ir.ops import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.placements import box_axes
