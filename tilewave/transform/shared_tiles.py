@@ -23,7 +23,7 @@ from tilewave.ir.ops import HandOver, Loop, MakeExchange, TakeOver, TakeOverAll,
 from tilewave.ir.rewrite import names, substitute, substitute_block
 from tilewave.ir.types import INDEX_SCALAR, Exchange
 from tilewave.machine.tuning import SplitTuning
-from tilewave.transform.loop_schedule import steps_from
+from tilewave.transform.loop_schedule import Steps
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SharedTiles(ABC):
         """Emit the K loop over the steps of a part, and return its partial sums."""
         new, loop = self.numbers(turn.number), self.tile.loop
         self.builder.ops += [substitute(op, new) for op in self.tile.before if not isinstance(op, Workgroup)]
-        body = steps_from(turn.first, substitute_block(loop.body, new), self.builder)
+        body = Steps(substitute_block(loop.body, new), first=turn.first).block(self.builder)
         trips = turn.trips
         if trips is None:
             trips = (turn.end - turn.first).larger(1)  # never less than 1; stated for range analysis
