@@ -254,12 +254,12 @@ def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
     assert anyway(2)(parse(text)) != parse(text)
 
 
-def test_a_pair_of_which_only_one_has_a_part_shares_nothing(monkeypatch):
-    """Five tiles for four workgroups; three have a part of the fifth."""
+def test_a_pair_of_which_only_one_has_a_part_takes_its_turn_together(monkeypatch):
+    """Five tiles for four workgroups; three have a part of the fifth, and the fourth loads with its neighbour."""
     shape = (320, 64, 264)
     monkeypatch.setattr(stream_k, "equal_splits", lambda *facts: 3)
     kernel = lanes_by(anyway(4), shape, (64, 64, 64), "linear()", 4, 2)
-    assert slots(kernel) == 3 and kernel.cluster == 1 and not ops(kernel, ClusterBarrier)
+    assert slots(kernel) == 3 and kernel.cluster == 2 and ops(kernel, ClusterBarrier)
     a, b = operands(shape)
     c = poisoned(shape[:2], f32)
     interpret_lanes(kernel, [a, b, c], {}, "random")

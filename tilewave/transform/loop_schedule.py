@@ -90,4 +90,5 @@ class LoopSchedule:
     def _results(self, part: Steps, builder: Builder) -> tuple[Value, ...]:
         if part is self.parts[-1]:
             return self.loop.results
-        return tuple(builder.fresh(f"{v.name}_{part.yields}", v.type) for v in part.body.args[1:])
+        named = (*self.loop.results, *part.body.args[1 + len(self.loop.results) :])
+        return tuple(builder.fresh(f"{v.name}_{part.yields}", v.type) for v in named)
