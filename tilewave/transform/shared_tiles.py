@@ -92,7 +92,7 @@ class SharedTiles(ABC):
 
     def in_turns(self, trips: Number) -> None:
         """Emit `compute` in a loop of `trips` iterations."""
-        self.repeat(trips, "turn", lambda turn: self.compute(turn))
+        self.repeat(trips, "turn", self.compute)
 
     def add_up(self, turn: Turn) -> Value:
         """Emit the K loop over the steps of a part, and return its partial sums."""

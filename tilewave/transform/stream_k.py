@@ -24,7 +24,7 @@ from tilewave.transform.shared_tiles import SharedTiles, Turn
 
 
 @dataclass(frozen=True)
-class Waves:
+class TileWaves:
     """The tiles that are computed whole, `at_once` in a wave, and those after the last full wave, which are shared."""
 
     whole: Any
@@ -39,7 +39,7 @@ class Waves:
     at_once: int
 
     @classmethod
-    def at_launch(cls, builder: StreamKBuilder) -> Waves:
+    def at_launch(cls, builder: StreamKBuilder) -> TileWaves:
         """Emit the decision of the launch."""
         b, at_once = builder.builder, builder.at_once
         count, steps = tiles_of(builder.old, b), builder.tile.steps_at(b)
@@ -88,7 +88,7 @@ class Waves:
         return larger(smaller(self.whole, self.at_once), peers)
 
 
-class SingleTiles(Waves):
+class SingleTiles(TileWaves):
     """The waves of a kernel whose workgroups have one tile each, or share those of a small grid."""
 
     @staticmethod
@@ -118,7 +118,7 @@ class StreamKBuilder(SharedTiles):
         costs: SplitTuning,
         slots: int,
         at_once: int,
-        waves: Callable[[StreamKBuilder], Waves],
+        waves: Callable[[StreamKBuilder], TileWaves],
     ) -> None:
         super().__init__(kernel, tile, slots, costs)
         self.at_once, self.decided = at_once, waves
@@ -160,7 +160,7 @@ class StreamKBuilder(SharedTiles):
         self.end(turn.number, whole, ends.choose(1, 0))
 
 
-class Ranges(StreamKBuilder):
+class StepRanges(StreamKBuilder):
     """Splits what is left evenly: a workgroup has one part or two."""
 
     decision = StreamKWorkgroups
@@ -211,7 +211,7 @@ class Ranges(StreamKBuilder):
         return self.source + other
 
 
-class Parts(StreamKBuilder):
+class EqualParts(StreamKBuilder):
     """Splits what is left into equal parts; the steps of a turn do not depend on a workgroup's number.
 
     What depends on it is computed in every turn, so that one of two neighbours can take a turn for the other.

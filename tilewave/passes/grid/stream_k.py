@@ -31,7 +31,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
 from tilewave.machine.tuning import SplitTuning
 from tilewave.transform.scattered_split_k import ScatteredSplits, slices_of
-from tilewave.transform.stream_k import Parts, Ranges, SingleTiles, StreamKBuilder, Waves
+from tilewave.transform.stream_k import EqualParts, StepRanges, SingleTiles, StreamKBuilder, TileWaves
 
 AS_QUICK = RemarkKind(
     "the last wave has {left} of {at_once} tiles, and stream-K with splits of {steps} steps would take as long as "
@@ -91,10 +91,10 @@ class StreamK:
         """Return the kernel for dynamic shapes: the launch computes how many workgroups share the last wave, if any."""
         sharing = self.costs, self.workgroups, self.workgroups
         if self.is_on_lines(found):
-            return Ranges(kernel, found, *sharing, SingleTiles.at_launch if self.only_few else Waves.at_launch)
+            return StepRanges(kernel, found, *sharing, SingleTiles.at_launch if self.only_few else TileWaves.at_launch)
         want(not self.only_few, UNALIGNED_LINES, found.loop.loc)
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
-        return Parts(kernel, found.running_on, *sharing, Waves.at_launch)
+        return EqualParts(kernel, found.running_on, *sharing, TileWaves.at_launch)
 
     def waves(self, kernel: Kernel, found: TileProgram, left: int) -> StreamKBuilder | ScatteredSplits:
         """Return the kernel for static shapes; raise `Left` where whole tiles are as fast."""
@@ -105,11 +105,11 @@ class StreamK:
         shares = decide(left, found.steps, self.workgroups, found.step_bytes, self.costs.hand_over_bytes)
         want(shares, AS_QUICK, found.loop.loc, left=left, at_once=self.workgroups, steps=found.steps)
         shares = shares if on_lines else self.parts(found, left, shares)
-        waves = Waves(whole, left, found.steps, left * found.steps, shares, self.workgroups)
+        waves = TileWaves(whole, left, found.steps, left * found.steps, shares, self.workgroups)
         if on_lines:
-            return Ranges(kernel, found, self.costs, shares, self.workgroups, lambda _: waves)
+            return StepRanges(kernel, found, self.costs, shares, self.workgroups, lambda _: waves)
         tile = found.running_on if found.steps % shares else found
-        return Parts(kernel, tile, self.costs, left * shares, self.workgroups, lambda _: waves)
+        return EqualParts(kernel, tile, self.costs, left * shares, self.workgroups, lambda _: waves)
 
     def scattered(self, kernel: Kernel, found: TileProgram) -> ScatteredSplits | None:
         """Return the small grid in splits whose slices several workgroups add up; None where that does not pay."""

@@ -15,7 +15,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline.runner import run
-from tilewave.transform.stream_k import SingleTiles, Waves
+from tilewave.transform.stream_k import SingleTiles, TileWaves
 
 TILE = (64, 64, 8)
 
@@ -57,9 +57,9 @@ def test_open_sizes_are_split_as_known_ones(case):
 
 
 def test_the_waves_of_known_tiles_are_full():
-    waves = Waves(whole=264, left=12, steps=7, all_steps=84, shares=120, at_once=132)
+    waves = TileWaves(whole=264, left=12, steps=7, all_steps=84, shares=120, at_once=132)
     assert (waves.full, waves.turns(None), waves.grid(120), waves.parts_of_each) == (2, 2, 132, 1)
-    few = Waves(whole=0, left=12, steps=7, all_steps=84, shares=36, at_once=132)
+    few = TileWaves(whole=0, left=12, steps=7, all_steps=84, shares=36, at_once=132)
     assert (few.full, few.turns(None), few.grid(36), few.parts_of_each) == (0, 0, 36, 3)
     assert [SingleTiles.left_of(n, 132) for n in (131, 132, 200)] == [131, 0, 0]
 

@@ -14,7 +14,7 @@ from tilewave.transform.split_k import SplitKBuilder
 CASES = {
     "a workgroup for each part": ((128, 64, 104), 3, 132, 6, True),
     "all parts in one workgroup": ((192, 192, 104), 3, 4, 4, False),
-    "more parts than steps": ((64, 64, 16), 4, 132, 4, True),
+    "a last part with fewer steps": ((64, 64, 56), 4, 132, 4, True),
 }
 
 
