@@ -31,7 +31,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
 from tilewave.machine.tuning import SplitTuning
 from tilewave.transform.scattered_split_k import ScatteredSplits, slices_of
-from tilewave.transform.stream_k import EqualParts, StepRanges, SingleTiles, StreamKBuilder, TileWaves
+from tilewave.transform.stream_k import EqualParts, SingleTiles, StepRanges, StreamKBuilder, TileWaves
 
 AS_QUICK = RemarkKind(
     "the last wave has {left} of {at_once} tiles, and stream-K with splits of {steps} steps would take as long as "
