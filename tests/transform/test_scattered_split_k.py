@@ -14,7 +14,6 @@ from tunings import SPLITS
 
 from tilewave import *
 from tilewave.analysis.coverage import checked_schedule
-from tilewave.analysis.scattered_split_k import slices_of
 from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
@@ -31,6 +30,7 @@ from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
+from tilewave.transform.scattered_split_k import slices_of
 
 TILE = (64, 64, 16)
 

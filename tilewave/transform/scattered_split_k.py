@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tilewave.analysis.shared_tiles import Sharing, TileProgram, Turn
+from tilewave.analysis.shared_tiles import TileProgram
 from tilewave.ir.build import Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Broadcast, Const, Elementwise, ExtractSlice, Permute, Read, TakeOverAll, Write
@@ -23,6 +23,7 @@ from tilewave.ir.rewrite import substitute
 from tilewave.ir.split_steps import steps_of_a_split
 from tilewave.ir.types import Exchange, Tile
 from tilewave.machine.tuning import SplitTuning
+from tilewave.transform.shared_tiles import SharedTiles, Turn
 
 GRAIN = 16
 """Columns of a slice are a multiple of this, because the blocks of every matrix unit divide it."""
@@ -40,7 +41,7 @@ def slices_of(tile: TileProgram, parts: int, costs: SplitTuning) -> int:
     return next(fitting, 1)
 
 
-class ScatteredSplits(Sharing):
+class ScatteredSplits(SharedTiles):
     """Writes split-K for static sizes: parts of equal steps; neighbours have the same part of different tiles."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, parts: int, slices: int, costs: SplitTuning) -> None:
@@ -98,7 +99,7 @@ class ScatteredSplits(Sharing):
 class _Columns:
     """The epilogue of a tile, applied to some columns of its sums."""
 
-    def __init__(self, sharing: Sharing, number: Value, sums: Value, first: Number) -> None:
+    def __init__(self, sharing: SharedTiles, number: Value, sums: Value, first: Number) -> None:
         self.sharing, self.program, self.builder, self.first = sharing, sharing.tile, sharing.builder, first
         self.numbers: Mapping[Value, Value] = sharing.numbers(number)
         self.width = sums.type.shape[-1]
