@@ -44,6 +44,7 @@ from tilewave.ir.ops import (
     Prepack,
     Read,
     ReadAccumulator,
+    ReadIndexed,
     ReadPanel,
     Reduce,
     Scatter,
@@ -57,6 +58,7 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
+    WriteIndexed,
     WriteThrough,
     Yield,
     ZeroAccumulator,
@@ -68,7 +70,15 @@ from tilewave.ir.types import Memory, Scalar
 
 Env = dict[Value, Any]
 
-NO_WORKGROUP, SEVERAL, LATER = -1, -2, -3
+NO_WORKGROUP, SEVERAL, LATER, ATOMICALLY = -1, -2, -3, -4
+COMBINING: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+"""What atomic operations do with an element and what the memory has."""
 """In place of a workgroup's number: no workgroup, several of them, or an asynchronous copy in flight."""
 MOST_ROUNDS = 1 << 20
 """A while loop with more iterations than this is taken to be endless."""
@@ -180,10 +190,12 @@ class InterpretedCall:
             (readers == NO_WORKGROUP) | (readers == self.workgroup), self.workgroup, SEVERAL
         )
 
-    def note_write(self, op: Op, buffer: TrackedMemory, where: Any) -> None:
+    def note_write(self, op: Op, buffer: TrackedMemory, where: Any, writes: int | None = None) -> None:
+        """Record who writes: this workgroup, or `ATOMICALLY` any."""
         assert buffer.writer is not None
+        mine = self.workgroup if writes is None else writes
         writer = buffer.writer[where]
-        foreign = (writer != NO_WORKGROUP) & (writer != self.workgroup)
+        foreign = (writer != NO_WORKGROUP) & (writer != mine)
         if foreign.any():
             at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
             self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
@@ -193,7 +205,7 @@ class InterpretedCall:
             if foreign.any():
                 at = element(buffer, first(foreign, where))
                 self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
-        buffer.writer[where] = self.workgroup
+        buffer.writer[where] = mine
 
     def fail(self, op: Op, why: str) -> NoReturn:
         raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)
@@ -462,14 +474,50 @@ class _Interpreter(InterpretedCall):
         buffer, tile = self.env[op.memory], self.env[op.tile]
         where, inside = self.positions(op, buffer, op.tile.type.shape)
         kept = tuple(p[inside] for p in where)
-        flat = np.ravel_multi_index(kept, buffer.data.shape)
+        self.want_distinct(op, buffer, kept)
+        self.note_write(op, buffer, kept)
+        buffer.data[kept] = tile[inside]
+        return ()
+
+    def read_indexed(self, op: ReadIndexed) -> tuple[Any, ...]:
+        buffer: TrackedMemory = self.env[op.memory]
+        where, inside = self.indexed(op, buffer)
+        self.note_read(op, buffer, where)
+        tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+        tile[inside] = buffer.data[where]
+        return (tile,)
+
+    def write_indexed(self, op: WriteIndexed) -> tuple[Any, ...]:
+        buffer, tile = self.env[op.memory], self.env[op.tile]
+        where, inside = self.indexed(op, buffer)
+        if op.combine:
+            self.combine(op, buffer, where, tile[inside])
+            return ()
+        self.want_distinct(op, buffer, where)
+        self.note_write(op, buffer, where)
+        buffer.data[where] = tile[inside]
+        return ()
+
+    def combine(self, op: WriteIndexed, buffer: TrackedMemory, where: tuple[Array, ...], x: Array) -> None:
+        """Combine elements with what the memory has, one after the other, as atomic operations do."""
+        self.note_write(op, buffer, where, ATOMICALLY)
+        COMBINING[op.combine].at(buffer.data, where, x)
+
+    def indexed(self, op: ReadIndexed | WriteIndexed, buffer: TrackedMemory) -> tuple[tuple[Array, ...], Array]:
+        """Return the positions of a tile's elements that are in bounds, and which these are."""
+        places = [np.asarray(self.env[v]) for v in op.at]
+        inside = np.ones(places[0].shape, bool)
+        for p, extent in zip(places, buffer.data.shape, strict=True):
+            inside &= (p >= 0) & (p < extent)
+        return tuple(p[inside] for p in places), inside
+
+    def want_distinct(self, op: Op, buffer: TrackedMemory, where: tuple[Array, ...]) -> None:
+        """Refuse to store two elements of one tile at one place."""
+        flat = np.ravel_multi_index(where, buffer.data.shape)
         numbers, counts = np.unique(flat, return_counts=True)
         if (counts > 1).any():
             position = np.unravel_index(numbers[counts > 1][0], buffer.data.shape)
             self.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
-        self.note_write(op, buffer, kept)
-        buffer.data[kept] = tile[inside]
-        return ()
 
     def positions(
         self, op: Gather | Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
@@ -524,6 +572,8 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     WriteThrough: _Interpreter.write_through,
     Gather: _Interpreter.gather,
     Scatter: _Interpreter.scatter,
+    ReadIndexed: _Interpreter.read_indexed,
+    WriteIndexed: _Interpreter.write_indexed,
     Copy: _Interpreter.copy,
     CopyAsync: _Interpreter.bring,
     WaitAsync: _Interpreter.wait_async,

@@ -392,7 +392,21 @@ class WaveRun(AsynchronousMeaning):
 
     def store_each(self, op: StoreEach) -> None:
         memory: LaneMemory = self.env[op.memory]
-        self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
+        elements = self.elements_each(op, memory, len(op.x.type.shape))
+        if op.combine:
+            self.combine(op, memory, elements)
+        else:
+            self.put(op, memory, elements, op.x)
+
+    def combine(self, op: StoreEach, memory: LaneMemory, elements: Elements) -> None:
+        """Combine elements with what the memory has, one after the other, as atomic operations do."""
+        x = by_lane(self.env[op.x], len(op.x.type.shape))
+        shape = np.broadcast_shapes(x.shape, elements.flat.shape)
+        active = None if elements.active is None else np.broadcast_to(elements.active, shape)
+        kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
+        if len(kept):
+            self.state.note_combined(op, memory, kept)
+            memory.combine(op.combine, kept, new)
 
     def copy_async_chunks(self, op: CopyAsyncChunks) -> None:
         self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))

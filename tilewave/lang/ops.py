@@ -20,6 +20,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
+from tilewave.lang.indexed import IndexedPlace
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole, want_no_hardware
 from tilewave.lang.tags import taggable
@@ -55,17 +56,20 @@ def read(
     bounds: object = None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
+    at: Mapping[Any, Any] | None = None,
 ) -> Traced:
     """Return the workgroup's tile of `memory`; elements out of bounds are 0.
 
-    `source` and `target` give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds
-    boundary tiles itself.
+    `at` gives indices along some dims: numbers, or tiles of integers, which may come from memory. `source` and `target`
+    give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds boundary tiles itself.
     """
     trace = current("read")
     _want_memory("read", memory)
     _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = _count(trace, "read", elements_per_thread)
     mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
+    if at is not None:
+        return _read_indexed(trace, memory, at, per_lane)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(extent_here(trace, d, f"read: {memory}") for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
@@ -84,6 +88,19 @@ def read(
             mine for mine, d in both if d in memory.dims and (not mapping or mapping.keeps(d))
         )
     return Traced(trace, value, its_dims)
+
+
+def _read_indexed(trace: Trace, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int) -> Traced:
+    place = IndexedPlace(trace, "read", memory, at)
+    dims = tuple(place.extents)
+    kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
+    want_room(trace, kind, dims, f"read: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
+    if place.has_tiles:
+        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    else:
+        value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+    return Traced(trace, value, dims)
 
 
 @taggable

@@ -13,6 +13,7 @@ from tilewave.ir.ops import (
     asynchronous,
     control,
     exchange,
+    indexed,
     lane,
     launch,
     memory,
@@ -96,6 +97,7 @@ from tilewave.ir.ops.asynchronous import (
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
+from tilewave.ir.ops.indexed import ReadIndexed, WriteIndexed
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -232,6 +234,7 @@ __all__ = [
     "Ramp",
     "Read",
     "ReadAccumulator",
+    "ReadIndexed",
     "ReadPanel",
     "Rearrange",
     "Reciprocal",
@@ -284,6 +287,7 @@ __all__ = [
     "While",
     "Workgroup",
     "Write",
+    "WriteIndexed",
     "WriteThrough",
     "Xor",
     "Yield",
@@ -291,7 +295,10 @@ __all__ = [
 ]
 
 
-IDEAS = (arith, shape, reduction, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
+IDEAS = (
+    *(arith, shape, reduction, launch, workgroup, memory, indexed, product),
+    *(exchange, lane, order, asynchronous, control),
+)
 
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for idea in IDEAS for cls in idea.OPS}
 """Every op by its name in the text."""

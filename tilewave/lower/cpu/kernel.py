@@ -279,6 +279,12 @@ class _Body:
     def scatter(self, op: ir.Scatter) -> None:
         self.tiles.scatter(self.values[op.memory], self.values[op.tile], self.formula(op.where))
 
+    def read_indexed(self, op: ir.ReadIndexed) -> None:
+        self.give(op, self.tiles.read_indexed(op, self.values[op.memory], self.taken(op.at), op.result.type))
+
+    def write_indexed(self, op: ir.WriteIndexed) -> None:
+        self.tiles.write_indexed(op, self.values[op.memory], self.taken(op.at), self.values[op.tile])
+
     def prepack(self, op: ir.Prepack) -> None:
         self.give(op, load_packed(self.f, op.result, self.slots))
 
@@ -375,6 +381,8 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Read: _Body.read,
     ir.Write: _Body.write_tile,
     ir.Gather: _Body.gather,
+    ir.ReadIndexed: _Body.read_indexed,
+    ir.WriteIndexed: _Body.write_indexed,
     ir.Scatter: _Body.scatter,
     ir.Prepack: _Body.prepack,
     ir.ReadPanel: _Body.read_panel,
