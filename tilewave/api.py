@@ -46,6 +46,11 @@ from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
 from tilewave.lang.ops import abs_
+from tilewave.lang.ops import atomic_add as atomic_add
+from tilewave.lang.ops import atomic_and as atomic_and
+from tilewave.lang.ops import atomic_max as atomic_max
+from tilewave.lang.ops import atomic_min as atomic_min
+from tilewave.lang.ops import atomic_or as atomic_or
 from tilewave.lang.ops import cast as cast
 from tilewave.lang.ops import cos as cos
 from tilewave.lang.ops import erf as erf
@@ -96,6 +101,7 @@ from tilewave.lang.tags import tag as tag
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import AddressSpace as AddressSpace
+from tilewave.lang.types import Indices as Indices
 from tilewave.lang.types import Memory as Memory
 from tilewave.lang.types import MemoryLayout as MemoryLayout
 from tilewave.lang.types import Register as Register

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewave.analysis.every_size import EverySize
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import Cut, Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import KernelArguments, with_targets
@@ -296,4 +297,5 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """Return the tiles along each axis of the first memory that the kernel writes."""
-    return next(Cut.by(op).grid for op in walk(kernel.body) if stores(op))
+    known = (Cut.by(op).grid for op in walk(as_windows(kernel).body) if stores(op))
+    return next(known, (kernel.workgroup_count,))

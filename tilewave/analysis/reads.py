@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, needed_values, want_followed, window
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import NO_CORRECTION, Correction, Cover, Covered, Schedule
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
@@ -40,6 +41,7 @@ def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correcti
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
     want_followed(kernel, lambda op: () if isinstance(op, ReadIndexed) else op.read)
     _want_unwritten(kernel)
+    kernel = as_windows(kernel)
     covered = Covered.by(kernel, symbols, remedy)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):
         _Judge(kernel, symbols, covered.covers).judge()

@@ -14,11 +14,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, want_followed
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.errors import NOWHERE, CoverageError, Loc
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Loop, Scatter, Write
+from tilewave.ir.ops import Loop, Scatter, Write, WriteIndexed
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 
@@ -99,8 +100,12 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correct
 
 
 def stores(op: Op) -> TypeGuard[Write | Scatter]:
-    """Return whether an op writes an array of the call, not a memory of a workgroup."""
+    """Return whether an op writes an array of the call, at positions that are known, not a memory of a workgroup."""
     return isinstance(op, (Write, Scatter)) and is_in(op.memory, "global")
+
+
+def writes_something(kernel: Kernel) -> bool:
+    return any(stores(op) or isinstance(op, WriteIndexed) for op in walk(kernel.body))
 
 
 WRITE_SOMETHING = "end it with write(tile, memory)"
@@ -116,10 +121,14 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
+        if not writes_something(kernel):
+            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
+        kernel = as_windows(kernel)
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
-        if not writes:
-            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
+        if not writes:  # it adds to what others add to, and nothing says which elements are its own
+            each = np.arange(kernel.workgroup_count)
+            return Covered(Schedule(kernel.workgroup_count, (kernel.workgroup_count,), each, each), {})
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
         remedy = replace(remedy, values=symbols)

@@ -404,8 +404,10 @@ class _Interpreter(InterpretedCall):
         return ()
 
     def is_past(self, op: Write, buffer: TrackedMemory) -> bool:
-        """Return whether a tile is wholly out of bounds along an axis that a pass predicated."""
-        return any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
+        """Return whether a tile is wholly out of bounds along an axis that is predicated."""
+        along = dict(zip(op.axes, op.tile.type.shape, strict=True))
+        starts = ((self.env[op.at[axis]], along.get(axis, 1), buffer.data.shape[axis]) for axis in op.guard)
+        return any(at >= extent or at + size <= 0 for at, size, extent in starts)
 
     def write_through(self, op: WriteThrough) -> tuple[Any, ...]:
         self.write(op)

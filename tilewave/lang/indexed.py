@@ -18,7 +18,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import INDEX, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import extent_here, window_of
+from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, window_of
 from tilewave.trace import Trace
 
 
@@ -32,7 +32,7 @@ class IndexedPlace:
                 named = ", ".join(map(str, memory.dims))
                 what = f"{op}: at names {d}, which {memory} has not"
                 raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
-        self.given = {d: _index(trace, op, d, at[d]) for d in memory.dims if d in at}
+        self.given = {d: self._in_bounds(_index(trace, op, d, at[d])) for d in memory.dims if d in at}
         self.extents = self._extents(op)
 
     def _extents(self, op: str) -> dict[Any, int]:
@@ -58,18 +58,39 @@ class IndexedPlace:
         """Return whether indices are tiles, so that the elements do not form a window."""
         return any(x.dims for x in self.given.values())
 
+    @property
+    def indexed_axes(self) -> tuple[int, ...]:
+        """The axes of the memory along which indices give the position."""
+        return tuple(axis for axis, d in enumerate(self.memory.dims) if d in self.given)
+
     def window(self) -> tuple[tuple[Value, ...], tuple[int, ...]]:
         """Return where the tile begins along each axis of the memory, and the axes that it runs along."""
         starts = [self.given[d] if d in self.given else self._start(d) for d in self.memory.dims]
         axes = tuple(axis for axis, d in enumerate(self.memory.dims) if d not in self.given)
         return tuple(x.value for x in starts), axes
 
-    def positions(self) -> tuple[Value, ...]:
-        """Return a tile of positions for each axis of the memory."""
-        return tuple(repeated(self.trace, self._along(d), self.extents).value for d in self.memory.dims)
+    def positions(self, mask: Traced | None = None) -> tuple[Value, ...]:
+        """Return a tile of positions for each axis of the memory; those of elements that do not count are -1."""
+        first, *others = (repeated(self.trace, self._along(d), self.extents) for d in self.memory.dims)
+        if mask is not None:
+            first = self._where(repeated(self.trace, mask, self.extents), first)
+        return tuple(x.value for x in (first, *others))
+
+    def _where(self, holds: Traced, places: Traced) -> Traced:
+        nowhere = self.trace.const(-1, places.type)
+        return places.make(self.trace.emit(ir.Select, holds.value, places.value, nowhere, type=places.type))
+
+    def _in_bounds(self, indices: Traced) -> Traced:
+        """Return indices with -1 for those that belong to no element: of the boundary tiles of their own dims."""
+        for d, extent in extents_of(indices).items():
+            if d in self.trace.windows and not ends_with_a_tile(self.trace, d, extent):
+                counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((extent,), INDEX)), (d,))
+                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < length_of(self.trace, d)
+                indices = self._where(repeated(self.trace, inside, extents_of(indices)), indices)
+        return indices
 
     def in_runs(self) -> bool:
-        """Whether neighbours along the tile's last dim are neighbours in memory, a tile from a multiple of its length."""
+        """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
         last = self.memory.dims[-1]
         if last in self.given or next(reversed(self.extents)) != last:
             return False

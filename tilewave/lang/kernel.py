@@ -269,9 +269,18 @@ def trace_kernel(
     dims = _rows_and_cols(trace, geometry)
     places = places_of(kernel.constraints, geometry, dims, kernel.loc)
     limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
-    made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
+    made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits, contracts=_contracts(parameters, given))
     work = TileWork(tuple(trace.transfers), tuple(trace.products))
     return TracedKernel(at_launch(made), geometry.order, places, left, work)
+
+
+def _contracts(
+    parameters: Sequence[tuple[str, MemoryType | DType]], given: Sequence[Argument]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the contracts of arrays of indices, by the array's name in the IR."""
+    both = zip(parameters, given, strict=True)
+    kinds = [(a.value.name, kind.contract) for (_, kind), a in both if isinstance(kind, MemoryType)]
+    return tuple((name, *contract.words()) for name, contract in kinds if contract)
 
 
 def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:

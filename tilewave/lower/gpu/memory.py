@@ -32,6 +32,14 @@ from tilewave.lower.llvm import LlvmFunction
 
 OUTSIDE = str(-(1 << 31))
 """A lane offset outside every window: windows are smaller than 2³¹ bytes."""
+COMBINING = {
+    "add": ("add", "fadd"),
+    "min": ("min", "fminimum"),
+    "max": ("max", "fmaximum"),
+    "and": ("and", ""),
+    "or": ("or", ""),
+}
+"""LLVM's atomic operations, for integers and for floats."""
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
 """The LLVM types of loads and stores, by bytes."""
 
@@ -166,11 +174,30 @@ class GlobalAccess:
         return Held(op.result.type.shape, kind, width, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
+        if op.combine:
+            self._combine_each(op, x, place)
+            return
         width = self._run(op, place)
         parts = regrouped(self.f, x, width).parts
         for part, positions in zip(parts, islice(self._positions(op), None, None, width), strict=True):
             offset, condition = self._one_position(op, place, positions)
             self._store_any_strides(place, x.kind, part, offset, condition, width)
+
+    def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
+        """Combine elements with what the array has, atomically among all workgroups."""
+        f, how = self.f, COMBINING[op.combine][place.memory.dtype.is_float]
+        scope = f'syncscope("{self.target.device_scope}") monotonic, align {place.bytes}'
+        for part, positions in zip(regrouped(f, x, 1).parts, self._positions(op), strict=True):
+            offset, condition = self._one_position(op, place, positions)
+
+            def combine(offset: str = offset, part: str = part) -> None:
+                where = f.value(f"getelementptr {x.kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
+                f.value(f"atomicrmw {how} {self.target.global_pointer} {where}, {x.kind} {part} {scope}")
+
+            if condition:
+                f.when(condition, combine, lambda: None)
+            else:
+                combine()
 
     def _run(self, op: LoadEach | StoreEach, place: GlobalPlace) -> int:
         """Return how many registers one access moves: inside the array all or none."""

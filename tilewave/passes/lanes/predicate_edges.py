@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.accesses import Access, sizes
+from tilewave.analysis.index_trace import made_of_data
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
@@ -35,11 +36,13 @@ def predicate_edges(kernel: Kernel) -> Kernel:
 class _Edges:
     def __init__(self, kernel: Kernel) -> None:
         self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
-        # Every tile of an output begins inside the memory, because the schedule has been checked.
+        # Every tile of an output begins inside the memory, because the schedule has been checked; not at indices.
+        self.of_data = made_of_data(kernel.body)
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
-        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
+        both = zip(op.at, op.memory.type.extents, strict=True)
+        return [(self.positions.formula(v), n) for v, n in both if v not in self.of_data]
 
     def of(self, op: Access) -> tuple[int, ...]:
         """Return the memory axes along which this tile may be out of bounds."""
