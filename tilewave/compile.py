@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.every_size import every_size, is_right_unseen
-from tilewave.analysis.indexed_writes import want_distinct
+from tilewave.analysis.indexed_writes import want_no_order
 from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import order_depends_on
@@ -150,7 +150,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     traced = trace_kernel(kernel, options.subs, dynamic, options.max_sizes, room)
     if not writes_something(traced.ir):
         raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
-    want_distinct(traced.ir)
+    want_no_order(traced.ir)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt

@@ -8,6 +8,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tilewave.analysis.contracts import checks_contracts, want_kept
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import Cut, Schedule, stores
@@ -129,6 +130,8 @@ class Compiled(CompiledCode):
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
+        if self.kernel.contracts and checks_contracts():
+            self._check_contracts(arrays, values)
         try:
             served = self if self.by_size is None else self.by_size.of(_shapes(arrays), arrays)
             served.build.call(arrays, values, served.arguments.sized)
@@ -136,6 +139,10 @@ class Compiled(CompiledCode):
             if self.elsewhere is None:
                 raise with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+
+    def _check_contracts(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
+        """Raise where an array of indices breaks its contract."""
+        want_kept(self.kernel, arrays, self.arguments.sizes.of_call(arrays, values).values, here())
 
     def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """Return a replayed call for arrays with the same layout as these; `fresh` are those that no one else holds.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
-from tilewave.errors import CoverageError
+from tilewave.errors import AccessError, CoverageError
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
@@ -29,6 +29,7 @@ from tilewave.ir.ops import (
     Mul,
     Permute,
     Read,
+    ReadIndexed,
     Reduce,
     Select,
     Sub,
@@ -92,8 +93,23 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
     )
 
 
-def want_distinct(kernel: Kernel) -> None:
-    """Refuse writes at indices of which two may be equal, so that the order of workgroups would decide the result."""
+def _want_unwritten(kernel: Kernel) -> None:
+    """Refuse reads by index from an array that the kernel writes: nobody knows which of them comes first."""
+    written = {v for op in walk(kernel.body) for v in op.written}
+    for op in walk(kernel.body):
+        if isinstance(op, ReadIndexed) and op.memory in written:
+            what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
+            raise AccessError(what, loc=op.loc, remedy="write to another array")
+
+
+def want_no_order(kernel: Kernel) -> None:
+    """Refuse indices from memory where the order of workgroups may decide the result."""
+    _want_unwritten(kernel)
+    _want_distinct(kernel)
+
+
+def _want_distinct(kernel: Kernel) -> None:
+    """Refuse writes at indices of which two may be equal."""
     of_data = made_of_data(kernel.body)
     unique = {name for name, _, *flags in kernel.contracts if "unique" in flags}
     sources = _Windows(kernel)

@@ -28,19 +28,9 @@ MOST_PLACES = 1 << 24
 """The most tiles and elements that are checked one by one: some tenths of a second."""
 
 
-def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse reads by index from an array that the kernel writes: nobody knows which of them comes first."""
-    written = {v for op in walk(kernel.body) for v in op.written}
-    for op in walk(kernel.body):
-        if isinstance(op, ReadIndexed) and op.memory in written:
-            what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
-            raise AccessError(what, loc=op.loc, remedy="write to another array")
-
-
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
     want_followed(kernel, lambda op: () if isinstance(op, ReadIndexed) else op.read)
-    _want_unwritten(kernel)
     kernel = as_windows(kernel)
     covered = Covered.by(kernel, symbols, remedy)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):

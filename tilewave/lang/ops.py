@@ -17,7 +17,7 @@ from tilewave.errors import (
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
+from tilewave.ir.types import BOOL, F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.indexed import IndexedPlace
@@ -92,6 +92,8 @@ def read(
 
 def _read_indexed(trace: Trace, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int) -> Traced:
     place = IndexedPlace(trace, "read", memory, at)
+    if not place.extents:
+        return _read_number(trace, memory, place)
     dims = tuple(place.extents)
     kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
     want_room(trace, kind, dims, f"read: {memory}")
@@ -160,6 +162,16 @@ def _write_indexed(
         return
     positions = place.positions(trace.mask)
     trace.effect(ir.WriteIndexed, tile.value, memory.value, positions, place.in_runs(), combine)
+
+
+def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> Traced:
+    """Return one element of a memory as a number; 0 out of bounds."""
+    kind = Tile((1,), memory.value.type.dtype)
+    starts, _ = place.window()
+    trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
+    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
+    return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
 
 
 def _atomic(name: str, combine: str) -> Any:

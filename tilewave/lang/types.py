@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -81,15 +81,16 @@ class Indices:
     """
 
     into: Any = None
-    """The dim that they are indices along: each is at least 0 and less than its length."""
+    """The dim that they are indices along: each is less than its length, and at least 0, or -1, which is no place."""
     unique: bool = False
-    """Whether no two of them are equal; negative ones, which stand for no place, may be."""
+    """Whether no two of them are equal; those that are no place may be."""
     sorted: bool = False
     """Whether none is less than the one before."""
 
-    def words(self) -> tuple[str, ...]:
+    def words(self, length: Callable[[Any], str]) -> tuple[str, ...]:
+        """Return the contract as words; `length` gives the length of a dim, or its name in the IR."""
         flags = [name for name in ("unique", "sorted") if getattr(self, name)]
-        return ("" if self.into is None else str(self.into), *flags)
+        return ("" if self.into is None else length(self.into), *flags)
 
 
 @dataclass(frozen=True)
