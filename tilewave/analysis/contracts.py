@@ -40,7 +40,9 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
 
 
 def _outside(x: Array, end: int | None) -> str:
-    wrong = np.argwhere((x < NO_PLACE) | (x >= end)) if end is not None else ()
+    if end is None:
+        return ""
+    wrong = np.argwhere((x < NO_PLACE) | (x >= end))
     return f"{_at(wrong[0])} is {x[tuple(wrong[0])]}, which is neither -1 nor below {end}" if len(wrong) else ""
 
 
@@ -57,8 +59,10 @@ def _equal(x: Array, is_wanted: bool) -> str:
 
 
 def _falling(x: Array, is_wanted: bool) -> str:
+    if not is_wanted:
+        return ""
     flat = x.reshape(-1)
-    wrong = np.flatnonzero(flat[1:] < flat[:-1]) if is_wanted else ()
+    wrong = np.flatnonzero(flat[1:] < flat[:-1])
     return f"{_at(np.unravel_index(wrong[0] + 1, x.shape))} is less than the one before" if len(wrong) else ""
 
 
