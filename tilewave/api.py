@@ -21,6 +21,11 @@ from tilewave.ir.types import (
     INDEX,
     DType,
 )
+from tilewave.lang.accesses import atomic_add as atomic_add
+from tilewave.lang.accesses import atomic_and as atomic_and
+from tilewave.lang.accesses import atomic_max as atomic_max
+from tilewave.lang.accesses import atomic_min as atomic_min
+from tilewave.lang.accesses import atomic_or as atomic_or
 from tilewave.lang.accesses import read as read
 from tilewave.lang.accesses import write as write
 from tilewave.lang.conditions import conditional as conditional
@@ -96,6 +101,7 @@ from tilewave.lang.tags import tag as tag
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import AddressSpace as AddressSpace
+from tilewave.lang.types import Indices as Indices
 from tilewave.lang.types import Memory as Memory
 from tilewave.lang.types import MemoryLayout as MemoryLayout
 from tilewave.lang.types import Register as Register

@@ -9,7 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.every_size import every_size, is_right_unseen
-from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, stores
+from tilewave.analysis.indexed_writes import want_no_order
+from tilewave.analysis.schedule import WRITE_SOMETHING, Correction, writes_something
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import order_depends_on
 from tilewave.backend.protocol import Backend, Build
@@ -21,7 +22,6 @@ from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
-from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, trace_kernel
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
@@ -181,8 +181,9 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     dynamic = open_symbols(options.dynamic_symbols)
     room = TileLimits(target.name, target.most_bytes)
     traced = trace_kernel(kernel, options.subs, dynamic, options.max_sizes, room)
-    if not any(map(stores, walk(traced.ir.body))):
+    if not writes_something(traced.ir):
         raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
+    want_no_order(traced.ir)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt

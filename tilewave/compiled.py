@@ -8,8 +8,10 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tilewave.analysis.contracts import checks_contracts, want_kept
 from tilewave.analysis.coverage import Cut
 from tilewave.analysis.every_size import EverySize
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import KernelArguments, with_targets
@@ -129,6 +131,8 @@ class Compiled(CompiledCode):
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
+        if self.kernel.contracts and checks_contracts():
+            self._check_contracts(arrays, values)
         try:
             served = self if self.by_size is None else self.by_size.of(_shapes(arrays), arrays)
             served.build.call(arrays, values, served.arguments.sized)
@@ -136,6 +140,10 @@ class Compiled(CompiledCode):
             if self.elsewhere is None:
                 raise with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+
+    def _check_contracts(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
+        """Raise where an array of indices breaks its contract."""
+        want_kept(self.kernel, arrays, self.arguments.sizes.of_call(arrays, values).values, here())
 
     def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """Return a replayed call for arrays with the same layout as these; `fresh` are those that no one else holds.
@@ -297,4 +305,5 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """Return the tiles along each axis of the first memory that the kernel writes."""
-    return next(Cut.by(op).grid for op in walk(kernel.body) if stores(op))
+    known = (Cut.by(op).grid for op in walk(as_windows(kernel).body) if stores(op))
+    return next(known, (kernel.workgroup_count,))

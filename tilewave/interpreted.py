@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tilewave.analysis.contracts import want_kept
 from tilewave.arguments import KernelArguments
 from tilewave.backend.protocol import Build, Emulated
 from tilewave.backend.targets import TARGETS, quoted
@@ -116,4 +117,6 @@ def _checked(
     sized = called.sizes.of_call(arrays, values)
     views = called.checked(arrays, sized)
     called.judged(sized)
+    if called.kernel.contracts:
+        want_kept(called.kernel, [v.numpy() for v in views], sized.values, here())
     return sized, views

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Elementwise, Loop, Mma, Permute
+from tilewave.ir.ops import Elementwise, Loop, Mma, Permute, ReadIndexed
 from tilewave.ir.rewrite import walk
 
 
@@ -50,6 +50,8 @@ def sums_in(v: Value, axis: int, defs: Mapping[Value, Op]) -> tuple[Mma, int] | 
             return sums_in(op.body.yielded[op.results.index(v)], axis, defs)
         case Permute(x, axes):
             return sums_in(x, axes[axis], defs)
+        case ReadIndexed():
+            return None  # no sums of positions
         case Elementwise():
             found = (sums_in(x, axis, defs) for x in op.operands if x.type.shape == v.type.shape)
             return next((sums for sums in found if sums), None)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, want_followed
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import (
     INJECTIVE,
     MOST_TILES,
@@ -20,6 +21,7 @@ from tilewave.analysis.schedule import (
     Correction,
     Schedule,
     stores,
+    writes_something,
 )
 from tilewave.errors import CoverageError, Loc
 from tilewave.forks import cached_property
@@ -44,10 +46,14 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
+        if not writes_something(kernel):
+            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
+        kernel = as_windows(kernel)
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
-        if not writes:
-            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
+        if not writes:  # it adds to what others add to, and nothing says which elements are its own
+            each = np.arange(kernel.workgroup_count)
+            return Covered(Schedule(kernel.workgroup_count, (kernel.workgroup_count,), each, each), {})
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
         remedy = replace(remedy, values=symbols)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, divided, number, number_of
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number
@@ -32,6 +33,7 @@ from tilewave.ir.ops import (
     Loop,
     Mod,
     Read,
+    ReadIndexed,
     Scatter,
     TileOf,
     While,
@@ -76,7 +78,7 @@ class EverySize:
         if not self.holds or (symbols and min(symbols) < 1):
             return False
         tiles = [_tiles(shape, written.window) for shape, written in zip(shapes, self.windows, strict=True)]
-        return max(workgroups, *tiles) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
+        return max([workgroups, *tiles]) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
 
     def surely(self, shapes: Sequence[Sequence[Number]], symbols: Sequence[Number], workgroups: Number) -> list[Number]:
         """Return conditions, recordable, that imply `holds_at`; there are at most as many tiles as elements."""
@@ -152,7 +154,8 @@ class _Access:
 
 class _Look:
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.forms = kernel, Forms()
+        self.given, self.forms = kernel.body.args, Forms()
+        self.kernel = as_windows(kernel)
         self.known: dict[Value, Form] = {}
         self.named: dict[str, Form] = {}
         self.doubts: list[str] = []
@@ -177,7 +180,8 @@ class _Look:
             self.doubt("no window is written")
 
     def windows(self) -> tuple[WrittenWindow, ...]:
-        return tuple(WrittenWindow(memory.name, accesses[0].window) for memory, accesses in self.writes.items())
+        given = ((memory, accesses) for memory, accesses in self.writes.items() if memory in self.given)
+        return tuple(WrittenWindow(memory.name, accesses[0].window) for memory, accesses in given)
 
     def doubt(self, what: str, op: Op | None = None) -> None:
         self.doubts.append(f"{what} ({op.loc})" if op is not None and op.loc.line else what)
@@ -221,6 +225,8 @@ class _Look:
                 self.block(op.body, replace(scope, loops=(*scope.loops, counter)))
             case Read() if op.memory in self.kernel.body.args:
                 self.reads.setdefault(op.memory, []).append((self.access(op, op.result), op))
+            case ReadIndexed():
+                pass  # anywhere in an array that is not written
             case Gather() if op.memory in self.kernel.body.args:
                 self.reads.setdefault(op.memory, []).append((None, op))
             case Write() if op.memory in self.kernel.body.args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import stores
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.launch import MOST_OPEN, HostLaunch, launch_of, numbers_of, open_sizes
@@ -24,7 +25,7 @@ class NoFormula(Exception):
 
 def tiles_of(kernel: Kernel) -> Count | None:
     """Return the tiles of the first array that a kernel writes; None where it writes elements one by one."""
-    op = next(op for op in walk(kernel.body) if stores(op))
+    op = next((op for op in walk(as_windows(kernel).body) if stores(op)), None)
     if not isinstance(op, Write):
         return None
     extents, tile = op.memory.type.extents, dict(zip(op.axes, op.tile.type.shape, strict=True))

@@ -30,11 +30,13 @@ from tilewave.ir.ops import (
     Mma,
     Permute,
     Read,
+    ReadIndexed,
     Reduce,
     Scatter,
     TakeOver,
     While,
     Write,
+    WriteIndexed,
     WriteThrough,
 )
 from tilewave.ir.placements import is_in
@@ -108,6 +110,8 @@ class LayoutsNeeded:
             case Permute(x, axes):
                 found = self._memory_order(x)
                 return found and (tuple(axes.index(axis) for axis in found[0]), found[1])
+            case ReadIndexed(in_runs=True):
+                return tuple(range(len(v.type.shape))), v.type.dtype.bytes
             case Elementwise():
                 same = (x for x in op.operands if _is_tile(x))
                 return next((found for x in same if (found := self._memory_order(x))), None)
@@ -217,6 +221,9 @@ class LayoutsNeeded:
         match op:
             case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile) | Convert(tile):
                 self._need(op, tile, self.held(tile))
+            case WriteIndexed(tile, _, at):
+                for x in (tile, *at):
+                    self._need(op, x, self.held(tile))
             case TakeOver(tile):
                 self._held_as(op.result, self.held(op.result))
                 self._need(op, tile, self.held(op.result))

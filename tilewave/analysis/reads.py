@@ -14,11 +14,12 @@ import numpy as np
 
 from tilewave.analysis.coverage import Cover, Covered
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, needed_values, want_followed, window
+from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import NO_CORRECTION, Correction, Schedule
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Gather, Read
+from tilewave.ir.ops import Gather, Read, ReadIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
@@ -30,7 +31,8 @@ MOST_PLACES = 1 << 24
 
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
-    want_followed(kernel, lambda op: op.read)
+    want_followed(kernel, lambda op: () if isinstance(op, ReadIndexed) else op.read)
+    kernel = as_windows(kernel)
     covered = Covered.by(kernel, symbols, remedy)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):
         _Judge(kernel, symbols, covered.covers).judge()

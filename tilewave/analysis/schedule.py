@@ -16,9 +16,10 @@ import numpy as np
 from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
-from tilewave.ir.core import Op
-from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.core import Kernel, Op
+from tilewave.ir.ops import Scatter, Write, WriteIndexed
 from tilewave.ir.placements import is_in
+from tilewave.ir.rewrite import walk
 
 OUTSIDE = "a boundary tile may extend past the end of its memory, but not be all out of bounds: correct the mapping"
 INJECTIVE = "a position in memory holds one element: let the mapping give every element of the tile its own position"
@@ -92,8 +93,12 @@ class Schedule:
 
 
 def stores(op: Op) -> TypeGuard[Write | Scatter]:
-    """Return whether an op writes an array of the call, not a memory of a workgroup."""
+    """Return whether an op writes an array of the call, at positions that are known, not a memory of a workgroup."""
     return isinstance(op, (Write, Scatter)) and is_in(op.memory, "global")
+
+
+def writes_something(kernel: Kernel) -> bool:
+    return any(stores(op) or isinstance(op, WriteIndexed) for op in walk(kernel.body))
 
 
 WRITE_SOMETHING = "end it with write(tile, memory)"

@@ -17,7 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
 from tilewave.interp.lane_order import LaneBits, LaneOrder
 from tilewave.interp.numbers import Numbers
-from tilewave.interp.tile_run import TrackedMemory
+from tilewave.interp.tile_run import COMBINING, TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import CopyAsyncChunks, Wgmma
 from tilewave.ir.overlays import NONE, meeting
@@ -262,6 +262,9 @@ class LaneMemory:
         self.data[flat] = new
         lost = self.bits.take(flat) != bits_of(new)
         return int(np.flatnonzero(lost)[0]) if lost.any() else None
+
+    def combine(self, how: str, flat: Array, new: Array) -> None:
+        COMBINING[how].at(self.data, flat, new)
 
     def _touch(self, flat: Array) -> None:
         if self.buffer is not None:  # not for shared memories, which each workgroup allocates again

@@ -9,6 +9,8 @@ import numpy as np
 
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.tile_run import (
+    ATOMICALLY,
+    COMBINING,
     LATER,
     NO_WORKGROUP,
     Arriving,
@@ -27,10 +29,12 @@ from tilewave.ir.ops import (
     Overlay,
     Prepack,
     Read,
+    ReadIndexed,
     ReadPanel,
     Scatter,
     WaitAsync,
     Write,
+    WriteIndexed,
     WriteThrough,
 )
 
@@ -94,8 +98,10 @@ def write(run: TileRun, op: Write | WriteThrough) -> tuple[Any, ...]:
 
 
 def is_past(run: TileRun, op: Write, buffer: TrackedMemory) -> bool:
-    """Return whether a tile is wholly out of bounds along an axis that a pass predicated."""
-    return any(run.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
+    """Return whether a tile is wholly out of bounds along an axis that is predicated."""
+    along = dict(zip(op.axes, op.tile.type.shape, strict=True))
+    starts = ((run.env[op.at[axis]], along.get(axis, 1), buffer.data.shape[axis]) for axis in op.guard)
+    return any(at >= extent or at + size <= 0 for at, size, extent in starts)
 
 
 def write_through(run: TileRun, op: WriteThrough) -> tuple[Any, ...]:
@@ -177,14 +183,50 @@ def scatter(run: TileRun, op: Scatter) -> tuple[Any, ...]:
     buffer, tile = run.env[op.memory], run.env[op.tile]
     where, inside = positions(run, op, buffer, op.tile.type.shape)
     kept = tuple(p[inside] for p in where)
-    flat = np.ravel_multi_index(kept, buffer.data.shape)
+    want_distinct(run, op, buffer, kept)
+    run.note_write(op, buffer, kept)
+    buffer.data[kept] = tile[inside]
+    return ()
+
+
+def want_distinct(run: TileRun, op: Op, buffer: TrackedMemory, where: tuple[Array, ...]) -> None:
+    """Refuse to store two elements of one tile at one place."""
+    flat = np.ravel_multi_index(where, buffer.data.shape)
     numbers, counts = np.unique(flat, return_counts=True)
     if (counts > 1).any():
         position = np.unravel_index(numbers[counts > 1][0], buffer.data.shape)
         run.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
-    run.note_write(op, buffer, kept)
-    buffer.data[kept] = tile[inside]
+
+
+def read_indexed(run: TileRun, op: ReadIndexed) -> tuple[Any, ...]:
+    buffer: TrackedMemory = run.env[op.memory]
+    where, inside = indexed(run, op, buffer)
+    run.note_read(op, buffer, where)
+    tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+    tile[inside] = buffer.data[where]
+    return (tile,)
+
+
+def write_indexed(run: TileRun, op: WriteIndexed) -> tuple[Any, ...]:
+    buffer, tile = run.env[op.memory], run.env[op.tile]
+    where, inside = indexed(run, op, buffer)
+    if op.combine:
+        run.note_write(op, buffer, where, ATOMICALLY)
+        COMBINING[op.combine].at(buffer.data, where, tile[inside])
+        return ()
+    want_distinct(run, op, buffer, where)
+    run.note_write(op, buffer, where)
+    buffer.data[where] = tile[inside]
     return ()
+
+
+def indexed(run: TileRun, op: ReadIndexed | WriteIndexed, buffer: TrackedMemory) -> tuple[tuple[Array, ...], Array]:
+    """Return the positions of a tile's elements that are in bounds, and which these are."""
+    places = [np.asarray(run.env[v]) for v in op.at]
+    inside = np.ones(places[0].shape, bool)
+    for p, extent in zip(places, buffer.data.shape, strict=True):
+        inside &= (p >= 0) & (p < extent)
+    return tuple(p[inside] for p in places), inside
 
 
 def positions(

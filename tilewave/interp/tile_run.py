@@ -27,8 +27,16 @@ from tilewave.ir.types import Memory, Scalar
 
 Env = dict[Value, Any]
 
-NO_WORKGROUP, SEVERAL, LATER = -1, -2, -3
-"""In place of a workgroup's number: no workgroup, several of them, or an asynchronous copy in flight."""
+NO_WORKGROUP, SEVERAL, LATER, ATOMICALLY = -1, -2, -3, -4
+"""In place of a workgroup's number: no workgroup, several of them, an asynchronous copy in flight, or any."""
+COMBINING: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+"""What atomic operations do with an element and what the memory has."""
 
 
 Meaning = Callable[["TileRun", Any], tuple[Any, ...]]
@@ -122,10 +130,12 @@ class InterpretedCall:
             (readers == NO_WORKGROUP) | (readers == self.workgroup), self.workgroup, SEVERAL
         )
 
-    def note_write(self, op: Op, buffer: TrackedMemory, where: Any) -> None:
+    def note_write(self, op: Op, buffer: TrackedMemory, where: Any, writes: int | None = None) -> None:
+        """Record who writes: this workgroup, or `ATOMICALLY` any."""
         assert buffer.writer is not None
+        mine = self.workgroup if writes is None else writes
         writer = buffer.writer[where]
-        foreign = (writer != NO_WORKGROUP) & (writer != self.workgroup)
+        foreign = (writer != NO_WORKGROUP) & (writer != mine)
         if foreign.any():
             at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
             self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
@@ -135,7 +145,7 @@ class InterpretedCall:
             if foreign.any():
                 at = element(buffer, first(foreign, where))
                 self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
-        buffer.writer[where] = self.workgroup
+        buffer.writer[where] = mine
 
     def fail(self, op: Op, why: str) -> NoReturn:
         raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)

@@ -24,10 +24,12 @@ from tilewave.interp.tile_memory import (
     overlay,
     prepack,
     read,
+    read_indexed,
     read_panel,
     scatter,
     wait_async,
     write,
+    write_indexed,
     write_through,
 )
 from tilewave.interp.tile_run import Meaning, TileRun
@@ -55,6 +57,7 @@ from tilewave.ir.ops import (
     Prepack,
     Read,
     ReadAccumulator,
+    ReadIndexed,
     ReadPanel,
     Reduce,
     Scatter,
@@ -66,6 +69,7 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
+    WriteIndexed,
     WriteThrough,
     ZeroAccumulator,
 )
@@ -263,6 +267,8 @@ MEANINGS: dict[type[Op], Meaning] = {
     WriteThrough: write_through,
     Gather: gather,
     Scatter: scatter,
+    ReadIndexed: read_indexed,
+    WriteIndexed: write_indexed,
     Copy: copy,
     CopyAsync: bring,
     WaitAsync: wait_async,

@@ -57,7 +57,22 @@ def load_each(wave: WaveState, op: LoadEach) -> Array:
 
 def store_each(wave: WaveState, op: StoreEach) -> None:
     memory: LaneMemory = wave.env[op.memory]
-    put(wave, op, memory, elements_each(wave, op, memory, len(op.x.type.shape)), op.x)
+    found = elements_each(wave, op, memory, len(op.x.type.shape))
+    if op.combine:
+        combine(wave, op, memory, found)
+    else:
+        put(wave, op, memory, found, op.x)
+
+
+def combine(wave: WaveState, op: StoreEach, memory: LaneMemory, elements: Elements) -> None:
+    """Combine elements with what the memory has, one after the other, as atomic operations do."""
+    x = by_lane(wave.env[op.x], len(op.x.type.shape))
+    shape = np.broadcast_shapes(x.shape, elements.flat.shape)
+    active = None if elements.active is None else np.broadcast_to(elements.active, shape)
+    kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
+    if len(kept):
+        wave.state.note_combined(op, memory, kept)
+        memory.combine(op.combine, kept, new)
 
 
 def copy_async_chunks(wave: WaveState, op: CopyAsyncChunks) -> None:

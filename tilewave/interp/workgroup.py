@@ -12,7 +12,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.mbarriers import MbarrierArray
 from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
-from tilewave.interp.tile_run import InterpretedCall, TrackedMemory
+from tilewave.interp.tile_run import ATOMICALLY, InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet, TmaLoadMulticast
 from tilewave.ir.rewrite import walk
@@ -183,6 +183,12 @@ class WorkgroupState:
         if memory.buffer is not None:
             self.launch.workgroup = self.number
             self.launch.note_write(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
+
+    def note_combined(self, op: Op, memory: LaneMemory, flat: Array) -> None:
+        """Record that elements of an array are written atomically."""
+        assert memory.buffer is not None
+        self.launch.workgroup = self.number
+        self.launch.note_write(op, memory.buffer, np.unravel_index(flat, memory.shape), ATOMICALLY)
 
     # -- warpgroups
 

@@ -325,6 +325,8 @@ class Kernel:
     """The widest load or store of a lane, in bytes, where it is not staged; rows begin and end at multiples of it."""
     limits: tuple[tuple[str, int, int], ...] = ()
     """The least and the largest value of each dynamic size that is limited."""
+    contracts: tuple[tuple[str, ...], ...] = ()
+    """What the author promises of arrays of indices: a name, what they are indices into, and `unique`, `sorted`."""
     sums: str = ""
     """`one_order`: deterministic; the order of each sum depends on K, the tile and the dtype alone."""
     remarks: tuple[Remark, ...] = field(default=(), compare=False)

@@ -14,8 +14,9 @@ from tilewave.errors import (
 )
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import INDEX_SCALAR, Tile, dims
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Tile, dims
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
+from tilewave.lang.indexed import IndexedPlace
 from tilewave.lang.operands import count, want_tile
 from tilewave.lang.ops import select
 from tilewave.lang.symbols import Expression, Symbol, Whole
@@ -25,6 +26,7 @@ from tilewave.lang.values import (
     Traced,
     describe,
     extents_of,
+    in_order,
     repeated,
     without_single_dims,
 )
@@ -41,17 +43,20 @@ def read(
     bounds: object = None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
+    at: Mapping[Any, Any] | None = None,
 ) -> Traced:
     """Return the workgroup's tile of `memory`; elements out of bounds are 0.
 
-    `source` and `target` give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds
-    boundary tiles itself.
+    `at` gives indices along some dims: numbers, or tiles of integers, which may come from memory. `source` and `target`
+    give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds boundary tiles itself.
     """
     trace = current("read")
     _want_memory("read", memory)
     _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = count(trace, "read", elements_per_thread)
     mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
+    if at is not None:
+        return _read_indexed(trace, memory, at, per_lane)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(extent_here(trace, d, f"read: {memory}") for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
@@ -72,6 +77,21 @@ def read(
     return Traced(trace, value, its_dims)
 
 
+def _read_indexed(trace: Trace, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int) -> Traced:
+    place = IndexedPlace(trace, "read", memory, at)
+    if not place.extents:
+        return _read_number(trace, memory, place)
+    dims = tuple(place.extents)
+    kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
+    want_room(trace, kind, dims, f"read: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
+    if place.has_tiles:
+        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    else:
+        value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+    return Traced(trace, value, dims)
+
+
 @taggable
 def write(
     tile: Traced,
@@ -82,8 +102,12 @@ def write(
     bounds: object = None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
+    at: Mapping[Any, Any] | None = None,
 ) -> None:
-    """Store the workgroup's tile in `memory`; elements out of bounds are not stored."""
+    """Store the workgroup's tile in `memory`; elements out of bounds are not stored.
+
+    `at` gives indices along some dims: numbers, or tiles of integers, which may come from memory.
+    """
     trace = current("write")
     if isinstance(tile, MemoryArgument) and isinstance(memory, Traced):
         what = f"write takes the tile first, then the memory, and `{tile.name}` is a memory"
@@ -93,6 +117,9 @@ def write(
     _want_mapping_by_name("write", memory, elements_per_thread)
     per_lane = count(trace, "write", elements_per_thread)
     mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
+    if at is not None:
+        _write_indexed(trace, "write", tile, memory, at)
+        return
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     tile = _with_single_dims(trace, tile, memory, tile_dims)
     _check_write(trace, tile, memory, tile_dims)
@@ -107,30 +134,82 @@ def write(
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
 
 
+def _write_indexed(
+    trace: Trace, op: str, tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any], combine: str = ""
+) -> None:
+    place = IndexedPlace(trace, op, memory, at)
+    dims = tuple(place.extents)
+    tile = _with_dims(trace, tile, place.extents)
+    _check_fits(op, tile, memory, place.extents)
+    trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
+    tile = in_order(tile, dims)
+    if trace.mask is None and not place.has_tiles and not combine:
+        starts, axes = place.window()
+        trace.effect(ir.Write, tile.value, memory.value, starts, axes, 0, place.indexed_axes)
+        return
+    positions = place.positions(trace.mask)
+    trace.effect(ir.WriteIndexed, tile.value, memory.value, positions, place.in_runs(), combine)
+
+
+def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> Traced:
+    """Return one element of a memory as a number; 0 out of bounds."""
+    kind = Tile((1,), memory.value.type.dtype)
+    starts, _ = place.window()
+    trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
+    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
+    return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
+
+
+def _atomic(name: str, combine: str) -> Any:
+    def apply(tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any] | None = None) -> None:
+        trace = current(name)
+        want_tile(name, tile)
+        _want_memory(name, memory)
+        _write_indexed(trace, name, tile, memory, at or {}, combine)
+
+    apply.__name__ = name
+    apply.__doc__ = (
+        f"Combine each element of a tile with what `memory` has, by `{combine}`, atomically and in any order; elements "
+        "out of bounds are left out."
+    )
+    return taggable(apply)
+
+
+atomic_add, atomic_min, atomic_max = (_atomic(f"atomic_{how}", how) for how in ("add", "min", "max"))
+atomic_and, atomic_or = (_atomic(f"atomic_{how}", how) for how in ("and", "or"))
+
+
 def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
     """Return the tile with missing dims added, where the memory takes one element along each, and without dims of one
     element that the memory does not have."""
-    extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
+    return _with_dims(trace, tile, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims})
+
+
+def _with_dims(trace: Trace, tile: Traced, extents: Mapping[Any, int]) -> Traced:
     tile = without_single_dims(trace, tile, [d for d in tile.dims if d not in extents])
-    missing = [d for d in tile_dims if d not in tile.dims]
+    missing = [d for d in extents if d not in tile.dims]
     if not missing or any(d not in extents for d in tile.dims) or any(extents[d] > 1 for d in missing):
         return tile
     return repeated(trace, tile, {**dict.fromkeys(missing, 1), **extents_of(tile)})
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
-    extents = {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}
+    _check_fits("write", tile, memory, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims})
+
+
+def _check_fits(op: str, tile: Traced, memory: MemoryArgument, extents: Mapping[Any, int]) -> None:
     if dict(zip(tile.dims, tile.type.shape, strict=True)) != extents:
         expected = f"[{', '.join(map(str, extents))}] ({dims(tuple(extents.values()))})"
         raise ShapeError(
-            f"write: {describe(tile)} does not fit {memory.name}, which takes {expected}",
+            f"{op}: {describe(tile)} does not fit {memory.name}, which takes {expected}",
             loc=here(),
             remedy=f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile",
         )
     if tile.dtype != memory.value.type.dtype:
         wanted = memory.value.type.dtype
         raise DTypeError(
-            f"write: the tile is {tile.dtype}, but {memory.name} holds {wanted}",
+            f"{op}: the tile is {tile.dtype}, but {memory.name} holds {wanted}",
             loc=here(),
             remedy=f"write cast(tile, {wanted}), or declare {memory.name} as Memory[…, {tile.dtype}]",
         )

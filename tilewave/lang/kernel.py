@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from tilewave.errors import (
@@ -269,9 +270,28 @@ def trace_kernel(
     dims = _rows_and_cols(trace, geometry)
     places = places_of(kernel.constraints, geometry, dims, kernel.loc)
     limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
-    made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
+    made = replace(
+        _with_wishes(kernel, geometry, dims, body), limits=limits, contracts=_contracts(trace, parameters, given)
+    )
     work = TileWork(tuple(trace.transfers), tuple(trace.products))
     return TracedKernel(at_launch(made), geometry.order, places, left, work)
+
+
+def _contracts(
+    trace: Trace, parameters: Sequence[tuple[str, MemoryType | DType]], given: Sequence[Argument]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the contracts of arrays of indices, by the array's name in the IR."""
+    both = zip(parameters, given, strict=True)
+    kinds = [(a.value.name, kind.contract) for (_, kind), a in both if isinstance(kind, MemoryType)]
+    return tuple((name, *contract.words(partial(_length_text, trace))) for name, contract in kinds if contract)
+
+
+def _length_text(trace: Trace, dim: Any) -> str:
+    found = dim if isinstance(dim, int) else trace.lengths.get(dim)
+    if found is None:
+        known = ", ".join(map(str, trace.lengths))
+        raise SymbolError(f"Indices: into is {dim}, which no array has", loc=here(), remedy=f"the dims are {known}")
+    return found.value.name if isinstance(found, Number) else str(found)
 
 
 def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +46,7 @@ class MemoryType:
     dtype: DType
     loc: Loc = field(default=NOWHERE, compare=False, repr=False)
     layout: MemoryLayout | None = None
+    contract: Indices | None = None
 
     def __str__(self) -> str:
         return f"Memory[{', '.join(map(str, (*self.dims, self.space, self.dtype)))}]"
@@ -69,6 +70,27 @@ class RegisterType:
 def register(shape: Sequence[Any], dtype: DType, value: float) -> Traced:
     """Return a tile filled with a number: Wave's `register((M, N), f32, 0.0)` for `Register[M, N, f32](0.0)`."""
     return RegisterType(tuple(expression(d) for d in shape), want_dtype(dtype))(value)
+
+
+@dataclass(frozen=True)
+class Indices:
+    """The contract of an array of indices: `Memory[T, GLOBAL_ADDRESS_SPACE, i32, Indices(into=V, unique=True)]`.
+
+    Interpreters check it at every run, compiled kernels where TILEWAVE_CHECK=1. No access depends on it: an index out
+    of bounds reads 0 and stores nothing.
+    """
+
+    into: Any = None
+    """The dim that they are indices along: each is less than its length, and at least 0, or -1, which is no place."""
+    unique: bool = False
+    """Whether no two of them are equal; those that are no place may be."""
+    sorted: bool = False
+    """Whether none is less than the one before."""
+
+    def words(self, length: Callable[[Any], str]) -> tuple[str, ...]:
+        """Return the contract as words; `length` gives the length of a dim, or its name in the IR."""
+        flags = [name for name in ("unique", "sorted") if getattr(self, name)]
+        return ("" if self.into is None else length(self.into), *flags)
 
 
 @dataclass(frozen=True)
@@ -113,9 +135,10 @@ class _OfMemories(type):
     """The metaclass of `Memory`: type checkers read its `__getitem__`, and not `__class_getitem__`."""
 
     def __getitem__(cls, parts: Any) -> MemoryType:
-        layout = None
-        if isinstance(parts, tuple) and isinstance(parts[-1], MemoryLayout):
-            *said, layout = parts
+        layout, contract = None, None
+        while isinstance(parts, tuple) and isinstance(parts[-1], (MemoryLayout, Indices)):
+            *said, last = parts
+            layout, contract = (last, contract) if isinstance(last, MemoryLayout) else (layout, last)
             parts = tuple(said)
         *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
         if isinstance(dtype, AddressSpace):
@@ -123,11 +146,12 @@ class _OfMemories(type):
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
         want_no_hardware("Memory", *dims)
-        return MemoryType(tuple(expression(d) for d in dims), space, want_dtype(dtype), here(), layout)
+        return MemoryType(tuple(expression(d) for d in dims), space, want_dtype(dtype), here(), layout, contract)
 
 
 class Memory(metaclass=_OfMemories):
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may follow the dtype."""
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout or the contract of an array of
+    indices may follow the dtype."""
 
 
 class _OfRegisters(type):

@@ -105,6 +105,7 @@ class Amdgcn:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
+    device_scope = "agent"
     shared_pointer = "ptr addrspace(3)"
 
     @property

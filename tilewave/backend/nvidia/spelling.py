@@ -27,6 +27,7 @@ class Nvptx:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
+    device_scope = "device"
     shared_pointer = "ptr addrspace(3)"
     windows = None
     direct = None

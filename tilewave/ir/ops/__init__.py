@@ -13,6 +13,7 @@ from tilewave.ir.ops import (
     asynchronous,
     control,
     exchange,
+    indexed,
     lane,
     lane_memory,
     launch,
@@ -91,6 +92,7 @@ from tilewave.ir.ops.asynchronous import (
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
+from tilewave.ir.ops.indexed import ReadIndexed, WriteIndexed
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -230,6 +232,7 @@ __all__ = [
     "Ramp",
     "Read",
     "ReadAccumulator",
+    "ReadIndexed",
     "ReadPanel",
     "Rearrange",
     "Reciprocal",
@@ -282,6 +285,7 @@ __all__ = [
     "While",
     "Workgroup",
     "Write",
+    "WriteIndexed",
     "WriteThrough",
     "Xor",
     "Yield",
@@ -296,6 +300,7 @@ IDEAS = (
     launch,
     workgroup,
     memory,
+    indexed,
     product,
     exchange,
     lane,

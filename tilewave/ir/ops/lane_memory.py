@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from tilewave.ir.core import Op, Value, Want
+from tilewave.ir.ops.indexed import COMBINED
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places
 from tilewave.ir.types import BOOL, INDEX, Memory, Scalar, Type, Vector, elementwise
@@ -130,6 +132,8 @@ class LoadEach(Computed):
     memory: Value
     at: tuple[Value, ...]
     mask: tuple[Value, ...]
+    run: int = 1
+    """Each so many registers are neighbours along the memory's last axis, from a multiple of their number on."""
 
     def check(self, want: Want) -> None:
         _want_each(self, self.result.type, want)
@@ -146,9 +150,14 @@ class StoreEach(Op):
     memory: Value
     at: tuple[Value, ...]
     mask: tuple[Value, ...]
+    run: int = 1
+    """Each so many registers are neighbours along the memory's last axis, from a multiple of their number on."""
+    combine: str = ""
+    """How each element is combined with what the memory has, atomically; empty: it replaces it."""
 
     def check(self, want: Want) -> None:
         _want_each(self, self.x.type, want)
+        want(self.combine in COMBINED, f"{self.combine!r} is none of {', '.join(COMBINED[1:])}")
 
 
 def _want_steps(op: Load | LoadTransposed | Store, held: Type, want: Want) -> None:
@@ -170,6 +179,8 @@ def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
     _want_moved(op, held, want)
     each = all(v.type == elementwise(held, INDEX) for v in op.at)
     want(each, f"each element of {held} needs a position")
+    in_runs = op.run >= 1 and prod(held.shape) % op.run == 0
+    want(in_runs, f"the registers of {held} are no runs of {op.run}")
 
 
 def _want_moved(op: Load | LoadTransposed | Store | LoadEach | StoreEach, held: Type, want: Want) -> Memory:

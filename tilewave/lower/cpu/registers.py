@@ -8,8 +8,9 @@ from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import Div, Reduce, Shift
+from tilewave.ir.ops import Div, ReadIndexed, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import F32, DType, Tile
+from tilewave.lower.cpu.indexed import Positions, load_each, load_run, write_vector
 from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import (
     LINE_BYTES,
@@ -352,6 +353,24 @@ class RegisterTiles:
                 store(f, tile.dtype, value, place.address(f, position))
 
             f.when(inside(f, position, place.extents), put, lambda: None)
+
+    # -- single elements, at positions that are tiles
+
+    def read_indexed(self, op: ReadIndexed, place: Place, at: Sequence[RowVectors], kind: Tile) -> RowVectors:
+        loaded = load_run if op.in_runs else load_each
+
+        def part(index: tuple[int, ...], first: int, lanes: int) -> str:
+            return loaded(self.f, place, self._positions(at, (*index, first)), lanes)
+
+        return self.build(kind, part)
+
+    def write_indexed(self, op: WriteIndexed, place: Place, at: Sequence[RowVectors], tile: RowVectors) -> None:
+        for index, x in self.vectors_of(tile):
+            write_vector(self.f, op, place, self._positions(at, index), x, tile.lanes)
+
+    def _positions(self, at: Sequence[RowVectors], index: tuple[int, ...]) -> Positions:
+        *leading, first = index
+        return lambda lane: [x.element(self.f, (*leading, first + lane)) for x in at]
 
     # -- products
 

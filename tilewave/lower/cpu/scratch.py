@@ -10,8 +10,9 @@ from functools import partial
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import Reduce, Shift
+from tilewave.ir.ops import ReadIndexed, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import Tile
+from tilewave.lower.cpu.indexed import Positions, load_each, load_run, write_vector
 from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import (
     Place,
@@ -228,6 +229,28 @@ class ScratchTiles(ScratchSpace):
 
         for_each(f, tile.type.shape, element)
 
+    # -- single elements, at positions that are tiles
+
+    def read_indexed(self, op: ReadIndexed, place: Place, at: Sequence[HeldTile], kind: Tile) -> HeldTile:
+        loaded = load_run if op.in_runs else load_each
+
+        def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
+            return loaded(f, place, _positions(f, at, index), lanes)
+
+        computed = ComputedTile(kind, compute)
+        return computed if op.result in self.uses.fused else self.kept(computed)
+
+    def write_indexed(
+        self, op: WriteIndexed, place: Place, at: Sequence[HeldTile], tile: HeldTile | ProductTile
+    ) -> None:
+        f, x = self.f, self.stored(tile) if isinstance(tile, ProductTile) else tile
+        lanes = self.lanes(x.type.shape[-1])
+
+        def part(index: list[str]) -> None:
+            write_vector(f, op, place, _positions(f, at, index), x.element(f, index, lanes), lanes)
+
+        self.for_each_vector(x.type.shape, lanes, part)
+
     def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile | ProductTile:
         if isinstance(a, Panel) or isinstance(b, Panel):
             return multiply_panels(self, a, b, acc)
@@ -266,3 +289,11 @@ def _one_by_one(
         there = (*index[:-1], f.value(f"add i64 {index[-1]}, {lane}"))
         found = f.value(f"insertelement <{lanes} x {one}> {found}, {one} {element(there)}, i64 {lane}")
     return found
+
+
+def _positions(f: LlvmFunction, at: Sequence[HeldTile], index: Sequence[str]) -> Positions:
+    def position(lane: int) -> list[str]:
+        there = [*index[:-1], add(f, index[-1], lane)]
+        return [x.element(f, there) for x in at]
+
+    return position

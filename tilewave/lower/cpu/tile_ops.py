@@ -86,6 +86,14 @@ def scatter(body: TaskBody, op: ir.Scatter) -> None:
     body.tiles.scatter(body.values[op.memory], body.values[op.tile], body.formula(op.where))
 
 
+def read_indexed(body: TaskBody, op: ir.ReadIndexed) -> None:
+    body.give(op, body.tiles.read_indexed(op, body.values[op.memory], body.taken(op.at), op.result.type))
+
+
+def write_indexed(body: TaskBody, op: ir.WriteIndexed) -> None:
+    body.tiles.write_indexed(op, body.values[op.memory], body.taken(op.at), body.values[op.tile])
+
+
 def packed_operand(body: TaskBody, op: ir.Prepack) -> None:
     body.give(op, load_packed(body.f, op.result, body.slots))
 
@@ -184,6 +192,8 @@ LOWERINGS: Lowerings = {
     ir.Write: write_tile,
     ir.Gather: gather,
     ir.Scatter: scatter,
+    ir.ReadIndexed: read_indexed,
+    ir.WriteIndexed: write_indexed,
     ir.Prepack: packed_operand,
     ir.ReadPanel: read_panel,
     ir.MatrixUnitOp: matrix_unit,

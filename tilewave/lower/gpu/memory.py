@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from itertools import product as combinations
 from math import gcd, lcm, prod
 from typing import Protocol
@@ -30,6 +31,14 @@ from tilewave.lower.llvm import LlvmFunction
 
 OUTSIDE = str(-(1 << 31))
 """A lane offset outside every window: windows are smaller than 2³¹ bytes."""
+COMBINING = {
+    "add": ("add", "fadd"),
+    "min": ("min", "fminimum"),
+    "max": ("max", "fmaximum"),
+    "and": ("and", ""),
+    "or": ("or", ""),
+}
+"""LLVM's atomic operations, for integers and for floats."""
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
 """The LLVM types of loads and stores, by bytes."""
 
@@ -156,18 +165,43 @@ class GlobalAccess:
                 reached.store(raw, out, at)
 
     def load_each(self, op: LoadEach, place: GlobalPlace) -> Held:
-        kind = in_memory(place.memory.dtype)
+        kind, width = in_memory(place.memory.dtype), self._run(op, place)
         parts = []
-        for positions in self._positions(op):
+        for positions in islice(self._positions(op), None, None, width):
             offset, condition = self._one_position(op, place, positions)
-            parts.append(self.load_any_strides(place, kind, offset, condition))
-        return Held(op.result.type.shape, kind, 1, tuple(parts))
+            parts.append(self.load_any_strides(place, kind, offset, condition, width))
+        return Held(op.result.type.shape, kind, width, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
-        parts = regrouped(self.f, x, 1).parts
-        for part, positions in zip(parts, self._positions(op), strict=True):
+        if op.combine:
+            self._combine_each(op, x, place)
+            return
+        width = self._run(op, place)
+        parts = regrouped(self.f, x, width).parts
+        for part, positions in zip(parts, islice(self._positions(op), None, None, width), strict=True):
             offset, condition = self._one_position(op, place, positions)
-            self._store_any_strides(place, x.kind, part, offset, condition)
+            self._store_any_strides(place, x.kind, part, offset, condition, width)
+
+    def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
+        """Combine elements with what the array has, atomically among all workgroups."""
+        f, how = self.f, COMBINING[op.combine][place.memory.dtype.is_float]
+        scope = f'syncscope("{self.target.device_scope}") monotonic, align {place.bytes}'
+        for part, positions in zip(regrouped(f, x, 1).parts, self._positions(op), strict=True):
+            offset, condition = self._one_position(op, place, positions)
+
+            def combine(offset: str = offset, part: str = part) -> None:
+                where = f.value(f"getelementptr {x.kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
+                f.value(f"atomicrmw {how} {self.target.global_pointer} {where}, {x.kind} {part} {scope}")
+
+            if condition:
+                f.when(condition, combine, lambda: None)
+            else:
+                combine()
+
+    def _run(self, op: LoadEach | StoreEach, place: GlobalPlace) -> int:
+        """Return how many registers one access moves: inside the array all or none."""
+        widest = gcd(self.target.widest_bytes, place.alignment) // place.bytes
+        return 1 if place.any_strides else gcd(op.run, max(1, widest), place.whole)
 
     def note(self, reach: Reach) -> None:
         """Record the reach of a window."""
@@ -274,27 +308,37 @@ class GlobalAccess:
             found = self.f.value(f"and i1 {found}, {truth}")
         return found
 
-    def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
+    def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str, width: int = 1) -> str:
+        """Load so many neighbours, whose offset is a multiple of their number."""
         f = self.f
         if condition and (place.is_written or place.memory.is_open):  # a dynamic array may have no elements at all
-            return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
+            loaded = held(kind, width)
+            return self.load_if(condition, loaded, lambda: self.load_any_strides(place, kind, offset, "", width))
         if condition:  # the array's first element can always be loaded, and discarded
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-        x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
-        return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
+        raw = kind if width == 1 else RAW[width * place.bytes]
+        x = f.value(f"load {raw}, {self.target.global_pointer} {where}, align {width * place.bytes}")
+        x = x if width == 1 else from_raw(f, x, raw, kind, width)
+        both = held(kind, width)
+        return f.value(f"select i1 {condition}, {both} {x}, {both} {_zero(both)}") if condition else x
 
     def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
         """Return what `load` loads where the condition holds; else 0, without an access."""
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
-    def _store_any_strides(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
+    def _store_any_strides(
+        self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str, width: int = 1
+    ) -> None:
+        """Store so many neighbours, whose offset is a multiple of their number."""
         f = self.f
 
         def write() -> None:
+            raw = kind if width == 1 else RAW[width * place.bytes]
+            out = x if width == 1 else to_raw(f, x, raw, kind, width)
             where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-            f.do(f"store {kind} {x}, {self.target.global_pointer} {where}, align {place.bytes}")
+            f.do(f"store {raw} {out}, {self.target.global_pointer} {where}, align {width * place.bytes}")
 
         if condition:
             f.when(condition, write, lambda: None)
@@ -337,4 +381,6 @@ def bounds(s: Affine, positions: Positions) -> tuple[int, int]:
 
 
 def _zero(kind: str) -> str:
+    if kind.startswith("<"):
+        return "zeroinitializer"
     return "0" if kind.startswith("i") else "0.0" if kind != "half" else "0xH0000"

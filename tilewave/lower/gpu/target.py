@@ -107,6 +107,11 @@ class LaneTarget(Protocol):
     def shared_pointer(self) -> str: ...
 
     @property
+    def device_scope(self) -> str:
+        """LLVM's name of the scope of all workgroups."""
+        ...
+
+    @property
     def widest_bytes(self) -> int:
         """The most bytes that one load or store of a lane moves."""
         ...

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tilewave.analysis.conversions import conversion_of
 from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.loads import run_of_neighbours
 from tilewave.analysis.tied_layouts import TileLayouts
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.faults import lacking
@@ -38,6 +39,7 @@ from tilewave.ir.ops import (
     Mma,
     Permute,
     Read,
+    ReadIndexed,
     Rearrange,
     Reduce,
     Scatter,
@@ -51,6 +53,7 @@ from tilewave.ir.ops import (
     WgmmaShared,
     While,
     Write,
+    WriteIndexed,
     WriteThrough,
     Yield,
 )
@@ -103,6 +106,12 @@ class _Lanes(LaneProgram):
                 for x, layout in self.once(tile):
                     at = self.inlined(where, layout)
                     self.out.effect(StoreEach, x, memory, at, self.mask_of_holders(layout))
+            case WriteIndexed(tile, memory, at):
+                for i, (x, layout) in enumerate(self.once(tile)):
+                    whole = self.spreads.held(tile)
+                    places = (self.without_copies(self.pieces[v, whole][i], whole[i])[0] for v in at)
+                    mask, run = self.mask_of_holders(layout), in_runs(op, layout)
+                    self.out.effect(StoreEach, x, memory, tuple(places), mask, run, op.combine)
             case Reduce() if isinstance(op.result.type, Scalar):
                 self.out.effect(AllOf, first_register(self, reduced(self, op, 0)), results=op.results)
             case HandOver(tile, exchange, slot, wide):
@@ -155,6 +164,9 @@ class _Lanes(LaneProgram):
                 return emit(Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
             case Gather(memory, where):
                 return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
+            case ReadIndexed(memory, at):
+                places = tuple(self.pieces[v, spread][i] for v in at)
+                return emit(LoadEach, memory, places, self.mask(layout), in_runs(op, layout))
             case Iota():
                 return self.out.cast(self.coordinate(layout, 0), held.dtype)
             case Mma() if self.spreads.group(op):
@@ -243,6 +255,18 @@ class _Lanes(LaneProgram):
     # -- lane and wave numbers: computed once, at the start of the kernel
 
     # -- positions that a formula gives
+
+
+def in_runs(op: ReadIndexed | WriteIndexed, layout: Layout) -> int:
+    """Return how many of a lane's registers are neighbours in memory, from a multiple of their number on."""
+    if not op.in_runs:
+        return 1
+    last = layout.rank - 1
+    steps = [tuple(step) for step in layout.steps]
+    places = (term.factor for term in layout.axes[last])
+    extent = (op.tile if isinstance(op, WriteIndexed) else op.result).type.shape[-1]
+    others = (far[last] for far in steps if far[last] != 1)
+    return gcd(run_of_neighbours(layout.registers, steps), extent, *places, *others)
 
 
 def _reading(op: Read, layout: Layout, lanes: int, rows: int) -> Layout:

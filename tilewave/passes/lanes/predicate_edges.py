@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.accesses import Access, sizes
+from tilewave.analysis.index_trace import made_of_data
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
@@ -37,12 +38,13 @@ class _Edges:
         self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
         self.least: dict[str, int] = {name: least for name, least, _ in kernel.limits}
         """The least size of each dynamic extent that a workgroup takes whole."""
-        # Every tile of an output begins inside the memory, because the schedule has been checked.
+        # Every tile of an output begins inside the memory, because the schedule has been checked; not at indices.
+        self.of_data = made_of_data(kernel.body)
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
         extents = zip(op.at, op.memory.type.extents, strict=True)
-        return [(self.positions.formula(v), n) for v, n in extents if self.is_tiled(n)]
+        return [(self.positions.formula(v), n) for v, n in extents if self.is_tiled(n) and v not in self.of_data]
 
     def is_tiled(self, extent: Extent) -> bool:
         """Whether an extent has as many tiles as fill it; the single tile of a whole extent begins in an empty one."""

@@ -1,0 +1,70 @@
+"""What an author promises of arrays of indices, held against the arrays of a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewave.errors import AccessError, Loc
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import Memory
+
+Array = Any
+CHECK = "TILEWAVE_CHECK"
+"""With 1, compiled kernels check contracts at every call."""
+NO_PLACE = -1
+"""The index that stands for no place: reads give 0 there, and writes store nothing."""
+
+
+def checks_contracts() -> bool:
+    return os.environ.get(CHECK, "") == "1"
+
+
+def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any], loc: Loc) -> None:
+    """Raise where an array breaks its contract; `values` are the sizes of the call by name.
+
+    Arrays of a device are copied to the host.
+    """
+    names = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
+    for name, into, *flags in kernel.contracts:
+        given = arrays[names.index(name)]
+        found = np.asarray(given.cpu() if hasattr(given, "cpu") else given)
+        end = int(values.get(into, into)) if into else None
+        for broken in (_outside(found, end), _equal(found, "unique" in flags), _falling(found, "sorted" in flags)):
+            if broken:
+                what = f"{kernel.name}: {name}{broken}"
+                raise AccessError(what, loc=loc, remedy=f"mend the array, or the contract Indices(…) of {name}")
+
+
+def _outside(x: Array, end: int | None) -> str:
+    if end is None:
+        return ""
+    wrong = np.argwhere((x < NO_PLACE) | (x >= end))
+    return f"{_at(wrong[0])} is {x[tuple(wrong[0])]}, which is neither -1 nor below {end}" if len(wrong) else ""
+
+
+def _equal(x: Array, is_wanted: bool) -> str:
+    if not is_wanted:
+        return ""
+    flat = x.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    same = np.flatnonzero((flat[order][1:] == flat[order][:-1]) & (flat[order][1:] > NO_PLACE))
+    if not len(same):
+        return ""
+    first, second = (np.unravel_index(order[same[0] + i], x.shape) for i in (0, 1))
+    return f"{_at(first)} and {_at(second)} are both {flat[order[same[0]]]}, and they are said to be unique"
+
+
+def _falling(x: Array, is_wanted: bool) -> str:
+    if not is_wanted:
+        return ""
+    flat = x.reshape(-1)
+    wrong = np.flatnonzero(flat[1:] < flat[:-1])
+    return f"{_at(np.unravel_index(wrong[0] + 1, x.shape))} is less than the one before" if len(wrong) else ""
+
+
+def _at(position: Any) -> str:
+    return f"[{', '.join(str(int(i)) for i in position)}]"

@@ -1,0 +1,120 @@
+"""Positions that a kernel computes or loads: `read(table, at={V: rows})`, and the same for writes.
+
+A dim that `at` names has no window. A number moves the tile along it, and the tile lacks the dim; a tile of indices has
+its own dims in the place of that dim:
+
+    Memory[V, D]    at={V: 3}                 [D]       one row
+    Memory[V, D]    at={V: rows}, rows [T]    [T, D]    one row for each element of `rows`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewave.errors import DimensionError, DTypeError, TraceError, here
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Value
+from tilewave.ir.types import INDEX, Tile
+from tilewave.lang.types import MemoryArgument
+from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
+from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, window_of
+from tilewave.trace import Trace
+
+
+class IndexedPlace:
+    """The positions in a memory of a tile some of whose dims are given by indices."""
+
+    def __init__(self, trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]) -> None:
+        self.trace, self.memory = trace, memory
+        for d in at:
+            if d not in memory.dims:
+                named = ", ".join(map(str, memory.dims))
+                what = f"{op}: at names {d}, which {memory} has not"
+                raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
+        self.given = {d: self._in_bounds(_index(trace, op, d, at[d])) for d in memory.dims if d in at}
+        self.extents = self._extents(op)
+
+    def _extents(self, op: str) -> dict[Any, int]:
+        """Return the length of the tile along each of its dims, in the memory's order."""
+        found: dict[Any, int] = {}
+        for d in self.memory.dims:
+            if d not in self.given:
+                self._add(op, found, {d: extent_here(self.trace, d, f"{op}: {self.memory}")}, by_index=False)
+            else:
+                self._add(op, found, extents_of(self.given[d]), by_index=True)
+        return found
+
+    def _add(self, op: str, found: dict[Any, int], more: Mapping[Any, int], by_index: bool) -> None:
+        for d, extent in more.items():
+            if d in found and not by_index:
+                what = f"{op}: {d} is a dim of {self.memory} and of the indices"
+                raise DimensionError(what, loc=here(), remedy=f"rename the dim of the indices, or name {d} in at too")
+            if found.setdefault(d, extent) != extent:
+                raise DimensionError(f"{op}: indices have {found[d]} and {extent} elements along {d}", loc=here())
+
+    @property
+    def has_tiles(self) -> bool:
+        """Return whether indices are tiles, so that the elements do not form a window."""
+        return any(x.dims for x in self.given.values())
+
+    @property
+    def indexed_axes(self) -> tuple[int, ...]:
+        """The axes of the memory along which indices give the position."""
+        return tuple(axis for axis, d in enumerate(self.memory.dims) if d in self.given)
+
+    def window(self) -> tuple[tuple[Value, ...], tuple[int, ...]]:
+        """Return where the tile begins along each axis of the memory, and the axes that it runs along."""
+        starts = [self.given[d] if d in self.given else self._start(d) for d in self.memory.dims]
+        axes = tuple(axis for axis, d in enumerate(self.memory.dims) if d not in self.given)
+        return tuple(x.value for x in starts), axes
+
+    def positions(self, mask: Traced | None = None) -> tuple[Value, ...]:
+        """Return a tile of positions for each axis of the memory; those of elements that do not count are -1."""
+        first, *others = (repeated(self.trace, self._along(d), self.extents) for d in self.memory.dims)
+        if mask is not None:
+            first = self._where(repeated(self.trace, mask, self.extents), first)
+        return tuple(x.value for x in (first, *others))
+
+    def _where(self, holds: Traced, places: Traced) -> Traced:
+        nowhere = self.trace.const(-1, places.type)
+        return places.make(self.trace.emit(ir.Select, holds.value, places.value, nowhere, type=places.type))
+
+    def _in_bounds(self, indices: Traced) -> Traced:
+        """Return indices with -1 for those that belong to no element: of the boundary tiles of their own dims."""
+        for d, extent in extents_of(indices).items():
+            if d in self.trace.windows and not ends_with_a_tile(self.trace, d, extent):
+                counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((extent,), INDEX)), (d,))
+                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < length_of(self.trace, d)
+                indices = self._where(repeated(self.trace, inside, extents_of(indices)), indices)
+        return indices
+
+    def in_runs(self) -> bool:
+        """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
+        last = self.memory.dims[-1]
+        if last in self.given or next(reversed(self.extents)) != last:
+            return False
+        return window_of(self.trace, last, str(self.memory)).number is not None
+
+    def _start(self, dim: Any) -> Traced:
+        return scalar_of(self.trace, self.memory.start(window_of(self.trace, dim, str(self.memory))), INDEX)
+
+    def _along(self, dim: Any) -> Traced:
+        """Return the positions along a dim: the indices, or those of the window."""
+        if dim in self.given:
+            return self.given[dim]
+        counted = self.trace.emit(ir.Iota, type=Tile((self.extents[dim],), INDEX))
+        places: Traced = Traced(self.trace, counted, (dim,)) + self._start(dim)
+        return places
+
+
+def _index(trace: Trace, op: str, dim: Any, x: Any) -> Traced:
+    """Return an index, or a tile of indices."""
+    if isinstance(x, MemoryArgument):
+        raise TraceError(f"{op}: {x} is a memory, and no index along {dim}", loc=here(), remedy=f"write {x.read_as}")
+    if not isinstance(x, Traced) or not x.dims:
+        return index_of(trace, op, x)
+    if not x.dtype.is_int:
+        what = f"{op}: the indices along {dim} are {describe(x)}"
+        raise DTypeError(what, loc=here(), remedy="indices are integers: write cast(x, i32)")
+    return x if x.dtype == INDEX else x.make(trace.cast(x.value, INDEX))
