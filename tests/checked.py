@@ -11,8 +11,8 @@ from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.passes.grid.map_workgroups import MapWorkgroups
-from tilewave.passes.grid.raise_occupancy import RaiseOccupancy
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -21,12 +21,10 @@ from tilewave.passes.lanes.peel_edges import peel_edges
 from tilewave.passes.lanes.predicate_edges import predicate_edges
 from tilewave.passes.lanes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.lanes.rematerialize import Rematerialize
-from tilewave.passes.lanes.slice_elementwise import slice_elementwise
-from tilewave.passes.lanes.slice_loads import SliceLoads
-from tilewave.passes.lanes.slice_stores import SliceStores
+from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
+from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
 from tilewave.passes.memory.direct_to_shared import DirectToShared
@@ -40,11 +38,9 @@ from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
 from tilewave.passes.memory.use_tma import UseTma
-from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
-from tilewave.passes.schedule.hoist_loads import HoistLoads
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
@@ -53,11 +49,8 @@ from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.passes.softmax.defer_rescaling import defer_rescaling
 from tilewave.passes.softmax.drop_true_masks import drop_true_masks
-from tilewave.passes.softmax.hoist_mask_compares import hoist_mask_compares
-from tilewave.passes.softmax.mark_unmasked_steps import mark_unmasked_steps
 from tilewave.passes.softmax.merge_masks import merge_masks
 from tilewave.passes.softmax.skip_masked_blocks import skip_masked_blocks
-from tilewave.passes.softmax.skip_unit_rescaling import skip_unit_rescaling
 from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_permutes import fold_permutes
@@ -69,8 +62,7 @@ from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
 from tilewave.passes.tile.tile_reductions import TileReductions
-from tilewave.passes.tile.transpose_mma import transpose_mma
-from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.transpose_mma import TransposeMma
 from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 
 PASSES = {
@@ -81,16 +73,13 @@ PASSES = {
     "select_mma": lambda text: SelectMma(CHIPS[text], Places()),
     "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text], CHIPS[text].tuning.rows),
     "vectorize_bounds_checks": lambda text: vectorize_bounds_checks,
-    "hoist_mask_compares": lambda text: hoist_mask_compares,
     "hoist_to_launch": lambda text: hoist_to_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "fold_trivial_loops": lambda text: fold_trivial_loops,
-    "check_shared_capacity": lambda text: CheckSharedCapacity(CHIPS[text], Places()),
+    "set_occupancy": lambda text: SetOccupancy(CHIPS[text], Places()),
     "predicate_edges": lambda text: predicate_edges,
     "licm_reads": lambda text: licm_reads,
     "limit_vector_width": lambda text: LimitVectorWidth(int(text)),
-    "hoist_loads": lambda text: HoistLoads(int(text)),
-    "slice_loads": lambda text: SliceLoads(int(text)),
     "direct_to_shared": lambda text: DirectToShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -108,7 +97,6 @@ PASSES = {
     "reduce_across_waves": lambda text: reduce_across_waves,
     "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
     "peel_edges": lambda text: peel_edges,
-    "raise_occupancy": lambda text: RaiseOccupancy(CHIPS[text]),
     "split_k": lambda text: SplitK(int(text), SPLITS),
     "multicast_loads": lambda text: MulticastLoads(CHIPS[text], CHIPS[text].tuning.loads),
     "shift_through_shared": lambda text: shift_through_shared,
@@ -119,11 +107,10 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_epilogue": lambda text: StageEpilogue(CHIPS[text]),
-    "slice_stores": lambda text: SliceStores(int(text)),
+    "slice_epilogue": lambda text: SliceEpilogue(int(text)),
+    "slice_rows": lambda text: SliceRows(*map(int, text.split(","))),
     "take_first_step": lambda text: take_first_step,
-    "slice_elementwise": lambda text: slice_elementwise,
     "skip_masked_blocks": lambda text: skip_masked_blocks,
-    "skip_unit_rescaling": lambda text: skip_unit_rescaling,
     "delay_dependent_mma": lambda text: delay_dependent_mma,
     "defer_rescaling": lambda text: defer_rescaling,
     "drop_true_masks": lambda text: drop_true_masks,
@@ -131,13 +118,10 @@ PASSES = {
     "ping_pong": lambda text: PingPong(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
-    "mark_unmasked_steps": lambda text: mark_unmasked_steps,
-    "transpose_narrow_mma": lambda text: TransposeNarrowMma(CHIPS[text]),
-    "transpose_mma": lambda text: transpose_mma,
+    "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
     "pad_rows": lambda text: pad_rows,
-    "widen_stores": lambda text: WidenStores(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"

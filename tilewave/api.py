@@ -21,6 +21,8 @@ from tilewave.ir.types import (
     INDEX,
     DType,
 )
+from tilewave.lang.accesses import read as read
+from tilewave.lang.accesses import write as write
 from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import Assumption as Assumption
 from tilewave.lang.constraints import Constraint as Constraint
@@ -58,8 +60,6 @@ from tilewave.lang.ops import log2 as log2
 from tilewave.lang.ops import log10 as log10
 from tilewave.lang.ops import maximum as maximum
 from tilewave.lang.ops import minimum as minimum
-from tilewave.lang.ops import mma as mma
-from tilewave.lang.ops import read as read
 from tilewave.lang.ops import rsqrt as rsqrt
 from tilewave.lang.ops import scalar as scalar
 from tilewave.lang.ops import select as select
@@ -68,7 +68,7 @@ from tilewave.lang.ops import set_symbol as set_symbol
 from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
-from tilewave.lang.ops import write as write
+from tilewave.lang.products import mma as mma
 from tilewave.lang.reductions import all_, any_, max_, min_, sum_
 from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin

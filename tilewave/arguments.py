@@ -13,8 +13,8 @@ from tilewave.analysis.size_proofs import Verdicts
 from tilewave.backend.targets import quoted, targets_on
 from tilewave.errors import CallError, WrongDevice, here
 from tilewave.forks import cached_property
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import bind, open_sizes
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed

@@ -8,8 +8,9 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tilewave.analysis.coverage import Cut
 from tilewave.analysis.every_size import EverySize
-from tilewave.analysis.schedule import Cut, Schedule, stores
+from tilewave.analysis.schedule import Schedule, stores
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.arguments import KernelArguments, with_targets
 from tilewave.backend.protocol import Build, ReplayedCall

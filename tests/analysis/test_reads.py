@@ -11,8 +11,8 @@ from kernels import *
 from messages import HEAD, said, same
 
 from tilewave.analysis import reads
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.reads import judged_schedule
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import AccessError, CoverageError, InterpreterError
 from tilewave.interp.tiles import interpret
 from tilewave.ir.parse import parse

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kernels import *
 from seeds import SEEDS
 
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.index_trace import visits
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import CoverageError
 from tilewave.ir.ops import Read, Write
 from tilewave.ir.parse import parse

@@ -276,8 +276,8 @@ def test_all_ablations_are_measured_in_one_run(bench_call, gpu, monkeypatch):
 
 
 def test_ablations_are_known_by_their_names(bench_call, monkeypatch):
-    settings = asked(bench_call, monkeypatch, "--without", "check_shared_capacity", "--without", "stage_epilogue")
-    assert settings.ablations == ("without check_shared_capacity", "without stage_epilogue")
+    settings = asked(bench_call, monkeypatch, "--without", "set_occupancy", "--without", "stage_epilogue")
+    assert settings.ablations == ("without set_occupancy", "without stage_epilogue")
     assert [ablation_named(name).name for name in settings.ablations] == list(settings.ablations)
     assert ablation_named("3 stages").name == "3 stages"
     assert "no pass of sm_90a is called 'fly'" in bench_call("--without", "fly")[2]

@@ -394,6 +394,12 @@ def test_what_is_stored_over_an_open_half_closes_it():
     assert spilled(21, between="\tscratch_store_dword off, v0, off offset:12", before=FAR, base="s8")
 
 
+def test_a_reload_of_two_open_halves_names_the_first():
+    halves = [f"\tscratch_store_short off, v{register}, off offset:{at}" for register, at in ((12, 8), (13, 10))]
+    for between in ("\n".join(halves), "\n".join(reversed(halves))):
+        assert spilled(20, between=between) == ["uses v20, computed from v12, which was never written"]
+
+
 def test_an_open_half_stays_open_from_block_to_block():
     loop = "\ts_mov_b32 s9, 0\n.L7:\n\ts_add_u32 s9, s9, 1\n\ts_cmp_lt_u32 s9, 3\n\ts_cbranch_scc1 .L7"
     assert not spilled(20, between=loop)

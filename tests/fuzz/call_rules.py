@@ -195,9 +195,7 @@ def linear(asked: Asked) -> dict[str, Result]:
     of = asked.products_in(x.dtype)
     s, err = ref.product(x.x, weight.x.T, of)
     dtype = asked.out_dtype("out", default)
-    if default == "i32":
-        asked.may_refuse |= bias is not None or residual is not None or activation is not None
-        err = np.full(err.shape, np.inf) if asked.may_refuse else err
+    _fit_sums("i32" if default == "i32" else of, activation, bias=bias, residual=residual)
     if bias is not None:
         s, err = s + bias.x, err + 4 * ref.UNITS[of] * (np.abs(s) + np.abs(bias.x))
     narrow = dtype in FLOATS and dtype not in ("f32", "f64") and residual is None
@@ -210,6 +208,16 @@ def linear(asked: Asked) -> dict[str, Result]:
         s, err = s + added, err + 4 * ref.UNITS[of] * (np.abs(s) + np.abs(added))
     asked.check_written("out", s.shape)
     return {"out": written(s, err, dtype, "i32" if default == "i32" else of)}
+
+
+def _fit_sums(sums: str, activation: str | None, **added: Given | None) -> None:
+    """What is added to sums is of their kind, and integers are no wider; only relu takes integers."""
+    whole = sums == "i32"
+    for name, a in added.items():
+        if a is not None and ((a.dtype in FLOATS) == whole or (whole and a.dtype not in ("i8", "i32"))):
+            raise Unfit(f"{name} is of another kind than the sums")
+    if whole and activation not in (None, "relu"):
+        raise Unfit("the activation takes floats")
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

@@ -82,6 +82,12 @@ def test_only_what_asks_for_a_gradient_gets_one():
     assert weight.grad.shape == weight.shape and x.grad is None and bias.grad is None
 
 
+@pytest.mark.parametrize("dim", range(-3, 3))
+def test_softmax_along_any_axis(dim):
+    x = floats(4, 5, 4)
+    torch.testing.assert_close(ops.softmax(x, dim), F.softmax(x, dim))
+
+
 @pytest.mark.parametrize("dim", [-1, 0, 1])
 def test_gradients_of_softmax(dim):
     assert gradcheck(lambda x: ops.softmax(x, dim), (doubles(3, 5, 2),))

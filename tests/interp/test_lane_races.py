@@ -11,7 +11,7 @@ from lane_texts import ORDERS, line_of, run_text, text_of
 from tilewave.errors import InterpreterError
 from tilewave.interp.lane_order import LaneOrder, lane_bits
 from tilewave.interp.memory import Ledger, WaveAccess
-from tilewave.interp.tiles import TrackedMemory
+from tilewave.interp.tile_run import TrackedMemory
 from tilewave.interp.workgroup import argument_memory
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from tilewave.analysis.axes import Axes
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.reads import judged_schedule
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import Loc
 from tilewave.ir import ops
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, part_names
@@ -15,7 +15,7 @@ from tilewave.ir.faults import CannotCompile
 from tilewave.ir.rules import GLOBAL, ON_TILES, places
 from tilewave.ir.types import F32, INDEX_SCALAR, Memory, Tile, Vector
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.passes.lanes.slice_elementwise import slice_elementwise
+from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
 from tilewave.passes.tile.simplify import simplify
 
 WORDS = sorted(ops.VOCABULARY)
@@ -171,7 +171,7 @@ def test_a_part_of_what_is_computed_element_by_element_is_computed_from_parts():
     zero = ops.Const(0, results=(Value("zero", INDEX_SCALAR),))
     at = (zero.result, zero.result)
     store = ops.Store(z.result, ARRAY, at, (), ((1, 0), (0, 1)))
-    cut = slice_elementwise(verify(kernel_of(x, y, z, zero, store, level="lane")))
+    cut = SliceEpilogue()(verify(kernel_of(x, y, z, zero, store, level="lane")))
     shapes = [op.result.type.shape for op in verify(cut).body.ops if isinstance(op, Shifted)]
     assert (2, 2) in shapes
 

@@ -343,7 +343,7 @@ def test_blocks_that_nobody_sees_are_not_walked(asked, rows):
     )
     steps = {step.name: step for step in kernel.compile(target="sm_90a").steps}
     assert steps["skip_masked_blocks"].changed and not steps["skip_masked_blocks"].remarks
-    assert steps["mark_unmasked_steps"].changed
+    assert steps["merge_masks"].changed
     once = steps["drop_true_masks"].after
     in_loops = [
         op for op in walk(once.body) if isinstance(op, Select) and np.prod(op.result.type.shape) == 64 * 64 // 128

@@ -225,6 +225,8 @@ def test_constraints_are_searched_for_a_counterexample():
     assert find_counterexample(gemm(constraints=ROW_BY_ROW), subs=sizes(640, 640, 64)) is None
     assert find_counterexample(gemm(constraints=[WorkgroupMapping(grouped(group))]), subs={group: 4}) is None
     assert find_counterexample(gemm()) is None
+    batches = [WorkgroupConstraint(dim, 1, 2 + axis) for axis, dim in enumerate((sym.B, sym.B2, sym.B3))]
+    assert find_counterexample([*ROW_BY_ROW, *tiling(), *batches]) is None, "a grid has one axis for all batches"
     assert str(find_counterexample(halves, subs={group: 2})) == (
         "on a grid of 2×1: workgroups 0 (WORKGROUP_0 = 0) and 1 (WORKGROUP_0 = 1) both compute tile (0, 0); "
         "tile (1, 0) is computed by none"

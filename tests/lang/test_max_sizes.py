@@ -70,6 +70,24 @@ def test_a_call_takes_rows_of_any_length_with_one_kernel_for_each_power_of_two(r
     assert rooms == [{"N": most} for most in (16, 32, 64, 128, 1024)]
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm_90a", "gfx942"])
+@pytest.mark.parametrize("size", [{"max_sizes": {N: 1}}, {"max_sizes": {N: 2}}, {"subs": {N: 0}}], ids=str)
+def test_no_lane_reads_a_row_without_elements(target, size):
+    @wave([WorkgroupConstraint(M, 2, 0)])
+    def rows(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32], total: Memory[M, G, f32]):
+        row = read(x)
+        write(row * 2.0, y)
+        write(row.sum(dim=N), total)
+
+    compiled = rows.compile(target=target, **size)
+    for length in range(max(size.get("max_sizes", size.get("subs")).values()) + 1):
+        x, y = arrays(5, length)
+        total = np.full(5, np.nan, np.float32)
+        compiled.interpret(x, y, total, level="tile" if target == "cpu" else "lane")
+        np.testing.assert_array_equal(y, 2 * x)
+        np.testing.assert_array_equal(total, x.sum(1))
+
+
 def test_reductions_of_a_call_s_rows(rooms):
     rows = rows_kernel()
     for count, length in ((1, 1), (5, 16), (5, 37), (7, 37), (3, 64), (2, 300)):

@@ -26,7 +26,7 @@ from tilewave.machine.chips import (
     SharedMemory,
     consecutive,
 )
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 
 SHAPE = (1024, 1024, 256)
 SMALL = replace(GFX942, name="gfx94x", shared=replace(GFX942.shared, bytes=24 << 10))
@@ -149,4 +149,4 @@ def test_a_chip_of_32_lanes_from_another_vendors_document_can_be_written_down():
         tuning=GFX942.tuning,
     )
     assert (chip.resident_waves, chip.shared.widest_bytes, chip.multiplies) == (32, 16, ())
-    assert repr(CheckSharedCapacity(chip, Places())) == "CheckSharedCapacity(gfx1200)"
+    assert repr(SetOccupancy(chip, Places())) == "SetOccupancy(gfx1200)"

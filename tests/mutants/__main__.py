@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .changed import NotARevision, default_base
 from .equivalent import LIST, read_equivalents
 from .report import as_json, as_text, enough_killed
-from .session import NotGreen, Plan, run
+from .session import NotRun, Plan, run
 
 REFUSED = 2
 
@@ -50,12 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
         listed = tuple(read_equivalents(LIST.read_text()))
         plan = Plan(given.root, base, given.count, given.seed, given.jobs, given.files, listed)
         with bars() as progress:
-            tried = run(plan, progress)
-    except (NotARevision, NotGreen) as error:
+            found = run(plan, progress)
+    except (NotARevision, NotRun) as error:
         print(f"error: {error}", file=sys.stderr)
         return REFUSED
-    print(as_json(tried) if given.json else as_text(tried))
-    return 0 if enough_killed(tried) else 1
+    print(as_json(found) if given.json else as_text(found))
+    return 0 if enough_killed(found.tried) else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from .session import Tried
+from .session import Found, Tried
 from .trial import Outcome
 
 LEAST_KILLED_PERCENT = 90
@@ -21,10 +21,11 @@ def _killed(tried: Sequence[Tried]) -> int:
     return sum(one.outcome is not Outcome.SURVIVED for one in tried)
 
 
-def as_text(tried: Sequence[Tried]) -> str:
-    """Return the counts, and the place and difference of each mutant that survived or timed out."""
+def as_text(found: Found) -> str:
+    """Return the counts, the tests that were left out, and each mutant that survived or timed out."""
+    tried = found.tried
     counts = Counter(one.outcome for one in tried)
-    parts = []
+    parts = ["\n".join(("left out, because they are red without a mutant:", *found.red))] if found.red else []
     for outcome in (Outcome.SURVIVED, Outcome.TIMED_OUT):
         for one in tried:
             if one.outcome is outcome:
@@ -35,9 +36,9 @@ def as_text(tried: Sequence[Tried]) -> str:
     return "\n\n".join((*parts, f"{share}: {numbers}; at least {LEAST_KILLED_PERCENT} % is asked for"))
 
 
-def as_json(tried: Sequence[Tried]) -> str:
-    """Return every mutant with its outcome."""
-    counts = Counter(one.outcome for one in tried)
+def as_json(found: Found) -> str:
+    """Return every mutant with its outcome, and the tests that were left out."""
+    counts = Counter(one.outcome for one in found.tried)
     mutants = [
         {
             "file": one.mutant.path,
@@ -46,6 +47,7 @@ def as_json(tried: Sequence[Tried]) -> str:
             "difference": list(one.difference),
             "outcome": one.outcome.value,
         }
-        for one in tried
+        for one in found.tried
     ]
-    return json.dumps({**{outcome.value: counts[outcome] for outcome in Outcome}, "mutants": mutants}, indent=2)
+    numbers = {outcome.value: counts[outcome] for outcome in Outcome}
+    return json.dumps({**numbers, "left_out": found.red, "mutants": mutants}, indent=2)

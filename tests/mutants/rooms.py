@@ -7,8 +7,10 @@ from pathlib import Path, PurePosixPath
 
 # `tests/` mirrors the package; these are the modules and folders whose tests are elsewhere.
 TESTS_OF = {
+    "tilewave/analysis/wave_reductions.py": ("tests/passes",),
     "tilewave/api.py": ("tests/lang",),
     "tilewave/arguments.py": ("tests/lang", "tests/runtime"),
+    "tilewave/backend/nvidia/resources.py": ("tests/backend/nvidia", "tests/analysis"),
     "tilewave/call.py": ("tests/lang", "tests/runtime"),
     "tilewave/compile.py": ("tests/lang", "tests/saved"),
     "tilewave/compiled.py": ("tests/lang", "tests/saved"),
@@ -29,8 +31,10 @@ CHECKED_AS_TEXT = "tilewave/passes"
 
 
 def module_tests(root: Path, module: str) -> tuple[str, ...]:
-    """Return the test files of a module: those that import it, are named after it, name it, and the rest."""
+    """Return the test files of a module: those that import it, wherever they are, and those
+    of its folder: named after it, naming it, and the rest."""
     files = {path for folder in folders_of(root, module) for path in _test_files(root / folder)}
+    files |= {path for path in _test_files(root / "tests") if _imports(path, module)}
     files |= set(_named_checks(root, module))
     ranked = sorted((_rank(path, module), path.relative_to(root).as_posix()) for path in files)
     return tuple(path for _, path in ranked)
@@ -64,12 +68,16 @@ def _named_checks(root: Path, module: str) -> list[Path]:
 
 def _rank(test: Path, module: str) -> int:
     """Return how near a test file is to a module: the smaller, the sooner its tests kill a mutant."""
-    place = PurePosixPath(module).with_suffix("")
-    package, stem = ".".join(place.parts[:-1]), place.name
-    text = test.read_text()
-    names = rf"\b{re.escape(package)}\.{re.escape(stem)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(stem)}\b"
-    if re.search(names, text) or test.suffix == ".ir":
+    stem = PurePosixPath(module).stem
+    if test.suffix == ".ir" or _imports(test, module):
         return 0
     if stem in test.stem:
         return 1
-    return 2 if re.search(rf"\b{re.escape(stem)}\b", text) else 3
+    return 2 if re.search(rf"\b{re.escape(stem)}\b", test.read_text()) else 3
+
+
+def _imports(test: Path, module: str) -> bool:
+    """Return whether a test file names a module in full, or imports it from its package."""
+    package, _, stem = module.removesuffix(".py").replace("/", ".").rpartition(".")
+    names = rf"\b{re.escape(package)}\.{re.escape(stem)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(stem)}\b"
+    return re.search(names, test.read_text()) is not None

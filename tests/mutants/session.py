@@ -1,4 +1,4 @@
-"""A session of mutation testing: mutants are drawn, the tests are seen green, and each mutant is tried."""
+"""A session of mutation testing: mutants are drawn, tests that are red without one left out, and each mutant tried."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .changed import changed_lines
 from .equivalent import Equivalent
 from .mutations import Mutant, mutants_of, parses
 from .rooms import module_tests
-from .trial import Copy, Limits, Outcome, Ran, limits_after
+from .trial import Copy, Limits, Outcome, Ran, SelectedTests, limits_after
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 Progress = Callable[[str, int], Callable[[], None]]
 
 
-class NotGreen(Exception):
-    """Tests fail without a mutant, so that their failures with one would say nothing."""
+class NotRun(Exception):
+    """Tests end without a mutant in a way that does not say which of them fail."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,22 @@ class Tried:
     mutant: Mutant
     difference: tuple[str, ...]
     outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Held:
+    """What holds a module: its tests without those that are red, and how long they may take."""
+
+    tests: SelectedTests
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a session found: what became of each mutant, and the tests that are red without one."""
+
+    tried: tuple[Tried, ...] = ()
+    red: tuple[str, ...] = ()
 
 
 def candidates(plan: Plan) -> list[Mutant]:
@@ -79,24 +95,31 @@ class Session:
         self.plan = plan
         self.copies = [Copy(plan.root, place / str(job)) for job in range(plan.jobs)]
 
-    def limits(self, mutants: Sequence[Mutant], progress: Progress) -> dict[str, Limits]:
-        """Run the tests of every mutated module without a mutant; return how long each module's may take with one."""
-        tests = {module: module_tests(self.plan.root, module) for module in sorted({m.path for m in mutants})}
-        rooms = sorted({tuple(sorted(files)) for files in tests.values()})
-        advance = progress("tests without a mutant", len(rooms))
-        ran = self._map(lambda copy, files: _green(copy.run(files)), rooms, advance)
-        return {module: limits_after(ran[tuple(sorted(files))].cpu_seconds) for module, files in tests.items()}
+    def holding(self, mutants: Sequence[Mutant], progress: Progress) -> dict[str, Held]:
+        """Run the tests of every mutated module without a mutant; return those that are green, and their limits.
 
-    def tried(self, mutants: Sequence[Mutant], limits: dict[str, Limits], progress: Progress) -> list[Tried]:
+        The failures of a test that is red anyway would say nothing of a mutant.
+        """
+        files = {module: module_tests(self.plan.root, module) for module in sorted({m.path for m in mutants})}
+        rooms = sorted({tuple(sorted(of_module)) for of_module in files.values()})
+        advance = progress("tests without a mutant", len(rooms))
+        ran = self._map(lambda copy, room: _without_mutant(copy, SelectedTests(room)), rooms, advance)
+        found = {}
+        for module, of_module in files.items():
+            alone, red = ran[tuple(sorted(of_module))]
+            found[module] = Held(SelectedTests(of_module, red), limits_after(alone.cpu_seconds))
+        return found
+
+    def tried(self, mutants: Sequence[Mutant], held: dict[str, Held], progress: Progress) -> list[Tried]:
         """Try each mutant against its module's tests, nearest first."""
         advance = progress("mutants", len(mutants))
-        done = self._map(lambda copy, mutant: self._try(copy, mutant, limits[mutant.path]), mutants, advance)
+        done = self._map(lambda copy, mutant: self._try(copy, mutant, held[mutant.path]), mutants, advance)
         return [done[mutant] for mutant in mutants]
 
-    def _try(self, copy: Copy, mutant: Mutant, limits: Limits) -> Tried:
+    def _try(self, copy: Copy, mutant: Mutant, held: Held) -> Tried:
         difference = mutant.difference((copy.tree / mutant.path).read_bytes())
         with copy.mutated(mutant):
-            ran = copy.run(module_tests(self.plan.root, mutant.path), limits)
+            ran = copy.run(held.tests, held.limits)
         return Tried(mutant, difference, ran.outcome)
 
     def _map(
@@ -125,18 +148,21 @@ class Session:
                 raise
 
 
-def _green(ran: Ran) -> Ran:
-    if not ran.green:
-        raise NotGreen(f"tests fail without a mutant; mend them first:\n{ran.output[-4000:]}")
-    return ran
+def _without_mutant(copy: Copy, tests: SelectedTests) -> tuple[Ran, tuple[str, ...]]:
+    """Return how the tests end without a mutant, and which of them are red."""
+    ran, red = copy.run_all(tests)
+    if not ran.green and not red:
+        raise NotRun(f"tests end with status {ran.status} without a mutant, and name none:\n{ran.output[-4000:]}")
+    return ran, red
 
 
-def run(plan: Plan, progress: Progress) -> list[Tried]:
-    """Draw mutants, see their tests green, and try them; `progress` begins a bar and returns what advances it."""
+def run(plan: Plan, progress: Progress) -> Found:
+    """Draw mutants, run their tests without one, and try them; `progress` begins a bar and returns what advances it."""
     mutants = draw(plan, candidates(plan))
     if not mutants:
-        return []
+        return Found()
     with tempfile.TemporaryDirectory(prefix="tilewave-mutants-") as place:
         session = Session(plan, Path(place))
-        limits = session.limits(mutants, progress)
-        return session.tried(mutants, limits, progress)
+        held = session.holding(mutants, progress)
+        red = sorted({name for one in held.values() for name in one.tests.left_out})
+        return Found(tuple(session.tried(mutants, held, progress)), tuple(red))

@@ -11,10 +11,10 @@ from .__main__ import main
 from .changed import NotARevision, changed_lines, default_base, lines_of_difference
 from .equivalent import LIST, BadEntry, Equivalent, read_equivalents
 from .mutations import Mutant, mutants_of, parses
-from .report import as_text, enough_killed
+from .report import as_json, as_text, enough_killed
 from .rooms import TESTS_OF, folders_of, module_tests
-from .session import NotGreen, Plan, Session, Tried, candidates, draw, run
-from .trial import NO_TESTS, Copy, Limits, Outcome, Ran, limits_after
+from .session import Found, NotRun, Plan, Session, Tried, candidates, draw, run
+from .trial import NO_TESTS, Copy, Limits, Outcome, Ran, SelectedTests, limits_after
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,6 +135,11 @@ def test_tests_that_name_a_module_come_first():
     assert "tests/check/simplify.ir" not in files
 
 
+def test_tests_of_other_folders_that_import_a_module_belong_to_it():
+    files = module_tests(ROOT, "tilewave/analysis/packing.py")
+    assert files[0] == "tests/backend/nvidia/test_nvidia_open_sizes.py" and "tests/analysis/test_reads.py" in files
+
+
 def test_entries_of_equivalent_mutants():
     text = "# a comment\n\ntilewave/a.py\n- x = a < b\n+ x = a <= b\nThey are never\nequal.\n"
     entry = Equivalent("tilewave/a.py", ("- x = a < b", "+ x = a <= b"), "They are never equal.")
@@ -170,7 +175,8 @@ def test_nine_of_ten_must_be_killed_and_survivors_are_shown(survivors, enough):
     outcomes = [Outcome.SURVIVED] * survivors + [Outcome.TIMED_OUT] * (60 - survivors)
     tried = [Tried(mutant, ("- x = 1", "+ x = 2"), outcome) for outcome in outcomes]
     assert enough_killed(tried) is enough
-    shown = as_text(tried)
+    shown = as_text(Found(tuple(tried)))
+    assert "left out" not in shown
     assert shown.count("survived: tilewave/a.py:3 (constant)\n- x = 1\n+ x = 2") == survivors
     assert f"0 killed, {survivors} survived, {60 - survivors} timed out" in shown
 
@@ -180,7 +186,16 @@ AFTER = BEFORE + "\n\ndef is_full(n):\n    return n >= 4\n"
 HEAD = "from tilewave.ops.box import is_full\n\n\ndef test_full():\n"
 WEAK = HEAD + "    assert is_full(9) and not is_full(1)\n"
 STRONG = HEAD + "    assert is_full(4) and not is_full(3)\n"
-RED = HEAD + "    assert is_full(3)\n"
+RED_BESIDE = """
+import pytest
+
+def test_of_another_world():
+    assert is_full(3)
+
+@pytest.mark.parametrize("n", [4, 3], ids=["a", "a - b"])
+def test_each(n):
+    assert n == 4
+"""
 
 
 def git(root, *arguments):
@@ -226,7 +241,7 @@ def test_a_seed_draws_the_same_mutants_again(box):
 
 
 def test_a_weak_test_lets_mutants_survive_and_the_tree_is_left_alone(box):
-    tried = tried_with(box, WEAK)
+    tried = tried_with(box, WEAK).tried
     assert sorted((one.mutant.new, one.outcome) for one in tried if one.mutant.kind == "constant") == [
         (b"3", Outcome.SURVIVED),
         (b"5", Outcome.SURVIVED),
@@ -236,25 +251,42 @@ def test_a_weak_test_lets_mutants_survive_and_the_tree_is_left_alone(box):
 
 
 def test_a_strong_test_kills_every_mutant(box):
-    tried = tried_with(box, STRONG)
+    tried = tried_with(box, STRONG).tried
     assert len(tried) == 3 and {one.outcome for one in tried} == {Outcome.KILLED}
 
 
 def test_without_tests_every_mutant_survives(box):
     (box / "tests/ops").rmdir()
     plan = Plan(box, "HEAD", 60, 1, 1)
-    assert {one.outcome for one in run(plan, lambda what, total: lambda: None)} == {Outcome.SURVIVED}
+    assert {one.outcome for one in run(plan, lambda what, total: lambda: None).tried} == {Outcome.SURVIVED}
 
 
-def test_red_tests_are_refused(box):
-    with pytest.raises(NotGreen, match=r"(?s)tests fail without a mutant.*\b1 failed\b"):
-        tried_with(box, RED)
+@pytest.mark.parametrize(("strength", "outcome"), [(WEAK, Outcome.SURVIVED), (STRONG, Outcome.KILLED)])
+def test_red_tests_are_left_out_and_the_others_go_on(box, strength, outcome):
+    (box / "tests/ops/test_missing.py").write_text("import tilewave.ops.missing\n")
+    found = tried_with(box, strength + RED_BESIDE)
+    assert found.red == (
+        "tests/ops/test_box.py::test_each[a - b]",
+        "tests/ops/test_box.py::test_of_another_world",
+        "tests/ops/test_missing.py",
+    )
+    assert len(found.tried) == 3 and {one.outcome for one in found.tried} == {outcome}
+    assert as_text(found).startswith(
+        "left out, because they are red without a mutant:\n" + "\n".join(found.red) + "\n\n"
+    )
+    assert json.loads(as_json(found))["left_out"] == [*found.red]
+
+
+def test_a_run_that_names_no_red_test_is_refused(box):
+    with pytest.raises(NotRun, match=r"(?s)tests end with status 4 without a mutant, and name none:.*nothing runs"):
+        (box / "conftest.py").write_text("raise ImportError('nothing runs')\n")
+        tried_with(box, STRONG)
 
 
 def test_a_mutant_that_hangs_is_stopped(box, tmp_path_factory):
     (box / "tests/ops/test_box.py").write_text("def test_ever():\n    while True:\n        pass\n")
     copy = Copy(box, tmp_path_factory.mktemp("copy"))
-    assert copy.run(["tests/ops/test_box.py"], Limits(1, 600)).outcome is Outcome.TIMED_OUT
+    assert copy.run(SelectedTests(("tests/ops/test_box.py",)), Limits(1, 600)).outcome is Outcome.TIMED_OUT
 
 
 def test_what_runs_is_ended_when_a_session_is_interrupted(box, tmp_path):
@@ -263,7 +295,7 @@ def test_what_runs_is_ended_when_a_session_is_interrupted(box, tmp_path):
 
     def work(copy, key):
         if key == "hangs":
-            ends.append(copy.run(["tests/ops/test_box.py"], Limits(600, 600)))
+            ends.append(copy.run(SelectedTests(("tests/ops/test_box.py",)), Limits(600, 600)))
             return
         while not any(other.running for other in session.copies):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -19,7 +20,9 @@ from pathlib import Path
 from .changed import files_of_tree
 from .mutations import Mutant
 
-PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", "--no-header", "--tb=line")
+PYTEST = ("-m", "pytest", "-q", "-n", "0", "-m", "not slow", "--no-header", "--tb=line")
+TO_THE_FIRST_FAILURE = ("-x", "-p", "no:cacheprovider")
+TO_THE_END = ("--continue-on-collection-errors",)
 NO_TESTS = 5  # pytest's exit status where it collected none
 DATA_BYTES = 8 << 30  # a mutant that appends for ever must not take the machine with it
 
@@ -38,6 +41,20 @@ class Limits:
 
     cpu_seconds: float
     wall_seconds: float
+
+
+@dataclass(frozen=True)
+class SelectedTests:
+    """Test files in their order, and what is left out of them: pytest's names of tests, or of whole files."""
+
+    files: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return pytest's arguments; a test whose name begins like one that is left out is left out with it."""
+        files = [file for file in self.files if file not in self.left_out]
+        return [*files, *(f"--deselect={name}" for name in self.left_out if name not in self.files)] if files else []
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,9 @@ class Ran:
         return Outcome.TIMED_OUT if stopped else Outcome.KILLED
 
 
+NONE_RAN = Ran(NO_TESTS, 0.0, "")
+
+
 def limits_after(cpu_seconds: float) -> Limits:
     """Return limits for tests that took this long without a mutant: only a mutant that does not end reaches them."""
     cpu = 30 + 3 * cpu_seconds
@@ -80,12 +100,22 @@ class Copy:
             shutil.copy2(root / path, target)
         self.running: subprocess.Popen[bytes] | None = None
 
-    def run(self, tests: Sequence[str], limits: Limits | None = None) -> Ran:
-        """Run test files in their order up to the first failure; none at all are green."""
-        if not tests:
-            return Ran(NO_TESTS, 0.0, "")
+    def run(self, tests: SelectedTests, limits: Limits | None = None) -> Ran:
+        """Run tests in their order up to the first failure; none at all are green."""
+        return self._run((*TO_THE_FIRST_FAILURE, *tests.arguments), limits) if tests.arguments else NONE_RAN
+
+    def run_all(self, tests: SelectedTests) -> tuple[Ran, tuple[str, ...]]:
+        """Run all tests, and return the names of those that fail as well, and of files that cannot be imported."""
+        if not tests.arguments:
+            return NONE_RAN, ()
+        with tempfile.TemporaryDirectory(dir=self.temporary) as cache:
+            ran = self._run((*TO_THE_END, f"--override-ini=cache_dir={cache}", *tests.arguments), None)
+            failed = Path(cache, "v/cache/lastfailed")
+            return ran, tuple(json.loads(failed.read_text())) if failed.exists() else ()
+
+    def _run(self, arguments: Sequence[str], limits: Limits | None) -> Ran:
         with tempfile.TemporaryFile(dir=self.temporary) as output:
-            command = [sys.executable, *PYTEST, *tests]
+            command = [sys.executable, *PYTEST, *arguments]
             self.running = subprocess.Popen(
                 command,
                 cwd=self.tree,

@@ -11,8 +11,8 @@ from seeds import SEEDS
 from strategies import kernels, outcome
 
 import tilewave as tw
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.positions import BlockScalars
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.errors import InterpreterError, Loc
 from tilewave.interp.arithmetic import elementwise

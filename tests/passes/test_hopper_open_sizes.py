@@ -13,7 +13,7 @@ from seeds import SEEDS
 from tunings import SPLITS
 
 from tilewave import *
-from tilewave.analysis.splits import EqualSplits, Split, splits_that_pay
+from tilewave.analysis.splits import splits_that_pay
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.launch import HostLaunch, bind
@@ -88,23 +88,42 @@ def check_open(kernel, shape, order="random", seed=0, dtype=f16, out=f32):
 # -- what the host decides
 
 
-def time_of(split, step_bytes):
-    return split.longest * step_bytes + split.parts * HAND_OVER
+def time_of(left, steps, peers, step_bytes):
+    """The time of `left` tiles in ranges of `peers` workgroups; 0 peers: of whole tiles."""
+    if not peers:
+        return steps * step_bytes
+    first = np.arange(peers + 1) * left * steps // peers
+    owners = np.repeat(np.arange(peers), np.diff(first)).reshape(left, steps)
+    parts = owners[:, -1] - owners[:, 0] + 1
+    return np.diff(first).max() * step_bytes + parts.max() * HAND_OVER
+
+
+def time_of_parts(steps, parts, step_bytes):
+    return -(-steps // parts) * step_bytes + parts * HAND_OVER if parts else steps * step_bytes
+
+
+def ways(left, steps):
+    """The numbers of workgroups that are weighed: three for two tiles, or several for each."""
+    several = (left * 3 // 2, *range(2 * left, 133, left))
+    return [0, *(n for n in several if left < n <= min(132, left * steps))]
+
+
+def equal_ways(left, steps):
+    """The numbers of equal parts of which none is empty, for pairs of workgroups that both have one, or neither."""
+    several = range(2, min(132 // left, steps) + 1)
+    return [0, *(n for n in several if left * n % 2 == 0 and (n - 1) * -(-steps // n) < steps)]
 
 
 @pytest.mark.parametrize("step_bytes", [32, 64, 128, 256])
 def test_weighing_a_few_ways_to_share_is_as_good_as_trying_all(step_bytes):
-    tried, rng = StreamK(132, SPLITS), random.Random(step_bytes)
+    rng = random.Random(step_bytes)
     for _ in range(400):
         left, steps = rng.randint(1, 131), rng.choice((rng.randint(1, 60), rng.randint(1, 1500)))
         case = (left, steps, 132, step_bytes, HAND_OVER)
-        best, peers = tried.best(left, steps, step_bytes), stream_k_workgroups(*case)
-        whole = steps * step_bytes
-        found = time_of(Split(left, steps, peers), step_bytes) if peers else whole
-        assert found == (time_of(best, step_bytes) if best else whole), case
-        cut, parts = tried.best_cut(left, steps, step_bytes, ends_in_zeros=True), equal_splits(*case)
-        found = time_of(EqualSplits(left, steps, parts), step_bytes) if parts else whole
-        assert found == (time_of(cut, step_bytes) if cut else whole), case
+        best = min(time_of(left, steps, peers, step_bytes) for peers in ways(left, steps))
+        assert time_of(left, steps, stream_k_workgroups(*case), step_bytes) == best, case
+        best = min(time_of_parts(steps, parts, step_bytes) for parts in equal_ways(left, steps))
+        assert time_of_parts(steps, equal_splits(*case), step_bytes) == best, case
 
 
 @pytest.mark.parametrize("decide", [stream_k_workgroups, equal_splits])

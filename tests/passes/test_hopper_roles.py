@@ -25,7 +25,7 @@ from lane_runs import ORDERS, operands
 from seeds import SEEDS
 
 from tilewave import *
-from tilewave.interp.copies import AsynchronousMeaning
+from tilewave.interp import copies
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.constraint_locations import Places
@@ -315,7 +315,7 @@ def test_the_depth_is_walked_to_and_fro(seed, monkeypatch):
     shape = (192, 64, 72)
     more = {"num_ctas": 1} if "persistent" in repr(seed) else {}
     kernel, _ = run(tiles(seed, shape, **more), lists.hopper(SM_90A, Places(), 2, 1))
-    brought, tma_load = [], AsynchronousMeaning.tma_load
+    brought, tma_load = [], copies.tma_load
 
     def noted(self, op):
         if op.memory.name == "a":

@@ -14,7 +14,7 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
-from tilewave.interp.copies import AsynchronousMeaning
+from tilewave.interp import copies
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.constraint_locations import Places
@@ -134,7 +134,7 @@ def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
 
     def noted(self, op):
         brought.setdefault(self.state.number, []).append(int(self.env[op.at[0]]))
-        return AsynchronousMeaning.tma_load(self, op)
+        return copies.tma_load(self, op)
 
     monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoad: noted})
     check(whole(), MUTATED, ["random"])

@@ -23,9 +23,10 @@ from tilewave.backend.nvidia import build, plans
 from tilewave.ir.core import BATCH_INVARIANT
 from tilewave.ir.parse import parse
 from tilewave.ir.remarks import RemarkKind
-from tilewave.machine.chips import SM_90A
+from tilewave.machine.chips import GFX942, SM_90A
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
 from tilewave.passes.grid.stream_k import StreamK
+from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.runtime.arrays import ArrayView
@@ -594,8 +595,8 @@ CASES = {
         "sums",
         ("  write(%z, %c, [%o, %o]) {axes = [0, 1]}", "  write(%z, %c, [%o, %o]) {axes = [0, 1], within = [120, 64]}"),
     ),
-    "stage_epilogue.NOT_SUMS": checked("stage_epilogue", "not_sums"),
-    "slice_elementwise.WANTED_WHOLE": checked("slice_elementwise", "wanted_whole"),
+    "stage_epilogue.NOT_SUMS": on("gfx942", beside, tile=(64, 64, 32)),
+    "slice_epilogue.USED_WHOLE": checked("slice_epilogue", "used_whole"),
     "unroll_stages.MANY_SLOTS": checked("unroll_stages", "two_slots", ("{value = 2}", "{value = 5}")),
     "unroll_stages.SLOTS_DIFFER": checked("unroll_stages", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
     "unroll_stages.MANY_SUMS": checked("unroll_stages", "two_slots", p=UnrollStages(most_carried_words=3)),
@@ -631,12 +632,9 @@ CASES = {
         "sums_stay_in_the_unit",
         ("    yield([", "    %more = mma(%x, %y, %z) : tile<32x32xf32>\n    yield(["),
     ),
-    "widen_stores.ACROSS_ROWS": on("gfx942", lambda: narrow(c_dims=(N, M)), tile=(64, 64, 32)),
-    "widen_stores.RAGGED_ROWS": on("gfx942", narrow, shape=(192, 77, 80), tile=(64, 64, 32)),
-    "widen_stores.PADDED": on("gfx942", narrow, tile=(40, 64, 32)),
-    "widen_stores.NOT_SUMS": on("gfx942", beside, tile=(64, 64, 32)),
-    "widen_stores.NO_BYTES": on("gfx942", written_in_steps, tile=(64, 64, 32)),
-    "widen_stores.SHORT_ROWS": checked("widen_stores", "too_narrow"),
+    "stage_epilogue.RAGGED_ROWS": on("gfx942", narrow, shape=(192, 77, 80), tile=(64, 64, 32)),
+    "stage_epilogue.NO_BYTES": on("gfx942", written_in_steps, tile=(64, 64, 32)),
+    "stage_epilogue.SHORT_ROWS": checked("stage_epilogue_of_waves", "too_narrow", p=StageEpilogue(GFX942)),
     "amd.program.NOT_IN_ROWS": called("gfx942", 4096, (2, 512)),
     "nvidia.plans.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
     "nvidia.plans.REPACKED": packed_copies,

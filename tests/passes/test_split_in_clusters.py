@@ -17,7 +17,7 @@ from tilewave import *
 from tilewave.analysis.index_trace import visits
 from tilewave.analysis.splits import EqualSplits
 from tilewave.errors import InterpreterError
-from tilewave.interp.copies import AsynchronousMeaning
+from tilewave.interp import copies
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.interp.wave import AT_ONCE
@@ -25,8 +25,10 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import And, ClusterBarrier, HandOver, MakeExchange, Read, TakeOver, TmaLoadMulticast
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.stream_k import equal_splits
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
+from tilewave.passes.grid import stream_k
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.tile.simplify import simplify
 from tilewave.pipeline import lists
@@ -64,8 +66,10 @@ def slots(kernel):
 @pytest.mark.parametrize("tiles", range(1, 6))
 @pytest.mark.parametrize("steps", range(2, 14))
 def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
-    for cut in StreamK(12, SPLITS).cuts(tiles, steps):
-        assert cut.workgroups % 2 == 0 and cut.workgroups <= 12
+    for parts in range(2, min(12 // tiles, steps) + 1):
+        cut = EqualSplits(tiles, steps, parts)
+        if cut.first(cut.workgroups - 1) >= steps:
+            continue  # a part would be empty
         seen = Counter()
         for w in range(cut.workgroups):
             inside = [(cut.tile(w), s) for s in range(cut.first(w), cut.first(w) + cut.longest) if s < steps]
@@ -73,27 +77,20 @@ def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
             assert len(inside) == cut.longest or w // tiles == cut.parts - 1
             seen.update(inside)
         assert seen == {(t, s): 1 for t in range(tiles) for s in range(steps)}
-        assert cut.is_exact == (cut.parts * cut.longest == steps)
 
 
 BEST = {
-    (33, 129): EqualSplits(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 after it
-    (44, 129): EqualSplits(44, 129, 3),
-    (43, 129): EqualSplits(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
-    (67, 129): None,  # more than half the workgroups have a tile
-    (33, 8): None,  # handing over would take longer than what it saves
+    (33, 129): 4,  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 after it
+    (44, 129): 3,
+    (43, 129): 2,  # three for each would be 129 workgroups, and one of a pair without a part
+    (67, 129): 0,  # more than half the workgroups have a tile
+    (33, 8): 0,  # handing over would take longer than what it saves
 }
 
 
 @pytest.mark.parametrize(("left", "steps"), BEST)
 def test_how_many_parts_pay(left, steps):
-    assert StreamK(132, SPLITS).best_cut(left, steps, 128, ends_in_zeros=True) == BEST[left, steps]
-
-
-def test_parts_that_may_not_run_beyond_a_tile_divide_it():
-    assert anyway(8).best_cut(2, 6, 128, ends_in_zeros=False) == EqualSplits(2, 6, 3)
-    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=True) == EqualSplits(2, 7, 4)
-    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=False) is None
+    assert equal_splits(left, steps, 132, 128, SPLITS.hand_over_bytes) == BEST[left, steps]
 
 
 # -- what is computed
@@ -177,7 +174,7 @@ def test_neighbours_share_in_the_last_round_too_but_not_what_lies_at_another_dep
 
     def noted(self, op):
         shared.setdefault(self.state.number, []).append(bool(self.env[op.together]))
-        return AsynchronousMeaning.tma_load_multicast(self, op)
+        return copies.tma_load_multicast(self, op)
 
     monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, TmaLoadMulticast: noted})
     shape = FORMS[PAIR][0]
@@ -244,6 +241,12 @@ def test_what_is_not_zero_beyond_a_tile_is_not_added_to_it():
     assert (np.abs(c - want) <= bound * want).all()
 
 
+def test_parts_that_may_not_run_beyond_a_tile_divide_it():
+    """Three tiles of ten steps for fourteen workgroups: in four parts, or in two where these must be equally long."""
+    assert slots(anyway(14)(mapped_tiles((192, 64, 80), (64, 64, 8), "linear()", f32))) == 12
+    assert slots(anyway(14)(of_exponents(80))) == 6
+
+
 def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
     text = str(mapped_tiles((192, 64, 40), (64, 64, 8), "linear()", f32))
     longer = verify(parse(text.replace("192x40xf16", "192x80xf16").replace("64x40xf16", "64x80xf16")))
@@ -251,16 +254,12 @@ def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
     assert anyway(2)(parse(text)) != parse(text)
 
 
-class WithOddParts(StreamK):
-    def cuts(self, tiles, steps):
-        yield EqualSplits(tiles, steps, 3)
-
-
-def test_a_pair_of_which_only_one_has_a_part_shares_nothing():
-    """Five tiles for four workgroups; three have a part of the fifth."""
+def test_a_pair_of_which_only_one_has_a_part_takes_its_turn_together(monkeypatch):
+    """Five tiles for four workgroups; three have a part of the fifth, and the fourth loads with its neighbour."""
     shape = (320, 64, 264)
-    kernel = lanes_by(WithOddParts(4, FREE, LINE_BYTES), shape, (64, 64, 64), "linear()", 4, 2)
-    assert slots(kernel) == 3 and kernel.cluster == 1 and not ops(kernel, ClusterBarrier)
+    monkeypatch.setattr(stream_k, "equal_splits", lambda *facts: 3)
+    kernel = lanes_by(anyway(4), shape, (64, 64, 64), "linear()", 4, 2)
+    assert slots(kernel) == 3 and kernel.cluster == 2 and ops(kernel, ClusterBarrier)
     a, b = operands(shape)
     c = poisoned(shape[:2], f32)
     interpret_lanes(kernel, [a, b, c], {}, "random")

@@ -12,8 +12,8 @@ from lane_runs import ORDERS, check_same_bits, operands
 from tunings import SPLITS
 
 from tilewave import *
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.index_trace import visits
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.lanes import interpret_lanes

@@ -30,7 +30,7 @@ from tilewave.layouts.fragments import mfma
 from tilewave.machine.banks import NO_LANE, cycles
 from tilewave.machine.chips import GFX942, GFX950
 from tilewave.machine.matrix import NAMED, WISHES, spelled
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.stage_shared import StageShared, bank_table
 from tilewave.passes.tile.select_mma import SelectMma
@@ -47,7 +47,7 @@ def staged(kernel, subs, machine=GFX942):
     tiles, _ = run(traced.ir, tile_level(traced.order))
     places = traced.places
     passes = [SelectMma(machine, places), StageShared(machine), CoalesceLoads(machine.widest_load_bytes)]
-    return run(tiles, [*passes, CheckSharedCapacity(machine, places)])[1]
+    return run(tiles, [*passes, SetOccupancy(machine, places)])[1]
 
 
 def waves(rows, cols):
@@ -163,7 +163,7 @@ def test_every_op_keeps_the_authors_line():
 
 def test_nothing_is_left_to_do_the_second_time():
     kernel = staged(gemm(constraints=waves(2, 2)), sizes(100, 100, 100))[-1].after
-    for p in (SelectMma(GFX942, Places()), CoalesceLoads(16), CheckSharedCapacity(GFX942, Places())):
+    for p in (SelectMma(GFX942, Places()), CoalesceLoads(16), SetOccupancy(GFX942, Places())):
         assert p(kernel) == kernel
 
 

@@ -32,8 +32,8 @@ from seeds import SEEDS
 from tunings import FREE, SPLITS
 
 from tilewave import *
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.index_trace import visits
-from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.splits import Split
 from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots
@@ -44,6 +44,7 @@ from tilewave.ir.launch import bind
 from tilewave.ir.ops import HandOver, Loop, MakeExchange, Read, TakeOver, Write
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.stream_k import stream_k_workgroups
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
 from tilewave.passes.grid.stream_k import StreamK
@@ -88,14 +89,13 @@ def has_split(kernel):
 @pytest.mark.parametrize("steps", range(1, 12))
 def test_every_step_is_in_one_range_and_a_range_is_no_longer_than_a_tile(tiles, steps):
     for workgroups in range(tiles + 1, tiles * steps + 1):
-        cut = Split(tiles, steps, workgroups)
+        cut = Split(tiles * steps, workgroups)
         first = [cut.first(w) for w in range(workgroups + 1)]
         assert (first[0], first[-1]) == (0, tiles * steps)
         lengths = np.diff(first)
-        assert lengths.min() >= 1 and lengths.max() == cut.longest <= steps
+        assert lengths.min() >= 1 and lengths.max() <= steps
         owners = np.repeat(np.arange(workgroups), lengths)
         assert [cut.workgroup_of(s) for s in range(tiles * steps)] == owners.tolist()
-        assert cut.parts == max(len(set(row)) for row in owners.reshape(tiles, steps).tolist())
 
 
 SHAPES = {
@@ -116,14 +116,12 @@ SHAPES = {
 def test_how_many_workgroups_share_the_last_round(shape):
     m, n, k = shape
     left, steps = (m // 128) * (n // 256) % 132, k // 64
-    found = StreamK(132, SPLITS).best(left, steps, 128) if left else None
-    assert (found.workgroups if found else None) == SHAPES[shape]
+    assert stream_k_workgroups(left, steps, 132, 128, SPLITS.hand_over_bytes) == (SHAPES[shape] or 0)
 
 
 def test_deep_steps_count_by_their_bytes():
-    shallow, deep = (StreamK(8, SPLITS).best(2, 16, step_bytes) for step_bytes in (32, 512))
-    assert shallow is None
-    assert deep == Split(2, 16, 8)
+    shallow, deep = (stream_k_workgroups(2, 16, 8, step_bytes, SPLITS.hand_over_bytes) for step_bytes in (32, 512))
+    assert (shallow, deep) == (0, 8)
 
 
 # -- what the kernel does

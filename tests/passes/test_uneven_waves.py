@@ -12,7 +12,7 @@ from lane_runs import ORDERS
 
 from tilewave import *
 from tilewave import kernels as shipped
-from tilewave.analysis.schedule import checked_schedule
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.bench.ablation import changed as built_by
 from tilewave.bench.ablation import having

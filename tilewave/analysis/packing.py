@@ -41,10 +41,12 @@ class TileLoads:
     reads: tuple[TileRead, ...]
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
     """For each array that is written, the axes of a tile and its extent along each."""
+    products: int = 1
+    """The products of tiles that the kernel computes: the results of one may be operands of another."""
 
     @staticmethod
     def of(kernel: Kernel) -> TileLoads:
-        reads, writes = [], []
+        reads, writes, products = [], [], 0
         for op in walk(kernel.body):
             match op:
                 case Write(tile, memory):
@@ -52,16 +54,21 @@ class TileLoads:
                 case Read(memory) if op.result.type.rank > 1:
                     *cut, (walked, _) = zip(op.axes, op.result.type.shape, strict=True)
                     reads.append(TileRead(memory.name, tuple(cut), walked, memory.type.dtype.bytes))
+                case Mma():
+                    products += 1
                 case _:
                     pass  # it moves no tile of an array
-        return TileLoads(tuple(reads), tuple(writes))
+        return TileLoads(tuple(reads), tuple(writes), products)
 
     def are_worth_it(
         self, shapes: Mapping[str, Sequence[int]], tuning: PackingTuning, in_place: Container[str] = ()
     ) -> bool:
-        """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked."""
-        elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place)
-        return tuning.pays(self._bytes(shapes), self._products(shapes), elements)
+        """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked.
+
+        How many products want each element is known of a single product; several, as those of attention, want many.
+        """
+        elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place) if self.products < 2 else 0
+        return bool(tuning.pays(self._bytes(shapes), self._products(shapes), elements))
 
     def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Return the products of two elements: the elements written times the depth."""

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tilewave.analysis.coverage import Cover, Covered
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, needed_values, want_followed, window
-from tilewave.analysis.schedule import NO_CORRECTION, Correction, Cover, Covered, Schedule
+from tilewave.analysis.schedule import NO_CORRECTION, Correction, Schedule
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value

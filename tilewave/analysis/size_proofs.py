@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewave.analysis.coverage import checked_schedule
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
-from tilewave.analysis.schedule import Correction, Schedule, checked_schedule
+from tilewave.analysis.schedule import Correction, Schedule
 from tilewave.analysis.size_classes import Key, SeenSizes
 from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property

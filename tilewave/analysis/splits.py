@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.stream_k import MOST_TILES
+from tilewave.ir.stream_k import LARGEST, MOST_TILES
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.machine.tuning import SplitTuning
+from tilewave.mapping import larger, smaller
 
 KEPT = 1024
 """Cached answers; between calls mostly one size changes."""
@@ -30,57 +31,23 @@ def tiles_of(kernel: Kernel, builder: Builder) -> Any:
 
 @dataclass(frozen=True)
 class Split:
-    """Stream-K: `steps` of each of `tiles`, split evenly among `workgroups`; formulas take numbers of any kind."""
+    """Stream-K: the steps of several tiles, split evenly among `workgroups`; formulas take numbers of any kind.
 
-    tiles: int
-    steps: int
-    workgroups: int
+    Bounds are stated that later passes cannot derive for scalars of the launch, 0 workgroups included.
+    """
 
-    @property
-    def parts(self) -> int:
-        """The most parts of one tile."""
-        begins = range(0, self.all_steps, self.steps)
-        return max(int(self.workgroup_of(b + self.steps - 1) - self.workgroup_of(b)) + 1 for b in begins)
-
-    @property
-    def all_steps(self) -> int:
-        return self.tiles * self.steps
-
-    @property
-    def longest(self) -> int:
-        """The most steps of a workgroup."""
-        return -(-self.all_steps // self.workgroups)
+    all_steps: Any
+    workgroups: Any
+    most: int = LARGEST
+    """An upper bound of `all_steps`."""
 
     def first(self, workgroup: Any) -> Any:
         """Return the first step of a workgroup's range, which ends where the next one begins."""
-        return workgroup * self.all_steps // self.workgroups
+        return smaller(workgroup * self.all_steps // self.workgroups, self.most)
 
     def workgroup_of(self, step: Any) -> Any:
         """Return the workgroup whose range has a step."""
-        return ((step + 1) * self.workgroups - 1) // self.all_steps
-
-
-@dataclass(frozen=True)
-class OpenSplit(Split):
-    """A split with scalars of the launch, 0 workgroups included; bounds are stated that later passes cannot derive.
-
-    `stream_k_workgroups` is 0 where products of steps and workgroups would overflow 32 bits.
-    """
-
-    every: Any = field(kw_only=True)
-    """Steps of all tiles."""
-    most: int = field(kw_only=True)
-    """The most steps that are shared."""
-
-    @property
-    def all_steps(self) -> Any:
-        return self.every
-
-    def first(self, workgroup: Any) -> Any:
-        return super().first(workgroup).smaller(self.most)
-
-    def workgroup_of(self, step: Any) -> Any:
-        return ((step + 1) * self.workgroups - 1).larger(0) // self.every
+        return larger((step + 1) * self.workgroups - 1, 0) // self.all_steps
 
 
 @dataclass(frozen=True)
@@ -90,23 +57,18 @@ class EqualSplits:
     Neighbouring workgroups have the same part of neighbouring tiles.
     """
 
-    tiles: int
-    steps: int
-    parts: int
+    tiles: Any
+    steps: Any
+    parts: Any
 
     @property
-    def workgroups(self) -> int:
+    def workgroups(self) -> Any:
         return self.tiles * self.parts
 
     @property
-    def longest(self) -> int:
+    def longest(self) -> Any:
         """Steps that every workgroup has; some of the last part's may be beyond the tile."""
-        return -(-self.steps // self.parts)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether no step is beyond the tile."""
-        return self.parts * self.longest == self.steps
+        return (self.steps + self.parts - 1) // self.parts
 
     def tile(self, workgroup: Any) -> Any:
         return workgroup % self.tiles

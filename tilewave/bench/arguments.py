@@ -11,7 +11,7 @@ from tilewave.bench.problem import Array, available_bytes
 from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
 from tilewave.interp.numbers import poison_of
-from tilewave.interp.tiles import touched
+from tilewave.ir.effects import touched
 from tilewave.ir.types import DType, dims
 from tilewave.lang.kernel import arguments
 from tilewave.runtime.arrays import Parameter

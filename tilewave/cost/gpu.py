@@ -5,9 +5,10 @@
 `busy` is the time of the unit with the most tasks: their steps, and for each workgroup the time to begin and to write
 its tile. A step takes its products and loads, which overlap, at least `least_step`, and at least the time to refill its
 stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
-other's gaps. `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums:
-those of a split-K config, and those of stream-K, whose split is found by the formulas that the launch itself runs.
-`late`: a launch of so many workgroups that it cannot begin while the one before ends.
+other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage.
+`memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums: those of a split-K
+config, and those of stream-K, whose split is found by the formulas that the launch itself runs. `late`: a launch of so
+many workgroups that it cannot begin while the one before ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder
 from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
+from tilewave.machine.matrix import ALONG_DEPTH
 
 US = 1_000_000
 """Picoseconds in a microsecond."""
@@ -120,6 +122,7 @@ class GpuCost:
         step = self._step(work)
         busy, join = self._busy(work, step)
         late = p.late if self._by_lanes(work) else chosen(self._is_late(work), p.late, 0)
+        late = chosen(self.loads_in_place(work), p.late, late)
         steps = smaller(busy, work.split_steps * step.alone)
         products = smaller(steps, work.split_steps * step.products)
         loads = smaller(steps - products, work.split_steps * step.loads)
@@ -143,8 +146,11 @@ class GpuCost:
 
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
-        taken = self.stages(work) * work.step_bytes + self._staged_bytes(work)
         most = 2 if self.chip.tma and not self._by_lanes(work) else MOST_RESIDENT
+        return self._resident(work, self.stages(work), most)
+
+    def _resident(self, work: CutWork, stages: int, most: int) -> int:
+        taken = stages * work.step_bytes + self._staged_bytes(work)
         sums = 4 * work.sums
         return max(1, min(most, self.chip.shared.bytes // max(1, taken), self.chip.register_bytes // max(1, 2 * sums)))
 
@@ -156,6 +162,18 @@ class GpuCost:
         """Return whether lanes load the operands although the chip has TMA: no side is as long as an instruction."""
         short = any(max(p.rows, p.cols) < SIDE for p in work.products)
         return self.chip.tma is not None and (short or any(p.dtype.bytes > 2 for p in work.products))
+
+    def loads_in_place(self, work: CutWork) -> Number:
+        """Return whether lanes load the operands because some array is unaligned, and packing it does not pay."""
+        if self.chip.tma is None or self._by_lanes(work):
+            return 0
+        unaligned = work.unaligned(self.chip.tma.grain_bytes)
+        columns = any(t.is_across and p.dtype.name in ALONG_DEPTH for p in work.products for t in work.operands)
+        left = sum(chosen(is_odd, t.array_elements, 0) for is_odd, t in unaligned)
+        known = 0 if columns or len(work.products) > 1 else left
+        loaded, products = sum(t.swept_bytes for t in work.operands), sum(p.all for p in work.products)
+        pays = self.chip.tuning.packing.pays(loaded, products, known)
+        return chosen(left > 0, chosen(pays, 0, 1), 0)
 
     def refused(self, work: CutWork) -> str:
         """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
@@ -188,12 +206,15 @@ class GpuCost:
         share = root(root(quotient(busy * (1 << 2 * ROOT_BITS), units)))
         loads = quotient(work.step_bytes * US, p.unit_bytes_per_us)
         loads = quotient(loads * share, 1 << ROOT_BITS // 2) + sum(map(_short_rows, work.operands))
-        off = work.unaligned(self.chip.line_bytes) > 0
-        loads = quotient(loads * chosen(off, p.unaligned_lines_percent, 100), 100)
-        loads = 2 * loads if self._by_lanes(work) else loads
+        loads = quotient(loads * chosen(self._unaligned_lines(work) > 0, p.unaligned_lines_percent, 100), 100)
+        in_place = self.loads_in_place(work)
+        loads = 2 * loads if self._by_lanes(work) else chosen(in_place, 2 * loads, loads)
         through = larger(products, loads) + quotient(smaller(products, loads), 5)
-        filled = quotient(p.latency + loads + products, self.stages(work))
+        filled = quotient(p.latency + loads + products, chosen(in_place, 1, self.stages(work)))
         return StepTime(products, loads, through, larger(larger(through, filled), p.least_step))
+
+    def _unaligned_lines(self, work: CutWork) -> Number:
+        return work.unaligned_lines(self.chip.line_bytes, self.chip.tma.grain_bytes if self.chip.tma else 1)
 
     def _products(self, p: CutProduct) -> int:
         """Return the picoseconds of one product of tiles on one unit."""
@@ -211,18 +232,21 @@ class GpuCost:
         p, units, resident = self.parameters, self.units, self.resident(work)
         tasks, steps = work.tasks * work.split, work.split_steps
         written = p.sum * work.sums
-        turns = rounded_up(tasks, units)
+        turns, in_place = rounded_up(tasks, units), self.loads_in_place(work)
+        by_lanes = self._in_turns(turns, self._resident(work, 1, MOST_RESIDENT), steps, step, written)
         if work.split > 1 or not self.chip.tma or self._by_lanes(work):
             join = self._join(work, work.split) if work.split > 1 else 0
-            return self._in_turns(turns, resident, steps, step, written), join
+            return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), join
         whole, left = quotient(tasks, units), remainder(tasks, units)
         few = resident > 1
         parts, longest = self._stream_k(work, left, steps, few)
+        parts, longest = chosen(in_place, 1, parts), chosen(parts > 1, longest, steps)
         join = chosen(parts > 1, self._join(work, parts), 0)
         if few:
-            return self._in_turns(turns, resident, chosen(parts > 1, longest, steps), step, written), join
-        last = chosen(left > 0, chosen(parts > 1, longest, steps), 0)
-        return p.latency + step.loads + (whole * steps + last) * step.alone + turns * written, join
+            return chosen(in_place, by_lanes, self._in_turns(turns, resident, longest, step, written)), join
+        last = chosen(left > 0, longest, 0)
+        busy = p.latency + step.loads + (whole * steps + last) * step.alone + turns * written
+        return chosen(in_place, by_lanes, busy), join
 
     def _in_turns(self, turns: Number, resident: int, steps: Number, step: StepTime, written: int) -> Number:
         """Return the time of `turns` workgroups on a unit, of which `resident` run at once."""
@@ -239,7 +263,7 @@ class GpuCost:
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
         sharing = stream_k_workgroups(*facts)
-        on_lines = work.unaligned(self.chip.line_bytes) < 1
+        on_lines = self._unaligned_lines(work) < 1
         parts = chosen(on_lines, rounded_up(sharing, larger(left, 1)), 1 if few else equal_splits(*facts))
         longest = chosen(on_lines, rounded_up(left * steps, larger(sharing, 1)), rounded_up(steps, larger(parts, 1)))
         applies = (work.tasks < units) if few else True
@@ -263,10 +287,11 @@ class GpuCost:
         """Return the time to pack unaligned operands for TMA, where that pays; else lanes load them."""
         if self.chip.tma is None or self._by_lanes(work):
             return 0
-        grain, dram = self.chip.tma.grain_bytes, int(self.card.hbm.bytes_per_second / US)
-        odd = [(remainder(t.row_bytes, grain) > 0, t.array_bytes) for t in work.operands]
-        copied = sum(chosen(is_odd, 2 * array, 0) for is_odd, array in odd)
-        return chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
+        dram = int(self.card.hbm.bytes_per_second / US)
+        odd = work.unaligned(self.chip.tma.grain_bytes)
+        copied = sum(chosen(is_odd, 2 * t.array_bytes, 0) for is_odd, t in odd if not t.is_written)
+        copies = chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
+        return chosen(self.loads_in_place(work), 0, copies)
 
     def _rows(self, work: CutWork) -> Number:
         """Return the time of a launch that multiplies nothing: waves of tasks, each of which loads and stores."""

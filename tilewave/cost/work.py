@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.forks import cached_property
-from tilewave.ir.host_program import Number, remainder, rounded_up
+from tilewave.ir.host_program import Number, quotient, remainder, rounded_up
 from tilewave.ir.types import DType
 
 UNSAID = 0
@@ -58,6 +58,11 @@ class CutTransfer:
     """Bytes of the tile along the rows of the array."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
+
+    @property
+    def array_elements(self) -> Number:
+        """Elements of the part of the array that the launch accesses."""
+        return quotient(self.array_bytes, self.tile_bytes // self.elements)
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,15 @@ class CutWork:
         """Accumulator elements of a task."""
         return sum(p.elements for p in self.products)
 
-    def unaligned(self, multiple_bytes: int) -> Number:
-        """Return how many operands have a row stride that is not a multiple of `multiple_bytes`."""
-        return sum((remainder(t.row_bytes, multiple_bytes) > 0) * 1 for t in self.operands)
+    def unaligned(self, multiple_bytes: int) -> tuple[tuple[Number, CutTransfer], ...]:
+        """Return the operands and results, each with whether its row stride is no multiple of `multiple_bytes`."""
+        moved = (t for t in self.transfers if t.is_walked or t.is_written)
+        return tuple((remainder(t.row_bytes, multiple_bytes) > 0, t) for t in moved)
+
+    def unaligned_lines(self, line_bytes: int, grain_bytes: int) -> Number:
+        """Return how many operands have rows of whole grains that are no whole lines: packed copies begin on lines."""
+        rows = [t.row_bytes for t in self.operands]
+        return sum((remainder(n, line_bytes) > 0) * (remainder(n, grain_bytes) < 1) for n in rows)
 
     @cached_property
     def split_steps(self) -> Number:

@@ -17,8 +17,9 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.exact import ELEMENT, NAN, elements
 from tilewave.interp.exact_numbers import EXACT_NUMBERS
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.interp.tiles import interpret, touched
+from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import bind
 from tilewave.ir.types import Memory
 

@@ -17,7 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, Race
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
 from tilewave.interp.positions import RegisterOffsets
-from tilewave.interp.tiles import InterpretedCall, TrackedMemory
+from tilewave.interp.tile_run import InterpretedCall, TrackedMemory
 from tilewave.interp.wave import WITHOUT_END, Running, WaveRun
 from tilewave.interp.workgroup import ClusterState, WorkgroupState, argument_memory
 from tilewave.ir.core import Kernel

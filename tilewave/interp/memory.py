@@ -17,7 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
 from tilewave.interp.lane_order import LaneBits, LaneOrder
 from tilewave.interp.numbers import Numbers
-from tilewave.interp.tiles import TrackedMemory
+from tilewave.interp.tile_run import TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import CopyAsyncChunks, Wgmma
 from tilewave.ir.overlays import NONE, meeting

@@ -12,7 +12,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.mbarriers import MbarrierArray
 from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
-from tilewave.interp.tiles import InterpretedCall, TrackedMemory
+from tilewave.interp.tile_run import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet, TmaLoadMulticast
 from tilewave.ir.rewrite import walk

@@ -1,4 +1,4 @@
-"""Activation functions and their derivatives, on tiles of floats."""
+"""Activation functions and their derivatives, on tiles of floats, and of integers where these have one."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class Activation:
     value: Callable[[Any, DType], Any]
     """Computes the function of a tile, with no more precision than the dtype that the result is rounded to."""
     slope: Callable[[Any], Any]
+    takes_integers: bool = False
+    """Whether its value is defined on tiles of integers as well."""
 
 
 def gelu(x: Any, rounded_to: DType = F32) -> Any:
@@ -95,7 +97,7 @@ ACTIVATIONS = {
     for one in (
         Activation("gelu", gelu, _gelu_slope),
         Activation("gelu_tanh", lambda x, _: _gelu_tanh(x), _gelu_tanh_slope),
-        Activation("relu", lambda x, _: maximum(x, 0.0), lambda x: cast(x > 0.0, x.dtype)),
+        Activation("relu", lambda x, _: maximum(x, 0.0), lambda x: cast(x > 0.0, x.dtype), takes_integers=True),
         Activation("silu", lambda x, _: x * _sigmoid(x), _silu_slope),
     )
 }

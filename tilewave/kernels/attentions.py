@@ -21,6 +21,7 @@ from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.types import F32, I32, INDEX, DType
 from tilewave.kernels.numbers import checked_causal, checked_scale, checked_soft_cap, checked_window
 from tilewave.kernels.rows import arithmetic_of, looked_at
+from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import (
     Constraint,
     TilingConstraint,
@@ -31,8 +32,9 @@ from tilewave.lang.constraints import (
 from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp2, fma, mma, read, scalar, select, self_index, tanh, write
+from tilewave.lang.ops import cast, exp2, fma, scalar, select, self_index, tanh
 from tilewave.lang.ops import log2 as log2_of
+from tilewave.lang.products import mma
 from tilewave.lang.symbols import Expression, Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.chips import CHIPS

@@ -41,10 +41,12 @@ from tilewave.kernels.attentions import (
 )
 from tilewave.kernels.rows import arithmetic_of
 from tilewave.kernels.split_kv import MOST_QUERIES, AttentionSizes, KeySplit, is_row_major, split_for
+from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, first_index, mma, read, scalar, self_index, write
+from tilewave.lang.ops import cast, first_index, scalar, self_index
+from tilewave.lang.products import mma
 from tilewave.lang.shapes import broadcast
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import RegisterType

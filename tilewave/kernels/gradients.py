@@ -14,10 +14,11 @@ from tilewave.ir.types import DType
 from tilewave.kernels.activations import ACTIVATIONS
 from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_column, a_number_a_row, arithmetic_of, matrix
+from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, read, rsqrt, scalar, write
+from tilewave.lang.ops import cast, rsqrt, scalar
 from tilewave.lang.types import MemoryType, RegisterType
 
 COLUMNS, ROWS = 64, 64

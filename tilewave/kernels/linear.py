@@ -10,6 +10,7 @@ from tilewave.ir.types import DType
 from tilewave.kernels.activations import ACTIVATIONS
 from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, accumulator
+from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import (
     Constraint,
     HardwareConstraint,
@@ -19,7 +20,8 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, mma, read, write
+from tilewave.lang.ops import cast
+from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 

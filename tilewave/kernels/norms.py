@@ -14,8 +14,9 @@ from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, DType
 from tilewave.kernels.numbers import checked_eps
 from tilewave.kernels.rows import N, RowNumbers, Rows, a_number_a_column, arithmetic_of, kernel_for, matrix
+from tilewave.lang.accesses import read, write
 from tilewave.lang.kernel import WaveKernel
-from tilewave.lang.ops import cast, fma, read, rsqrt, scalar, write
+from tilewave.lang.ops import cast, fma, rsqrt, scalar
 from tilewave.lang.types import MemoryType
 
 

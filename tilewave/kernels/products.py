@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tilewave.ir.types import F32, F64, I8, I32, DType
 from tilewave.kernels.activations import gelu
+from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
@@ -23,7 +24,8 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, mma, read, write
+from tilewave.lang.ops import cast
+from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.matrix import WISHES

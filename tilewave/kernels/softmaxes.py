@@ -13,10 +13,11 @@ from typing import Any
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import BF16, F32, F64, I32, I64, DType
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
+from tilewave.lang.accesses import read, write
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp, exp2, log, read, scalar, select, self_index, write
+from tilewave.lang.ops import cast, exp, exp2, log, scalar, select, self_index
 from tilewave.lang.types import RegisterType
 
 LOG2_E = log2(e)

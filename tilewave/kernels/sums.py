@@ -10,9 +10,10 @@ from tilewave.errors import DTypeError, here
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.types import I32, I64, DType
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, kernel_for, matrix
+from tilewave.lang.accesses import read, write
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, read, select, write
+from tilewave.lang.ops import cast, select
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lang.types import RegisterType
 

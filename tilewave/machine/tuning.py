@@ -8,6 +8,7 @@ or, as `splits.hand_over_bytes`, those of its parts; sizes are MxNxK, and tiles 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewave.machine.description import Source
 
@@ -63,10 +64,10 @@ class PackingTuning:
     least_products: int
     """The fewest products per packed element, where lanes could load the element unpacked."""
 
-    def pays(self, loaded_bytes: float, products: float, in_place: float) -> bool:
+    def pays(self, loaded_bytes: Any, products: Any, in_place: Any) -> Any:
         """Return whether packing pays, for the bytes that all workgroups load, the products of two elements, and the
-        elements to be packed that lanes could load unpacked (`in_place`)."""
-        return loaded_bytes >= self.least_bytes and products >= self.least_products * in_place
+        elements to be packed that lanes could load unpacked (`in_place`); known numbers, or those of a program."""
+        return (loaded_bytes >= self.least_bytes) & (products >= self.least_products * in_place)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import numpy as np
 
 from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import F32, I8, I32, DType
-from tilewave.kernels.activations import activation_named
+from tilewave.kernels.activations import Activation, activation_named
 from tilewave.kernels.gradients import activation_backward_kernel, column_sums_kernel
 from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
-from tilewave.kernels.products import K, M, N
+from tilewave.kernels.products import K, M, N, accumulator
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast, folded, folds, spelled, target_of
@@ -235,8 +235,7 @@ def _layer_result(
     out: Array | None,
 ) -> Array:
     """Return the array for the result, after all checks of the arguments."""
-    if activation is not None:
-        activation_named("linear", activation)
+    applied = None if activation is None else activation_named("linear", activation)
     if len(weight.shape) != 2 or not len(x.shape) or x.shape[-1] != weight.shape[1]:
         what = f"linear: x is {spelled(x.shape)}, and weight is {spelled(weight.shape)}"
         remedy = "weight has a row for each output and a column for each input, which is the last axis of x"
@@ -245,9 +244,26 @@ def _layer_result(
         what = f"linear: bias is {spelled(bias.shape)}, but weight has {weight.shape[0]} rows"
         raise CallError(what, loc=here(), remedy="bias has a number for each output")
     dtype = _common_dtype("linear", lib, x=x, weight=weight)
+    _want_same_kind(lib, accumulator(dtype), applied, bias=bias, residual=residual)
     shape = (*x.shape[:-1], weight.shape[0])
     inputs = {"x": x, "weight": weight, "bias": bias, "residual": residual}
     return prepared("linear", lib, out, shape, result_dtype(dtype), inputs)
+
+
+def _want_same_kind(lib: ArrayLibrary, sums: DType, activation: Activation | None, **added: Array | None) -> None:
+    """Raise an error where the epilogue of a linear layer is of another kind than the products' sums.
+
+    Floats converted to integer sums would lose their fractions, and wide integers their upper bits.
+    """
+    for name, array in given_only(**added).items():
+        dtype = lib.dtype("linear", name, array)
+        if dtype.kind != sums.kind or (sums.is_int and dtype.bits > sums.bits):
+            what = f"linear: {name} is {dtype}, but the sums of products that it is added to are {sums}"
+            remedy = f"cast x and weight to {dtype} first" if dtype.is_float else f"cast {name} to {sums} first"
+            raise DTypeError(what, loc=here(), remedy=remedy)
+    if activation is not None and sums.is_int and not activation.takes_integers:
+        what = f"linear: the sums of products are {sums}, but {activation.name} takes floats"
+        raise DTypeError(what, loc=here(), remedy="cast x and weight to floats, or apply the activation to the result")
 
 
 # backward -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from tilewave.machine.matrix import NAMED
 from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
-from tilewave.passes.grid.raise_occupancy import RaiseOccupancy
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
+from tilewave.passes.grid.set_occupancy import SetOccupancy
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -22,12 +22,10 @@ from tilewave.passes.lanes.peel_edges import peel_edges
 from tilewave.passes.lanes.predicate_edges import predicate_edges
 from tilewave.passes.lanes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.lanes.rematerialize import Rematerialize
-from tilewave.passes.lanes.slice_elementwise import slice_elementwise
-from tilewave.passes.lanes.slice_loads import SliceLoads
-from tilewave.passes.lanes.slice_stores import SliceStores
+from tilewave.passes.lanes.slice_epilogue import SliceEpilogue
+from tilewave.passes.lanes.slice_rows import SliceRows
 from tilewave.passes.lanes.strength_reduce_division import StrengthReduceDivision
 from tilewave.passes.lanes.vectorize_bounds_checks import vectorize_bounds_checks
-from tilewave.passes.memory.check_shared_capacity import CheckSharedCapacity
 from tilewave.passes.memory.coalesce_loads import CoalesceLoads
 from tilewave.passes.memory.convert_layouts import ConvertLayouts
 from tilewave.passes.memory.direct_to_shared import DirectToShared
@@ -41,11 +39,9 @@ from tilewave.passes.memory.shift_through_shared import shift_through_shared
 from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.passes.memory.stage_shared import StageShared
 from tilewave.passes.memory.use_tma import UseTma
-from tilewave.passes.memory.widen_stores import WidenStores
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
-from tilewave.passes.schedule.hoist_loads import HoistLoads
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
@@ -55,10 +51,7 @@ from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
 from tilewave.passes.softmax.defer_rescaling import defer_rescaling
 from tilewave.passes.softmax.drop_true_masks import drop_true_masks
-from tilewave.passes.softmax.hoist_mask_compares import hoist_mask_compares
-from tilewave.passes.softmax.mark_unmasked_steps import mark_unmasked_steps
 from tilewave.passes.softmax.merge_masks import merge_masks
-from tilewave.passes.softmax.skip_unit_rescaling import skip_unit_rescaling
 from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
@@ -69,8 +62,7 @@ from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
 from tilewave.passes.tile.tile_reductions import TileReductions
-from tilewave.passes.tile.transpose_mma import transpose_mma
-from tilewave.passes.tile.transpose_narrow_mma import TransposeNarrowMma
+from tilewave.passes.tile.transpose_mma import TransposeMma
 from tilewave.passes.tile.use_matrix_unit import use_matrix_unit
 from tilewave.pipeline.runner import Pass
 
@@ -120,21 +112,21 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         *pipelining,  # before place_barriers, because it decides what has to be waited for
         reduce_across_waves,  # before convert_layouts, because partial results can be read in any layout
         ConvertLayouts(machine),  # before place_barriers, because waves exchange tiles through shared memory
-        WidenStores(machine),  # after pipelining and before place_barriers, because it reuses the bytes of staged tiles
-        place_barriers,  # after widen_stores, the last pass that adds accesses to shared memory
-        CheckSharedCapacity(machine, places),  # after widen_stores, the last pass that allocates
+        # After pipelining and before place_barriers, because it reuses the bytes of staged tiles.
+        StageEpilogue(machine),
+        place_barriers,  # after stage_epilogue, the last pass that adds accesses to shared memory
+        SetOccupancy(machine, places),  # after stage_epilogue, the last pass that allocates
         predicate_edges,  # last on tiles, because the passes above move reads, and each access has its own predicates
         peel_edges,  # after predicate_edges, because it removes predicates
         hoist_to_launch,  # after peel_edges, because the number of steps inside is a scalar of the launch
         distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
-        slice_elementwise,  # after distribute_lanes, which slices the writes
+        SliceEpilogue(),  # after distribute_lanes, which slices the writes
         simplify,  # after distribute_lanes, because it folds the positions of lanes
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
-        SliceStores(),  # after rematerialize, because rematerialized values need not be live all at once
-        HoistLoads(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
-        # After hoist_loads, because it orders the final loads and products.
+        SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
+        # After slice_rows, because it orders the final loads and products.
         InterleaveMma({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),
         UnrollStages(),  # after interleave_mma, because it repeats the ordered steps
         simplify,  # last, because unroll_stages makes the stage indices constants
@@ -165,12 +157,11 @@ def hopper_plain(
     """
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
-        TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         fold_trivial_loops,
         licm_reads,
-        transpose_mma,  # before select_mma, because warpgroups split the rows of the product
         pad_rows,
         ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
@@ -181,10 +172,10 @@ def hopper_plain(
         *pipelining,
         reduce_across_waves,
         ConvertLayouts(machine),
-        # After convert_layouts, because it needs layouts; before check_shared_capacity, because it allocates.
+        # After convert_layouts, because it needs layouts; before set_occupancy, because it allocates.
         StageEpilogue(machine, by_tma=False),
         place_barriers,
-        CheckSharedCapacity(machine, places),
+        SetOccupancy(machine, places),
         predicate_edges,
         peel_edges,
         hoist_to_launch,
@@ -193,8 +184,7 @@ def hopper_plain(
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
-        SliceStores(),  # after rematerialize, because rematerialized values need not be live all at once
-        HoistLoads(),  # after slice_stores, because lanes have no registers for hoisted loads where it slices
+        SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         simplify,
     )
 
@@ -217,7 +207,7 @@ def hopper(
     """
     return (
         PackUnaligned(machine),  # first, because later passes need the alignment of the packed copies
-        TransposeNarrowMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step
         SplitK(
             machine.processors, machine.tuning.splits
@@ -234,9 +224,7 @@ def hopper(
         # After make_persistent, because it needs loops over tiles; before stage_shared, which adds to the K loops.
         alternate_k_direction,
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
-        merge_masks,  # before mark_unmasked_steps, because fewer masks are left to mark
-        mark_unmasked_steps,  # before distribute_lanes, because positions of tiles are sums
-        transpose_mma,  # before select_mma, because warpgroups split the rows of the product
+        merge_masks,  # before distribute_lanes, because positions of tiles are sums
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,
@@ -249,12 +237,9 @@ def hopper(
         predicate_edges,
         StageEpilogue(machine),  # after place_barriers, because distribute_lanes adds the barriers of warpgroups
         distribute_lanes,
-        slice_elementwise,  # after distribute_lanes, which slices the writes
-        SliceLoads(),  # after slice_elementwise, because loads are used in slices then
+        SliceEpilogue(),  # after distribute_lanes, which slices the writes
         drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
-        hoist_mask_compares,  # after drop_true_masks, because it looks for the loops that this puts around masks
-        defer_rescaling,  # before skip_unit_rescaling, because deferred rescaling leaves no factors
-        skip_unit_rescaling,  # after distribute_lanes, because each wave tests its own factors
+        defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
         SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
         # After specialize_waves, because it changes on which mbarriers the roles arrive.
@@ -273,8 +258,7 @@ def hopper(
             machine.tuning.pipeline.lead
         ),  # after peel_accumulator_init, because it splits K loops, and the first part may be empty
         DependentLaunch(streamed),  # after specialize_waves, because each role waits itself, when it is ready
-        CheckSharedCapacity(machine, places),  # after specialize_waves, because it allocates the pipeline stages
-        RaiseOccupancy(machine),  # after specialize_waves, because occupancy depends on the pipeline stages
+        SetOccupancy(machine, places),  # after specialize_waves, because it allocates the pipeline stages
         carry_stage_index,  # after overlap_mma, because that derives stage indices from step numbers
         StrengthReduceDivision(),  # after all passes that compute positions, because it takes all divisions
         simplify,  # last, because strength_reduce_division leaves arithmetic to fold

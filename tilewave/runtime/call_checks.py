@@ -153,7 +153,7 @@ def _quick_guests(
         if reach is None or reach[0] or start % p.item_bytes:
             return None
         views.append(guest)
-        (written if p.written else read).append((start + reach[0], start + reach[1]))
+        (written if p.written else read).append((start, start + reach[1]))
     return tuple(views) if _apart(read, written) else None
 
 

@@ -41,6 +41,10 @@ class GraphMemory:
             held = self._held[recording.number, stream] = _Piece(memory, self._end_of(recording.graph))
         return held.memory.address
 
+    def is_held(self, recording: Recording, stream: int) -> bool:
+        """Return whether launches that are recorded from a stream have a piece already."""
+        return (recording.number, stream) in self._held
+
     def _more(self) -> DeviceMemory:
         with self._driver.beside_recordings():
             return DeviceMemory.zeroed(self._driver, self._number, self._size, self._kernel)

@@ -10,8 +10,8 @@ from tilewave.analysis.size_proofs import Verdicts
 from tilewave.backend.protocol import Build
 from tilewave.backend.targets import TARGETS
 from tilewave.errors import SavedKernelError, here
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import numbers_of, open_sizes
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, Extent, Memory
 from tilewave.lang.assumptions import Assumed, from_record

@@ -63,7 +63,7 @@ def _lost_to_skew(walks: OwnWalks, accesses: Accesses, placed: Placed, machine: 
     if residency.skew_steps == 0:
         return np.zeros(len(walks))
     slot = walks.launch_wave * machine.domains + walks.domain
-    footprint = np.bincount(slot, walks.size, minlength=placed.launch_waves * machine.domains)
+    footprint = np.bincount(slot, walks.size)
     bridged = residency.skew_steps * footprint / accesses.steps
     capacity = machine.l2.bytes / machine.l2.partitions
     loss = np.clip(1.0 - capacity / np.maximum(bridged, 1.0), 0.0, 1.0)

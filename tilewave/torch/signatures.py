@@ -12,8 +12,8 @@ from torch import Tensor
 from tilewave.call import LEAST_WHOLE, prepared
 from tilewave.errors import CallError, DTypeError, TraceError, here
 from tilewave.forks import cached_property
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import word
+from tilewave.ir.effects import touched
 from tilewave.ir.types import BOOL, DType
 from tilewave.lang.kernel import WaveKernel, parameters_of
 from tilewave.lang.symbols import Symbol

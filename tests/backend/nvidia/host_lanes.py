@@ -70,9 +70,9 @@ define i32 @own.upper(i32 %a, i32 %b) {
 """
 
 
-def host_text(kernel):
+def host_text(kernel, key=ALIGNED):
     """The kernel for this machine; every load from an array is noted."""
-    text = lowered_for(kernel, target_named("sm_90a").chip, ALIGNED).llvm_ir
+    text = lowered_for(kernel, target_named("sm_90a").chip, key).llvm_ir
     for theirs, ours in NAMES.items():
         text = re.sub(rf"declare [^\n]*@{re.escape(theirs)}\([^\n]*\n", "", text).replace(theirs, ours)
     text = re.sub(r"define ptx_kernel void (@[^\n]*?\)) nounwind[^\n]*\{", r"define void \1 {", text)
@@ -88,16 +88,16 @@ def host_text(kernel):
 
 
 @cache
-def engine_of(kernel):
+def engine_of(kernel, key):
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     to = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(host_text(kernel)), to)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(host_text(kernel, key)), to)
     engine.finalize_object()
     return engine
 
 
-def run_on_host(kernel, arrays, numbers):
+def run_on_host(kernel, arrays, numbers, key=ALIGNED):
     """Every lane of every workgroup in turn; the addresses that were loaded from."""
     host = HostLaunch(kernel)(numbers)
     words = []
@@ -106,9 +106,9 @@ def run_on_host(kernel, arrays, numbers):
     passed = dict(zip(HostLaunch(kernel).names, host.numbers, strict=True))
     words += passed.values()
     assert list(passed)[: len(numbers)] == [v.name for v in numbers_of(kernel)]
-    engine = engine_of(kernel)
+    engine = engine_of(kernel, key)
     threads = kernel.lanes * np.prod(kernel.waves)
-    log = np.zeros(host.workgroups * threads * 8, np.int64)
+    log = np.zeros(host.workgroups * threads * 64, np.int64)
 
     def cell(name, kind):
         return kind.from_address(engine.get_global_value_address(name))

@@ -24,6 +24,7 @@ from tilewave.runtime.array_layouts import LINE
 OPEN = (kernels.M, kernels.N, kernels.K)
 PROGRAMMATIC_SERIALIZATION, CLUSTER = 6, 4
 ON_LINES, UNALIGNED_LINES = ALIGNED, Specialization(16)
+ANYWHERE = Specialization(BY_LANES, (("a", 2), ("b", 2), ("c", 2)))
 ANY = Specialization(BY_LANES, (("a", 0), ("b", 0), ("c", 0)))
 
 
@@ -49,9 +50,9 @@ CLASSES = {
     (1, 8, 64): ON_LINES,
     (1, 8, 8): UNALIGNED_LINES,  # b's rows
     (300, 264, 136): UNALIGNED_LINES,
-    (100, 264, 301): ANY,
-    (129, 250, 64): ANY,  # TMA would store six columns too many
-    (5, 8, 0): ANY,
+    (100, 264, 301): ANYWHERE,
+    (129, 250, 64): ANYWHERE,  # TMA would store six columns too many
+    (5, 8, 0): ANYWHERE,
 }
 
 
@@ -62,14 +63,14 @@ def test_how_arrays_lie_decides_which_code_they_take(gemm, fake, torch, shape):
     assert set(gemm.build.program.programs) == {CLASSES[shape]}
 
 
-def test_three_binaries_serve_all_arrays(gemm, fake, torch):
+def test_four_binaries_serve_all_arrays(gemm, fake, torch):
     for m in range(1, 20):
         gemm(*tensors(torch, (m, 256, 64)))
         gemm(*tensors(torch, (64 * m, 8 * m, 8 * m)))
         gemm(*tensors(torch, (m, m, m), strides=((2 * m, 2), None, None)))
     gemm(*tensors(torch, (64, 64, 64), at=(0x10002, 0x40000000, 0x80000000)))
-    assert sorted(gemm.binaries) == ["any arrays", "rows on 16 bytes", "rows on cache lines"]
-    assert fake.calls.count("cuModuleLoadDataEx") == 3
+    assert sorted(gemm.binaries) == ["any arrays", "contiguous rows", "rows on 16 bytes", "rows on cache lines"]
+    assert fake.calls.count("cuModuleLoadDataEx") == 4
 
 
 def test_why_tells_what_arrays_keep_it_from(gemm, torch):
@@ -178,7 +179,7 @@ def test_lanes_are_given_an_address_where_an_array_is_empty(gemm, fake, torch):
     """Predicated lanes use the first element's address, also for an array without memory in torch."""
     gemm(*tensors(torch, (64, 64, 0), at=(0, 0, 0x80000000)))
     (seen,) = fake.launches
-    code = gemm.build.program.code_for(gemm.build.program.accesses.fallback)
+    code = gemm.build.program.code_for(ANYWHERE)
     pointers = [word for argument, word in zip(code.arguments, seen.words, strict=False) if argument.kind == "pointer"]
     assert pointers == [0x80000000] * 3
 
@@ -226,7 +227,7 @@ def test_what_was_prepared_for_others_is_not_taken_where_a_fact_differs(gemm, fa
 
 
 def test_a_step_counts_from_the_second_row_on(gemm, fake, torch):
-    for rows, taken in ((1, {ON_LINES}), (2, {ON_LINES, ANY})):
+    for rows, taken in ((1, {ON_LINES}), (2, {ON_LINES, ANYWHERE})):
         gemm(*tensors(torch, (rows, 512, 128), strides=((130, 1), None, None)))
         assert set(gemm.build.program.programs) == taken
 

@@ -61,6 +61,13 @@ def test_lanes_share_the_registers_that_come_behind_them():
     assert ptx.count("shfl.sync.bfly.b32") == 2 + 1 + 5
 
 
+@pytest.mark.parametrize("dtype, words", [("f16", 4), ("i8", 2)])
+def test_narrow_elements_are_exchanged_a_word_at_a_time(dtype, words):
+    """A lane holds eight columns, and exchanges the words of these for each of 5 bits."""
+    ptx = compiled_for(Case((64, 8), (0,), "max", dtype, tile=(64, 8)), "sm_90a").asm
+    assert ptx.count("shfl.sync.bfly.b32") == 5 * words
+
+
 def test_lanes_share_what_many_waves_left():
     ptx = compiled_for(Case((4, 16384), (1,)), "sm_90a").asm
     assert "ld.shared.v4" not in ptx and ptx.count("ld.shared.b32") == 1

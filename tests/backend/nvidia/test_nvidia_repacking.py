@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import time
+from threading import Thread
 
 import kernels
 import pytest
@@ -87,12 +89,13 @@ def test_an_address_alone_is_reason_enough(gemm, fake, torch):
 
 
 @pytest.mark.parametrize(
-    ("shape", "copied"), [((128, 255, 639), False), ((129, 255, 639), True), ((4097, 33, 15), False)]
+    ("shape", "copied"),
+    [((128, 255, 639), False), ((129, 255, 639), True), ((4097, 33, 15), False), ((4, 4099, 4101), False)],
 )
 def test_small_products_keep_their_lanes(gemm, fake, torch, shape, copied):
     gemm(*tensors(torch, shape))
     assert (COPY in functions(fake)) == copied
-    assert ("any arrays" in gemm.binaries) == (not copied)
+    assert ("contiguous rows" in gemm.binaries) == (not copied)
 
 
 def test_classes_may_change_from_call_to_call(gemm, fake, torch):
@@ -150,6 +153,64 @@ def test_other_streams_and_graphs_have_memory_of_their_own(gemm, fake, torch):
     legacy, stream, *recorded = (x.words[3] for x in fake.launches if x.function == COPY)
     assert recorded[0] == recorded[1] and len({legacy, stream, *recorded}) == 4
     assert fake.capture_mode == 0, "memory was had beside the graph"
+
+
+def test_what_is_prepared_loads_nothing_later(gemm, fake, torch):
+    given = tensors(torch, (2047, 2049, 2051))
+    gemm.build.prepare(given, gemm.sizes.of_call(given, {}).parameters)
+    loaded = fake.calls.count("cuModuleLoadDataEx")
+    gemm(*given)
+    assert functions(fake) == [COPY, "gemm", BACK] and fake.calls.count("cuModuleLoadDataEx") == loaded == 3
+
+
+def launched(fake):
+    """Return the addresses of the first packed copy of each call."""
+    return [x.words[3] for x in fake.launches if x.function == COPY]
+
+
+def test_kernels_share_the_private_memory_of_a_stream(fake, torch):
+    shape = (2047, 2049, 2051)
+    for made in (compiled(), compiled(shape), compiled()):
+        made(*tensors(torch, shape))
+    assert len({*launched(fake)}) == 1
+    assert [loaded.name for loaded in fake.functions.values()].count(COPY) == 1, "and its copies, loaded once"
+
+
+def test_kernels_that_a_graph_records_share_its_memory(fake, torch):
+    kernels_ = [compiled() for _ in range(3)]
+    torch.streams[0] = 0x77
+    for made in kernels_:
+        made(*tensors(torch, (2047, 2049, 2051)))
+    fake.launches.clear()
+    fake.capturing = {0x77: 1}
+    for made in kernels_:
+        made(*tensors(torch, (2047, 2049, 2051)))
+    kernels_[0](*tensors(torch, (2500, 2501, 2503)))
+    kernels_[1](*tensors(torch, (1025, 1027, 1029)))
+    first, second, third, large, small = launched(fake)
+    assert first == second == third and large == small != first, "the piece that fits serves what follows"
+
+
+def test_launches_of_a_call_stay_together_on_a_stream_of_several_threads(fake, torch):
+    shape = (2047, 2049, 2051)
+    kernels_ = [compiled(), compiled()]
+    for made in kernels_:
+        made(*tensors(torch, shape))
+    fake.launches.clear()
+    launch = fake.do_cuLaunchKernelEx
+
+    def slowly(*arguments):
+        launch(*arguments)
+        time.sleep(0.001)
+
+    fake.do_cuLaunchKernelEx = slowly
+    threads = [Thread(target=lambda made=made: [made(*given) for _ in range(10)]) for made in kernels_]
+    given = tensors(torch, shape)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert functions(fake) == [COPY, "gemm", BACK] * 20
 
 
 def test_sizes_that_are_known_are_repacked_too(fake, torch):

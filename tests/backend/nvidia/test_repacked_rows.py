@@ -13,7 +13,6 @@ from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
 from tilewave.runtime.arrays import ArrayView, view
-from tilewave.runtime.private_memory import PrivateMemory
 
 pytestmark = pytest.mark.share(2)
 
@@ -155,5 +154,5 @@ def test_lanes_transpose(shape, size, order):
 @pytest.mark.parametrize("kind", [PACK, UNPACK, TRANSPOSE])
 def test_copies_leave_room_for_many_lanes(kind, size):
     """Nothing is spilled, and a processor holds half of its lanes at least."""
-    ptx = RowCopies(SM_90A, PrivateMemory("copies")).code(RowCopy(kind, size, 2)).ptx
+    ptx = RowCopies("copies", SM_90A).code(RowCopy(kind, size, 2)).ptx
     assert assembled_well(ptx) <= 64

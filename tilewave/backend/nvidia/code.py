@@ -53,10 +53,10 @@ class Specialization:
         """The arrays that the code takes, in words."""
         if self.vector_bytes:
             return f"rows on {self.vector_bytes} bytes"
-        if self.narrow or (self.is_by_lanes and self.any_strides):
-            return "any arrays"
+        if self.narrow:
+            return "contiguous rows, but any arrays" if self.any_strides else "contiguous rows"
         if self.is_by_lanes:
-            return "whole rows, by lanes"
+            return "any arrays" if self.any_strides else "whole rows, by lanes"
         rows = "rows on cache lines" if self.rows == CACHE_LINE else f"rows on {self.rows} bytes"
         return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
 

@@ -90,17 +90,16 @@ class LaunchPlans:
         shapes = {name: v.shape for name, v in self.accesses.named(views).items()}
         if not unaligned_arrays or not all(x.copied_by(views[x.array]) for x in unaligned_arrays):
             return plain
-        if not self._loads.are_worth_it(
-            shapes, self.accesses.chip.tuning.packing, self._read_in_place(unaligned_arrays)
-        ):
+        in_place = self._read_in_place(plain.key, unaligned_arrays)
+        if not self._loads.are_worth_it(shapes, self.accesses.chip.tuning.packing, in_place):
             return plain
         arrays = packed_copies(views, unaligned_arrays)
         key = self.key_for(LaunchPlan(ALIGNED, arrays).views(views))
         return plain if key.is_by_lanes else LaunchPlan(key, arrays)
 
-    def _read_in_place(self, unaligned_arrays: Sequence[Unaligned]) -> tuple[str, ...]:
-        """Return the arrays that lanes load well in place; not for dynamic shapes or columns, loaded by elements."""
-        if self.accesses.is_open or self.accesses.transposed.intersection(x.name for x in unaligned_arrays):
+    def _read_in_place(self, key: Specialization, unaligned_arrays: Sequence[Unaligned]) -> tuple[str, ...]:
+        """Return the arrays that lanes load well in place; none where the code loads columns, by elements."""
+        if key.any_strides or self.accesses.transposed.intersection(x.name for x in unaligned_arrays):
             return ()
         return tuple(x.name for x in unaligned_arrays)
 
@@ -152,7 +151,8 @@ class LaunchPlans:
         found = [_packing_of(r, r.copied_by(views[r.array])) for r in plan.packed_copies]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [_one_by_one(name, named[name], widest) for name in key.any_strides]
-        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in key.narrow]
+        narrow = key.narrow if plan.packed_copies else accesses.fitting(named).narrow
+        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in narrow]
         return tuple(found)
 
 

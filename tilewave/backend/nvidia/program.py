@@ -45,7 +45,7 @@ from tilewave.runtime.cuda_calls import ClassLaunch, CudaCalls, GivenNumber
 from tilewave.runtime.cuda_driver import cuda_driver
 from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula, LaunchPlace
 from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate
-from tilewave.runtime.private_memory import PrivateMemory
+from tilewave.runtime.private_memory import WHOLE_CALLS
 
 Parameters = tuple[Parameter, ...]
 
@@ -84,7 +84,7 @@ class NvidiaProgram:
     @cached_property
     def copies(self) -> RowCopies:
         """The packing copies of its arrays."""
-        return RowCopies(self.chip, PrivateMemory(self.name), dict(self.known_copies))
+        return RowCopies(self.name, self.chip, dict(self.known_copies))
 
     @property
     def copies_needed(self) -> tuple[RowCopy, ...]:
@@ -127,7 +127,9 @@ class NvidiaProgram:
         driver = cuda_driver(self.name)
         with driver.beside_recordings():
             views = check_call(self.name, parameters, arrays, "cuda", NOWHERE, driver.device_of)
-            self.program_for(self.plans.plan_for(views).key).resources(device_number(views))
+            plan, number = self.plans.plan_for(views), device_number(views)
+            self.program_for(plan.key).resources(number)
+            self.copies.prepare(plan.packed_copies, views, number)
 
     @cached_property
     def calls(self) -> NvidiaCalls:
@@ -299,11 +301,14 @@ class EitherLaunch:
         """Launches by arrays and scalars: planning a launch takes longer than making it."""
 
     def launch(self, placed: Placed, numbers: Sequence[int]) -> bool:
-        if not 0 < self._program.tile_count(numbers) <= MOST_TILES:
-            return False
         key = *words_at(placed), *numbers
-        launches = self._known.get(key) or self._known.keep(key, tuple(self._launches(placed, numbers)))
-        made = [launch() for launch in launches]
+        launches = self._known.get(key)
+        if launches is None:
+            if not 0 < self._program.tile_count(numbers) <= MOST_TILES:
+                return False
+            launches = self._known.keep(key, tuple(self._launches(placed, numbers)))
+        with WHOLE_CALLS:
+            made = [launch() for launch in launches]
         return all(made)
 
     def _launches(self, placed: Placed, numbers: Sequence[int]) -> list[KnownLaunch]:

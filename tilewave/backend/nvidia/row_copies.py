@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from tilewave.backend.nvidia.code import ALIGNED, NvidiaCode
 from tilewave.backend.nvidia.make import launch_of_code, maker
@@ -15,20 +16,19 @@ from tilewave.machine.chips import Chip
 from tilewave.runtime.array_view import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram
-from tilewave.runtime.cuda_driver import cuda_driver
+from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula, LaunchPlace
 from tilewave.runtime.launch_template import KnownLaunch, LaunchCode
-from tilewave.runtime.private_memory import PrivateMemory
+from tilewave.runtime.private_memory import private_memory
 
 
 @dataclass(frozen=True, eq=False)
 class RowCopies:
     """The packing copies of one kernel; a file has the code of all that it may need."""
 
+    kernel: str
     chip: Chip
-    private: PrivateMemory
     codes: dict[RowCopy, NvidiaCode] = field(default_factory=dict)
-    _programs: dict[RowCopy, CudaProgram] = field(default_factory=dict)
 
     def code(self, copy: RowCopy) -> NvidiaCode:
         if copy not in self.codes:
@@ -36,9 +36,15 @@ class RowCopies:
             self.codes[copy] = make(ALIGNED, lambda _: copy.kernel)
         return self.codes[copy]
 
+    def prepare(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], number: int) -> None:
+        """Load the copies for these arrays on a device."""
+        for groups in copy_groups(arrays, views):
+            for group in groups:
+                self._program(group.copy).resources(number)
+
     def memory(self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
         """Return the address of private memory for these arrays."""
-        return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
+        return private_memory(cuda_driver(self.kernel)).at_least(private_bytes(arrays, views), *on, self.kernel)
 
     def launches(
         self, arrays: Sequence[PackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
@@ -54,12 +60,19 @@ class RowCopies:
         return self._program(group.copy).template(arrays, on).known([v.placed for v in arrays], numbers)
 
     def _program(self, copy: RowCopy) -> CudaProgram:
-        found = self._programs.get(copy)
+        programs = _programs(cuda_driver(self.kernel))
+        found = programs.get((self.chip.cpu, copy))
         if found is None:
             made = self.code(copy)
             code = CudaCode(copy.kernel.name, self.chip.cpu, made.ptx.encode(), launch_of_copy(copy, made))
-            found = self._programs[copy] = CudaProgram(code)
+            found = programs[self.chip.cpu, copy] = CudaProgram(code)
         return found
+
+
+@cache
+def _programs(driver: CudaDriver) -> dict[tuple[str, RowCopy], CudaProgram]:
+    """Return the packing copies that were loaded for any kernel, by architecture."""
+    return {}
 
 
 def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:

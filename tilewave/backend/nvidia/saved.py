@@ -53,6 +53,8 @@ def _names(program: NvidiaProgram) -> dict[Specialization, str]:
         anywhere = tuple((name, 0) for name in accesses.beside)
         names[replace(in_rows, widths=anywhere)] = "code_rows_beside"
         names[replace(ALIGNED, widths=anywhere)] = "code_beside"
+    if accesses.is_open:
+        names[accesses.contiguous([v.type.dtype.bytes for v in program.memories])] = "code_contiguous"
     names |= {in_rows: "code_rows", ALIGNED: "code"}
     if accesses.is_open and accesses.transposed:
         names[Specialization(BY_LANES)] = "code_whole_rows"

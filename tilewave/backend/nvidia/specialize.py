@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from tilewave.analysis.loads import moved_in_chunks
 from tilewave.backend.nvidia.code import BY_LANES, CACHE_LINE, NvidiaCode, Specialization
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import is_open
 from tilewave.ir.ops import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.placements import box_axes
@@ -70,6 +70,10 @@ class ArrayAccesses:
         rows = BY_LANES if BY_LANES in self.alignments else CACHE_LINE
         return Specialization(rows, tuple((name, 0) for name in self.names))
 
+    def contiguous(self, element_bytes: Sequence[int]) -> Specialization:
+        """Return the key of code for contiguous rows, one for all alignments."""
+        return replace(self.fallback, widths=tuple(zip(self.names, element_bytes, strict=True)))
+
     def key(self, views: Sequence[ArrayView]) -> Specialization:
         """Return the key of the code for arrays with these layouts."""
         named = self.named(views)
@@ -107,16 +111,16 @@ class ArrayAccesses:
     # -- dynamic shapes
 
     def _open_key(self, named: Named) -> Specialization:
-        """Return the key for dynamic shapes: rows on cache lines, on TMA's grain, in vectors, or any."""
+        """Return the key for dynamic shapes: rows on cache lines, on TMA's grain, in vectors, contiguous, or any."""
         fitting = self.fitting(named)
         if self.transposed and fitting == Specialization(BY_LANES) and not self._has_unaligned_rows(named):
             return fitting  # lanes load whole chunks of arrays that TMA would need transposed
         anywhere = [name for name, _ in fitting.widths]
         if fitting.is_by_lanes or not dict(self.copied).keys().isdisjoint(anywhere):
-            return self.fallback
+            return self._by_lanes(named)
         chunked = {name: v for name, v in named.items() if name in self.chunked}
         if not self.copied and (anywhere or self._has_unaligned_rows(chunked)):
-            return self.fallback if fitting.any_strides else self._in_vectors(chunked)
+            return self.fallback if fitting.any_strides else self._in_vectors(named, chunked)
         return Specialization(self._copied_rows(named), tuple((name, 0) for name in anywhere))
 
     def _copied_rows(self, named: Named) -> int:
@@ -127,12 +131,21 @@ class ArrayAccesses:
         grain = TENSOR_MAPS.grain_bytes
         return grain if grain in self.alignments and not on_lines else CACHE_LINE
 
-    def _in_vectors(self, chunked: Named) -> Specialization:
+    def _by_lanes(self, named: Named) -> Specialization:
+        """Return the key for arrays that lanes load: contiguous rows in aligned blocks, any others by elements.
+
+        Arrays without elements have no block that could be loaded.
+        """
+        if self.fitting(named).any_strides or any(0 in v.shape for v in named.values()):
+            return self.fallback
+        return self.contiguous([v.dtype.bytes for v in named.values()])
+
+    def _in_vectors(self, named: Named, chunked: Named) -> Specialization:
         """Return the key for rows aligned to fewer bytes than the widest load."""
         rows = [v.shape[-1] * v.dtype.bytes for v in chunked.values() if v.shape]
         grain = gcd(*(alignment(v, self.chip.widest_load_bytes) for v in chunked.values()), *rows)
         if grain not in self.alignments:
-            return self.fallback
+            return self._by_lanes(named)
         return Specialization(grain, tuple((x, max(grain, v.dtype.bytes)) for x, v in chunked.items()))
 
     def _has_unaligned_rows(self, named: Named) -> bool:

@@ -14,7 +14,9 @@ from tilewave.ir.ops import (
     control,
     exchange,
     lane,
+    lane_memory,
     launch,
+    mbarriers,
     memory,
     order,
     product,
@@ -74,24 +76,17 @@ from tilewave.ir.ops.arith import (
     Xor,
 )
 from tilewave.ir.ops.asynchronous import (
-    Arrive,
-    Asynchronous,
-    ClusterBarrier,
     Copy,
     CopyAsync,
     CopyAsyncChunks,
     CopyToShared,
-    LaunchDependents,
-    MakeMbarriers,
     TmaCopy,
     TmaLoad,
     TmaLoadMulticast,
     TmaStore,
     WaitAsync,
-    WaitMbarrier,
     WaitMma,
     WaitOlderMma,
-    WaitPriorLaunch,
     WaitTmaStores,
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
@@ -100,24 +95,18 @@ from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
     Lane,
-    Load,
-    LoadEach,
-    LoadTransposed,
-    LoadUnaligned,
     Matrix,
     OpaqueCopy,
     Ramp,
     Rearrange,
     Shuffle,
-    Store,
-    StoreEach,
-    StoreUnaligned,
     Unset,
     Wave,
     Wgmma,
     WgmmaRegisters,
     WgmmaShared,
 )
+from tilewave.ir.ops.lane_memory import Load, LoadEach, LoadTransposed, LoadUnaligned, Store, StoreEach, StoreUnaligned
 from tilewave.ir.ops.launch import (
     Launch,
     LaunchOnly,
@@ -126,6 +115,15 @@ from tilewave.ir.ops.launch import (
     StreamKNumber,
     StreamKSplits,
     StreamKWorkgroups,
+)
+from tilewave.ir.ops.mbarriers import (
+    Arrive,
+    Asynchronous,
+    ClusterBarrier,
+    LaunchDependents,
+    MakeMbarriers,
+    WaitMbarrier,
+    WaitPriorLaunch,
 )
 from tilewave.ir.ops.memory import Allocate, Gather, Overlay, Read, Scatter, Write, WriteThrough
 from tilewave.ir.ops.order import Agree, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling, WaitLoads
@@ -291,7 +289,22 @@ __all__ = [
 ]
 
 
-IDEAS = (arith, shape, reduction, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
+IDEAS = (
+    arith,
+    shape,
+    reduction,
+    launch,
+    workgroup,
+    memory,
+    product,
+    exchange,
+    lane,
+    lane_memory,
+    order,
+    asynchronous,
+    mbarriers,
+    control,
+)
 
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for idea in IDEAS for cls in idea.OPS}
 """Every op by its name in the text."""

@@ -14,11 +14,12 @@ from dataclasses import replace
 from tilewave.ir.ops import CopyAsyncChunks, WaitAsync
 from tilewave.ir.placements import row_elements
 from tilewave.lower.elements import in_memory
-from tilewave.lower.gpu.memory import ArrayWindow, Chunks, GlobalAccess, GlobalPlace
+from tilewave.lower.gpu.memory import Chunks, GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.shared import SharedPlace
 from tilewave.lower.gpu.target import DirectLoadTarget
 from tilewave.lower.gpu.values import held, join
+from tilewave.lower.gpu.windows import ArrayWindow
 
 MOST_WINDOWS = 4
 """The most windows of one tile; each takes four scalar registers."""

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.launch import at_launch
 from tilewave.ir.ops import Add, Loop
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.ir.rewrite import names, rewrite, substitute_block
+from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.split_steps import steps_of_a_split
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.transform.loop_schedule import Steps
 
 BY_ITSELF = RemarkKind(
     "split-K has {parts} splits, and workgroups cannot exchange partial sums here, so each workgroup computes all "
@@ -67,12 +68,7 @@ def _over_parts(op: Loop, b: Builder) -> None:
 
 def _one_part(op: Loop, trips: Value, first: Number, zeros: list[Value], b: Builder) -> list[Value]:
     """Emit the loop over the steps of one split, which starts from zeros, and return its partial sums."""
-    index, *_ = op.body.args
-    with b.region():
-        step = (Number(b, index) + first).value
-        start = list(b.ops)
-    body = substitute_block(op.body, {index: step})
     results = [b.fresh(f"{v.name}_part", v.type) for v in op.results]
-    block = Block(op.body.args, (*start, *body.ops))
-    b.ops.append(replace(op, trips=trips, init=tuple(zeros), body=block, split=1, results=tuple(results)))
+    body = Steps(op.body, first=first).block(b)
+    b.ops.append(replace(op, trips=trips, init=tuple(zeros), body=body, split=1, results=tuple(results)))
     return results

@@ -50,6 +50,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Extent, Scalar
+from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 AROUND = (Loop, While, Role)
 """Ops whose blocks contain accesses."""
@@ -115,12 +116,13 @@ class _Separation:
             return [map_blocks(loop, self.block)]
         builder = Builder(self.taken, locate=lambda: loop.loc)
         whole = self.whole_steps(loop, list(edges), builder)
-        inside = tuple(builder.fresh(f"{v.name}_inside", v.type) for v in loop.results)
         body = self.block(replace(loop.body, ops=self.without(loop.body.ops, guards)))
-        builder.effect(Loop, whole.value, loop.init, body, results=inside)
         most = max(edge.most_steps_past_the_end for edge in edges)
         few = self.ranges.of(loop.trips)[1] <= most or all(self.begins_inside(edge, loop.trips) for edge in edges)
-        self.edge(loop, whole, most if few else None, inside, builder)
+        rest = Number(builder, loop.trips) - whole
+        rest = rest.smaller(most) if few else rest
+        parts = Steps(body, whole.value, yields="inside"), Steps(loop.body, rest.value, whole, suffix="edge")
+        LoopSchedule(loop, parts).expand(builder)
         return builder.ops
 
     def begins_inside(self, edge: StepEdge, trips: Value) -> bool:
@@ -174,18 +176,6 @@ class _Separation:
             found = found.smaller(edge.whole_steps(builder))
         not_below: Number = found.larger(0)
         return not_below
-
-    def edge(self, loop: Loop, whole: Number, most: int | None, init: tuple[Value, ...], builder: Builder) -> None:
-        """Emit the boundary steps, with their predicates; `most` of them, where that is known."""
-        trips = Number(builder, loop.trips) - whole
-        trips = trips if most is None else trips.smaller(most)
-        copier = Copier(builder, "edge")
-        index, *carried = loop.body.args
-        args = builder.fresh(f"{index.name}_after", INDEX_SCALAR), *map(copier.value, carried)
-        with builder.region():
-            copier.new[index] = (whole + Number(builder, args[0])).value
-            body = (*builder.ops, *map(copier.renamed, loop.body.ops))
-        builder.effect(Loop, trips.value, init, Block(args, body), results=loop.results)
 
     # -- code after loops
 

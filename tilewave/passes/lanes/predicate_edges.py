@@ -35,11 +35,18 @@ def predicate_edges(kernel: Kernel) -> Kernel:
 class _Edges:
     def __init__(self, kernel: Kernel) -> None:
         self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
+        self.least: dict[str, int] = {name: least for name, least, _ in kernel.limits}
+        """The least size of each dynamic extent that a workgroup takes whole."""
         # Every tile of an output begins inside the memory, because the schedule has been checked.
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
-        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
+        extents = zip(op.at, op.memory.type.extents, strict=True)
+        return [(self.positions.formula(v), n) for v, n in extents if self.is_tiled(n)]
+
+    def is_tiled(self, extent: Extent) -> bool:
+        """Whether an extent has as many tiles as fill it; the single tile of a whole extent begins in an empty one."""
+        return extent not in self.least if isinstance(extent, str) else extent > 0
 
     def of(self, op: Access) -> tuple[int, ...]:
         """Return the memory axes along which this tile may be out of bounds."""
@@ -51,7 +58,7 @@ class _Edges:
 
     def inside(self, at: Value, size: int, extent: Extent) -> bool:
         low, high = self.ranges.of(at)
-        if low >= 0 and isinstance(extent, int) and high + size <= extent:
+        if low >= 0 and high + size <= (self.least.get(extent, 0) if isinstance(extent, str) else extent):
             return True
         begins_inside = (self.positions.formula(at), extent) in self.starts
         return begins_inside and _divides(size, extent) and self.positions.divisor(at) % size == 0

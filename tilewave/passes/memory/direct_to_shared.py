@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.positions import BlockScalars
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.ops import Allocate, CopyAsync, Read, WaitAsync, Write, Yield
 from tilewave.ir.placements import elements, is_in
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want

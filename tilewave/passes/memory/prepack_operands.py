@@ -22,9 +22,9 @@ import numpy as np
 
 from tilewave.analysis.positions import BlockScalars
 from tilewave.errors import NOWHERE, Loc
-from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.launch import at_launch, launch_of, open_sizes
 from tilewave.ir.launch_splits import LaunchSplits
 from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write

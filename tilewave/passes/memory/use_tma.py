@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewave.analysis.positions import BlockScalars
-from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.effects import touched
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import is_in, is_one_row, row_elements, row_pitch, stored_axes
 from tilewave.ir.remarks import Left, RemarkKind, want

@@ -17,7 +17,7 @@ written: the next operand is computed after that product ends. No product is in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.program_slices import following, taken_by
@@ -28,7 +28,6 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
     Arrive,
-    Const,
     Fma,
     Loop,
     Mul,
@@ -39,22 +38,27 @@ from tilewave.ir.ops import (
     WgmmaShared,
     Yield,
 )
-from tilewave.ir.rewrite import made_in, names, rename, rewrite, substitute, walk
+from tilewave.ir.rewrite import names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import F32, INDEX, Vector
+from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 
 def delay_dependent_mma(kernel: Kernel) -> Kernel:
     residues, builder = Residues(kernel), Builder(names(kernel))
+    results: dict[Value, Value] = {}
 
     def lag(op: Op) -> Sequence[Op] | None:
         step = _Step.of(op) if isinstance(op, Loop) else None
         if step is None:
             return None
-        rounds = residues.constant(step.loop.trips)
-        made = _Lagging(step, builder)
-        return made.ops() if rounds is not None and rounds > 0 else made.where_there_are_steps()
+        trips, delayed = residues.constant(step.loop.trips), _Delayed(step, builder)
+        if trips is None or trips < 1:
+            return delayed.where_there_are_steps()
+        ops, values = delayed.steps(step.loop.init)
+        results.update(zip(op.results, values, strict=True))
+        return ops
 
-    return rewrite(kernel, lag)
+    return replace_values(rewrite(kernel, lag), results)
 
 
 @dataclass(frozen=True)
@@ -150,69 +154,55 @@ class _Step:
         return (*(self.second.acc if v == self.second.result else v for v in end.operands), *self.handed_on)
 
 
-class _Lagging:
+class _Delayed:
     """Builds a loop whose second product is delayed by one step."""
 
     def __init__(self, step: _Step, builder: Builder) -> None:
         self.step, self.builder = step, builder
         self.loc = step.loop.loc
 
-    def ops(self) -> list[Op]:
-        return self.steps(self.step.loop.init, self.step.loop.results)
-
     def where_there_are_steps(self) -> list[Op]:
         """Return the delayed loop inside a loop of one or zero trips, for trip counts that may be zero."""
         loop = self.step.loop
-        args, results = (tuple(map(self.fresh, values)) for values in (loop.body.args, loop.results))
-        body = Block(args, (*self.steps(args[1:], results), Yield(results, loc=self.loc)))
+        args = tuple(map(self.fresh, loop.body.args))
+        ops, values = self.steps(args[1:])
         with self.builder.region():
             self.builder.locate = lambda: self.loc
             once = self.builder.cast((Number(self.builder, loop.trips) > 0).value, INDEX)
+            body = Block(args, (*ops, Yield(values, loc=self.loc)))
             return [*self.builder.ops, replace(loop, trips=once, body=body)]
 
-    def steps(self, init: Sequence[Value], results: Sequence[Value]) -> list[Op]:
-        """Return the first step, the loop over the others, and the delayed product of the last one."""
-        step = self.step
-        first, carried = self.first_step(init)
-        rest = self.others(carried, results)
-        after = dict(zip(step.handed_on, rest[-1].results[len(results) :], strict=True))
-        after[step.second.acc] = rest[-1].results[step.carried]
-        wait_for_it, multiply, leave = (substitute(op, after) for op in step.last)
-        return [*first, *rest, wait_for_it, replace(multiply, results=(results[step.carried],)), leave]
+    def steps(self, init: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:
+        """Return the ops of all steps, one at least, and the values that the loop then carries."""
+        step, loop = self.step, self.step.loop
+        first = Block(loop.body.args, (*step.early, *step.late, Yield(step.carried_on)))
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            carried = Steps(first, suffix="").in_place(init, self.builder)
+            values = LoopSchedule(replace(loop, init=carried), self.others()).expand(self.builder)
+            return list(self.builder.ops), values
 
-    def first_step(self, init: Sequence[Value]) -> tuple[list[Op], list[Value]]:
-        """Return the first step without its second product, and the values that are carried on."""
-        step, body = self.step, self.step.loop.body
-        index, *carried = body.args
-        plain = Block((), (Const(0, results=(index,), loc=self.loc), *step.early, *step.late))
-        new = {v: self.fresh(v) for v in made_in(plain)} | dict(zip(carried, init, strict=True))
-        return [rename(op, new) for op in plain.ops], [new.get(v, v) for v in step.carried_on]
+    def others(self) -> tuple[Steps, Steps]:
+        """Return the loop over all steps but the first, and the delayed product of the last one.
 
-    def others(self, carried: Sequence[Value], results: Sequence[Value]) -> list[Op]:
-        """Return the loop over all steps but the first; it issues both products before it waits for either."""
-        step, (index, *args) = self.step, self.step.loop.body.args
+        The loop carries the accumulator as it was before that product, and also the other values that it uses.
+        """
+        step, (index, *sums), b = self.step, self.step.loop.body.args, self.builder
         before = {v: self.fresh(v) for v in step.handed_on}
-        number, after = self.fresh(index), self.fresh(step.second.result)
-        with self.builder.region():
-            self.builder.locate = lambda: self.loc
-            trips = (Number(self.builder, step.loop.trips) - 1).value
-            counted = list(self.builder.ops)
-        with self.builder.region():
-            self.builder.locate = lambda: self.loc
-            one = self.builder.const(1)
-            numbered = [*self.builder.ops, Add(number, one, results=(index,), loc=self.loc)]
-        ops = [*numbered, *self.round(before, after)]
-        end = Yield(tuple(after if v == step.sums else v for v in step.carried_on), loc=self.loc)
-        body = Block((number, *args, *before.values()), (*ops, end))
-        made = tuple(v if i != step.carried else self.fresh(v) for i, v in enumerate(results))
-        made += tuple(map(self.fresh, step.handed_on))
-        return [*counted, Loop(trips, tuple(carried), body, results=made, loc=self.loc)]
+        after = self.fresh(step.second.result)
+        delayed = [substitute(op, {**before, step.second.acc: step.sums}) for op in step.last]
+        args = (index, *sums, *before.values())
+        carried = Yield(tuple(after if v == step.sums else v for v in step.carried_on), loc=self.loc)
+        ends = Yield(tuple(step.second.result if v == step.sums else v for v in sums))
+        trips = (Number(b, step.loop.trips) - 1).value
+        steady = Steps(Block(args, (*self.round(delayed, after), carried)), trips, Number(b, b.const(1)))
+        return steady, Steps(Block(args, (*delayed, ends)))
 
-    def round(self, before: Mapping[Value, Value], after: Value) -> Iterator[Op]:
-        """Yield one step. `before`: values of the previous step for the delayed product; `after`: its final sums."""
+    def round(self, delayed: Sequence[Op], after: Value) -> Iterator[Op]:
+        """Yield one step. `delayed`: the ops of the previous step that it issues; `after`: the sums after them."""
         step = self.step
         begun_first, begun_second = self.fresh(step.first.result), self.fresh(step.second.result)
-        wait_second, second, leave = (substitute(op, {**before, step.second.acc: step.sums}) for op in step.last)
+        wait_second, second, leave = delayed
         for op in step.early:
             if op is not step.first:
                 yield op

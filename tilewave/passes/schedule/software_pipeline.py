@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.ir.build import Builder
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -58,6 +58,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 Span = tuple[int, int]
 
@@ -294,8 +295,7 @@ class _Writer:
 
     def __init__(self, staging: Staging, ahead: int, slots: int, grown: dict[Value, Value], taken: set[str]) -> None:
         self.staging, self.loop, self.grown = staging, staging.loop, grown
-        self.index, *self.carried = self.loop.body.args
-        *_, self.end = self.loop.body.ops
+        self.index, self.end = self.loop.body.args[0], self.loop.body.ops[-1]
         self.builder = Builder(taken, locate=lambda: self.loop.loc)
         self.ahead = self.builder.const(ahead, name="ahead")
         self.still_on_the_way = staging.brought_bytes * (ahead - 1)
@@ -317,9 +317,14 @@ class _Writer:
         brings = self.staging.brought_bytes > 0
         loads = (*(self.slot if brings else ()), *map(self.in_slot, self.staging.loads))
         writes = (*(() if brings else self.slot), *map(self.in_slot, self.staging.writes))
-        self.prologue(loads, writes)
-        so_far = self.main(loads, compute, writes)
-        self.drain(compute, so_far)
+        args, done = self.loop.body.args, Number(self.builder, self.main_steps)
+        parts = (
+            Steps(Block(args[:1], (*loads, *writes, Yield((), loc=self.end.loc))), self.few_steps, suffix="first"),
+            Steps(Block(args, self.steady(loads, compute, writes)), self.main_steps),
+            Steps(Block(args, (*self.waiting(0), Yield(args[1:])))),
+            Steps(Block(args, (*compute, self.end)), self.few_steps, done, suffix="last"),
+        )
+        LoopSchedule(self.loop, parts).expand(self.builder)
         return self.builder.ops
 
     def in_slot(self, op: Op) -> Op:
@@ -336,15 +341,8 @@ class _Writer:
         guard = tuple(a + 1 for a in op.guard)
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
-    def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
-        """Emit the loop that loads the tiles of the first steps."""
-        copier = Copier(self.builder, "first")
-        step = copier.value(self.index)
-        body = (*map(copier.renamed, (*loads, *writes)), Yield((), loc=self.end.loc))
-        self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
-
-    def main(self, loads: Sequence[Op], compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
-        """Emit the main loop: wait for the copies of this step, load ahead, compute, then write the loaded tiles."""
+    def steady(self, loads: Sequence[Op], compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Op, ...]:
+        """Return a step of the main loop: wait for its copies, load ahead, compute, then write the loaded tiles."""
         lasting = self.lasting()
         made = {v for op in lasting for v in op.results}
         changing = [[op for op in part if made.isdisjoint(op.results)] for part in (loads, compute, writes)]
@@ -354,11 +352,7 @@ class _Writer:
             copier.new[self.index] = self.number(Add, self.index, self.ahead, "next")
             (add,) = self.builder.ops
         waits = self.waiting(self.still_on_the_way)
-        body = (*lasting, *waits, add, *map(copier.renamed, loads), *compute, *map(copier.renamed, writes), self.end)
-        results = tuple(self.builder.fresh(f"{v.name}_so_far", v.type) for v in self.loop.results)
-        block = Block(self.loop.body.args, body)
-        self.builder.effect(Loop, self.main_steps, self.loop.init, block, results=results)
-        return results
+        return (*lasting, *waits, add, *map(copier.renamed, loads), *compute, *map(copier.renamed, writes), self.end)
 
     def waiting(self, pending: int) -> tuple[Op, ...]:
         return (WaitAsync(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
@@ -372,14 +366,3 @@ class _Writer:
             else:
                 changing.update(op.results)
         return lasting
-
-    def drain(self, compute: Sequence[Op], so_far: tuple[Value, ...]) -> None:
-        """Emit the loop that computes the last steps, whose tiles are loaded."""
-        copier = Copier(self.builder, "last")
-        args = (copier.value(self.index), *map(copier.value, self.carried))
-        with self.builder.region():
-            if any(self.index in _all_operands(op) for op in (*compute, self.end)):
-                copier.new[self.index] = self.number(Add, self.main_steps, args[0], "step")
-            body = (*self.builder.ops, *map(copier.renamed, (*compute, self.end)))
-        self.builder.ops += self.waiting(0)
-        self.builder.effect(Loop, self.few_steps, so_far, Block(args, body), results=self.loop.results)

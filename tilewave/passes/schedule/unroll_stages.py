@@ -13,17 +13,17 @@ trip count is known at the launch only, each step after the unrolled loop is pre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.copies import Copier
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
+from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, replace_values, rewrite
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 MANY_SLOTS = RemarkKind(
     "the loop has {slots} stages, and is unrolled by at most {most}",
@@ -99,76 +99,48 @@ class _Writer:
     def __init__(self, loop: Loop, slots: dict[Value, tuple[int, int]], taken: set[str]) -> None:
         self.loop, self.slots = loop, slots
         self.builder = Builder(taken, locate=lambda: loop.loc)
-        self.index, *self.carried = loop.body.args
 
     def steps(self, trips: int, slots: int) -> tuple[Value, ...]:
         """Emit all steps of a known trip count, and return the values that the last one yields."""
         turns = trips // slots if trips // slots > 1 else 0
-        sums = self.turns(self.builder.const(turns, name="turns"), slots) if turns else self.loop.init
-        for step in range(turns * slots, trips):
-            sums = self.step(self.builder.const(step, name="step"), step, sums)
-        return sums
+        parts = [self.turns(self.builder.const(turns, name="turns"), slots)] if turns else []
+        parts += [self.step(self.number(step), step) for step in range(turns * slots, trips)]
+        return LoopSchedule(self.loop, tuple(parts)).expand(self.builder)
 
     def any_steps(self, most: int, slots: int) -> tuple[Value, ...]:
         """Emit the steps of a dynamic trip count: each step after the unrolled loop is in a loop of one or no trip."""
-        trips, first, sums = Number(self.builder, self.loop.trips).larger(0), self.zero(), self.loop.init
+        trips, first, parts = Number(self.builder, self.loop.trips).larger(0), self.number(0), []
         if most >= slots:
             turns = trips // slots
-            first, sums = turns * slots, self.turns(turns.value, slots)
+            first = turns * slots
+            parts.append(self.turns(turns.value, slots))
         for step in range(min(most, slots - 1)):
-            sums = self.perhaps((trips - first - step).larger(0).smaller(1), first + step, step, sums)
-        return sums
+            once = (trips - first - step).larger(0).smaller(1)
+            parts.append(replace(self.step(first + step, step), trips=once.value, yields="rest"))
+        return LoopSchedule(self.loop, tuple(parts)).expand(self.builder)
 
-    def zero(self) -> Number:
-        return Number(self.builder, self.builder.const(0))
+    def number(self, value: int) -> Number:
+        return Number(self.builder, self.builder.const(value))
 
-    def perhaps(self, trips: Number, index: Number, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Emit a step that runs if `trips` is 1."""
-        builder = self.builder
-        once, args = builder.fresh("once", INDEX_SCALAR), tuple(builder.fresh(v.name, v.type) for v in self.carried)
-        with builder.region():
-            body = builder.block((once, *args), self.step(index.value, number, args))
-        results = tuple(builder.fresh(f"{v.name}_rest", v.type) for v in self.loop.results)
-        builder.effect(Loop, trips.value, sums, body, results=results)
-        return results
-
-    def turns(self, trips: Value, slots: int) -> tuple[Value, ...]:
-        """Emit the unrolled loop, whose body has a step for every stage."""
+    def turns(self, trips: Value, slots: int) -> Steps:
+        """Return the unrolled loop, whose body has a step for every stage."""
         builder = self.builder
         turn = builder.fresh("turn", INDEX_SCALAR)
-        args = tuple(builder.fresh(v.name, v.type) for v in self.carried)
+        args = tuple(builder.fresh(v.name, v.type) for v in self.loop.body.args[1:])
         with builder.region():
-            first = builder.emit(Mul, turn, builder.const(slots), type=INDEX_SCALAR, name=self.index.name)
-            sums = args
-            for step in range(slots):
-                at = builder.emit(Add, first, builder.const(step), type=INDEX_SCALAR) if step else first
-                sums = self.step(at, step, sums)
-            body = builder.block((turn, *args), sums)
-        results = tuple(builder.fresh(f"{v.name}_turns", v.type) for v in self.loop.results)
-        builder.effect(Loop, trips, self.loop.init, body, results=results)
-        return results
+            first = Number(builder, turn) * slots
+            steps = tuple(self.step(first + step if step else first, step) for step in range(slots))
+            body = builder.block((turn, *args), LoopSchedule(replace(self.loop, init=args), steps).expand(builder))
+        return Steps(body, trips, yields="turns")
 
-    def step(self, index: Value, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Emit one step with fresh names, and return the values that it yields."""
-        copier = _StepCopier(self.builder, number, self.slots)
-        copier.new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
-        for op in self.loop.body.ops:
-            if isinstance(op, Yield):
-                return tuple(copier.new.get(v, v) for v in op.values)
-            self.builder.ops += copier.op(op)
-        raise AssertionError("a loop's body ends in yield")
+    def step(self, index: Number, number: int) -> Steps:
+        """Return one step, in which the stage indices are constants."""
 
+        def fixed(op: Op) -> Op:
+            if not op.results or op.results[0] not in self.slots:
+                return op
+            ahead, slots = self.slots[op.results[0]]
+            return Const((number + ahead) % slots, results=op.results, loc=op.loc)
 
-class _StepCopier(Copier):
-    """Copies the ops of step `number`, in which the stage indices are constants."""
-
-    def __init__(self, builder: Builder, number: int, slots: dict[Value, tuple[int, int]]) -> None:
-        super().__init__(builder)
-        self.number, self.slots = number, slots
-
-    def renamed(self, old: Op) -> Op:
-        copy = super().renamed(old)
-        if not old.results or old.results[0] not in self.slots:
-            return copy
-        ahead, slots = self.slots[old.results[0]]
-        return Const((self.number + ahead) % slots, results=copy.results, loc=old.loc)
+        body = replace(self.loop.body, ops=tuple(map(fixed, self.loop.body.ops)))
+        return Steps(body, first=index, suffix="")

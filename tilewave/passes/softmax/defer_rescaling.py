@@ -20,22 +20,33 @@ step is computed as the author wrote it. All waves of a warpgroup take the same 
 together. The first step has no maximum yet and is always computed as written.
 
 The pass saves the maximum and most rescaling of the sums: a fifth of what a lane computes in attention.
+
+Where that cannot be proved, the rescaling is still skipped where the factor is 1 in all lanes of a wave, as it is while
+the maximum stays. x · 1 is x, so results are bit-identical, and a lane has 64 sums or more for one or two factors:
+
+    %larger = max(%largest, …)               …
+    %shrink = exp2(sub(%largest, %larger))   %same = all_of(‹%shrink is 1, in all registers and lanes›)
+    %sums_1 = mul(%sums, %shrink)        →   %sums_1 = loop(‹0 where %same, else 1›, [%sums]) { mul(%sums, %shrink) }
+    %z = wgmma_registers(…, %sums_1)         %z = wgmma_registers(…, %sums_1)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.analysis.program_slices import following, taken_by
 from tilewave.analysis.rescaling import SAME, Change, Rescaling
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.match import ANY, either, made
+from tilewave.ir.match import ANY, OpPattern, either, made
 from tilewave.ir.ops import (
     Agree,
+    AllOf,
     Broadcast,
     Cast,
+    Equal,
     Exp2,
     Exp2Flushed,
     Exponential,
@@ -45,24 +56,36 @@ from tilewave.ir.ops import (
     Mul,
     Not,
     Or,
+    ReduceLanes,
     ReduceRegisters,
     Sub,
     Wgmma,
     WgmmaRegisters,
     Yield,
 )
-from tilewave.ir.rewrite import made_in, names, rename, walk
-from tilewave.ir.types import BOOL, F32, INDEX, Scalar
+from tilewave.ir.rewrite import made_in, names, rename, rewrite, uses, walk
+from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Scalar, Vector
 
 LARGEST_SUM = 32768.0
 """The limit of a lane's partial row sum: half of what f16, the smallest operand dtype, can represent."""
 
-GROWTH = made(Sub, "old", "larger")
-FACTOR = made(Exponential, GROWTH | either(Mul, GROWTH, ANY))
+LEAST_REGISTERS = 32
+"""The least registers of sums per lane: with fewer, the test for 1 costs as much as the multiplication."""
+
+
+def _exponential(growth: OpPattern) -> OpPattern:
+    """Return the pattern of a factor: the exponential of the (scaled) difference between two maxima."""
+    return made(Exponential, growth | either(Mul, growth, ANY))
+
+
+FACTOR = _exponential(made(Sub, "old", "larger"))
+FACTOR_OF_ROWS = made(Broadcast, _exponential(made(Sub, "old", either(Max, "old", ANY))).named("factor"))
+"""A factor of rows, 1 while a maximum stays."""
 
 
 def defer_rescaling(kernel: Kernel) -> Kernel:
-    return replace(kernel, body=_in_block(kernel.body, kernel.defs, Builder(names(kernel))))
+    deferred = replace(kernel, body=_in_block(kernel.body, kernel.defs, Builder(names(kernel))))
+    return _skipping_units(deferred)
 
 
 def _in_block(block: Block, defs: Mapping[Value, Op], builder: Builder) -> Block:
@@ -243,3 +266,39 @@ def _needs(ops: Sequence[Op], users: Sequence[Op]) -> list[Op]:
             taken.update(taken_by(op))
             found.insert(0, op)
     return found
+
+
+# -- factors of 1 ------------------------------------------------------------------------------------------------------
+
+
+def _skipping_units(kernel: Kernel) -> Kernel:
+    """Return the kernel with a test before each rescaling of a product's sums, for factors that are all 1."""
+    added_to = {op.acc for op in walk(kernel.body) if isinstance(op, Wgmma)}
+    used, builder = uses(kernel), Builder(names(kernel))
+
+    def skip(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Mul) or op.result not in added_to or used[op.result] > 1:
+            return None
+        found = FACTOR_OF_ROWS.match(op.b, kernel.defs)
+        if found is None or prod(op.result.type.shape) < LEAST_REGISTERS:
+            return None
+        return _unless_one(op, found["factor"], kernel.lanes, builder)
+
+    return rewrite(kernel, skip)
+
+
+def _unless_one(op: Mul, factor: Value, lanes: int, builder: Builder) -> list[Op]:
+    kind = factor.type
+    with builder.region():
+        builder.locate = lambda: op.loc
+        is_one = builder.binary(Equal, factor, builder.const(1.0, kind))
+        every_axis = tuple(range(len(kind.shape)))
+        own = builder.emit(ReduceRegisters, is_one, every_axis, "all", type=Vector((1,), BOOL))
+        bits = tuple(range(lanes.bit_length() - 1))
+        agreed = builder.emit(AllOf, builder.emit(ReduceLanes, own, bits, "all", type=own.type), type=Scalar(BOOL))
+        trips = builder.cast(builder.elementwise(Not, agreed), INDEX)
+        counter = builder.fresh("once", INDEX_SCALAR)
+        sums, product = (builder.fresh(op.result.name, op.result.type) for _ in range(2))
+        body = (Mul(sums, op.b, results=(product,), loc=op.loc), Yield((product,), loc=op.loc))
+        around = Loop(trips, (op.a,), Block((counter, sums), body), results=op.results, loc=op.loc)
+        return [*builder.ops, around]

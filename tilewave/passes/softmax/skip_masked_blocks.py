@@ -20,12 +20,13 @@ from tilewave.analysis.masked_iterations import MaskedIterations, Quotient, Step
 from tilewave.analysis.masked_steps import is_idle
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.match import source
-from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select
+from tilewave.ir.ops import Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import names, rewrite, walk
-from tilewave.ir.types import INDEX_SCALAR, Tile
+from tilewave.ir.types import Tile
+from tilewave.transform.loop_schedule import Steps
 
 NOT_IDLE = RemarkKind(
     "blocks that this select masks entirely are not skipped, because they change values that the loop carries",
@@ -100,12 +101,4 @@ class _Skipping:
             return [*builder.ops, replace(loop, trips=trips.value)]
         first = first.smaller(every - 1).larger(0)
         trips = (stop.larger(first + 1).smaller(every) - first).larger(0)
-        return [*builder.ops, replace(loop, trips=trips.value, body=self.begun_at(first, loop.body))]
-
-    def begun_at(self, first: Number, body: Block) -> Block:
-        """Return the block for steps that are counted from `first` on."""
-        counter, *carried = body.args
-        builder = Builder(self.taken)
-        taken = builder.fresh(f"{counter.name}_taken", INDEX_SCALAR)
-        step = Add(taken, first.value, results=(counter,), loc=body.ops[0].loc)
-        return Block((taken, *carried), (step, *body.ops))
+        return [*builder.ops, replace(loop, trips=trips.value, body=Steps(loop.body, first=first).block(builder))]

@@ -1,37 +1,76 @@
-"""Transpose a product whose accumulator is reduced along rows, where waves split the rows of products.
+"""Transpose products: a · bᵀ is computed as b · aᵀ, with a permute, which costs nothing: it renames registers.
+
+Two reasons, for a matrix unit whose groups of waves split the rows of products:
+
+*Few rows.* A unit that takes 64 rows and any number of columns computes four times as much as 16 rows of activations
+need; with the weights as its rows nothing is wasted. A loop that only accumulates keeps transposed sums:
+
+    %sum = loop(%steps, [%zero]) : tile<16x64xf32> {      %sum_t = loop(%steps, [%zero_t]) : tile<64x16xf32> {
+      %z = mma(%x, %w, %acc)                           →    %z_t = mma(%w, %x, %acc_t)
+    }                                                     }
+                                                          %sum = permute(%sum_t)
+
+*Reductions along rows.* Each wave then has whole columns of %s, and reduces them without other waves. A product with
+such an accumulator as its second operand gets it as its first: both have the same rows then, in the same waves.
 
     %s = mma(%k, %q, %zero)             →  %zero_t = permute(%zero);  %s_t = mma(%q, %k, %zero_t)
     %most = reduce(%s) {axes = [0]}        %s = permute(%s_t);  %most = reduce(%s) {axes = [0]}
-
-a · bᵀ is b · aᵀ transposed, and a permute costs nothing: it renames registers. Each wave then has whole columns of %s,
-and reduces them without other waves. A product with such an accumulator as its second operand gets it as its first
-operand instead: both have the same rows then, in the same waves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.analysis.chains import links, sums_in
+from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Mma, Permute, Reduce
-from tilewave.ir.rewrite import names, rewrite, walk
-from tilewave.ir.types import Tile, Type
+from tilewave.ir.ops import Const, Loop, Mma, Permute, Reduce
+from tilewave.ir.rewrite import names, rewrite, substitute_block, walk
+from tilewave.ir.types import Tile
+from tilewave.machine.chips import Chip
+from tilewave.machine.matrix import instructions_for
+
+ONE_WAVE = (1, 1)
 
 
-def transpose_mma(kernel: Kernel) -> Kernel:
-    found = set(_candidates(kernel))
-    builder = Builder(names(kernel))
+@dataclass(frozen=True)
+class TransposeMma:
+    machine: Chip
 
-    def turn(op: Op) -> list[Op] | None:
-        return _transposed_op(op, builder) if isinstance(op, Mma) and op.result in found else None
+    def __repr__(self) -> str:
+        return f"TransposeMma({self.machine.name})"
 
-    return rewrite(kernel, turn) if found else kernel
+    def __call__(self, kernel: Kernel) -> Kernel:
+        builder = Builder(names(kernel))
+        narrow = _with_transposed_loops(kernel, self.pays, builder)
+        found = set(_reduced_along_rows(narrow))
+        if not found:
+            return narrow
+
+        def transpose(op: Op) -> list[Op] | None:
+            return _transposed_op(op, builder) if isinstance(op, Mma) and op.result in found else None
+
+        return rewrite(_with_transposed_loops(narrow, lambda op: op.result in found, builder), transpose)
+
+    def pays(self, op: Mma) -> bool:
+        """Whether the matrix unit computes less for the transposed product."""
+        rows, cols = op.acc.type.shape[-2:]
+        a, b, acc = (v.type.dtype.name for v in (op.a, op.b, op.acc))
+        depth = op.a.type.shape[-1]
+        as_is, transposed = self.work((rows, cols, depth), (a, b, acc)), self.work((cols, rows, depth), (b, a, acc))
+        return transposed is not None and as_is is not None and transposed < as_is
+
+    def work(self, box: tuple[int, int, int], dtypes: tuple[str, str, str]) -> int | None:
+        """Return the multiply-adds that the matrix unit computes; None where it has no instruction for the dtypes."""
+        found = instructions_for(self.machine.matrix, *dtypes)
+        return min((prod(i.padded(box, i.waves(box[:2], ONE_WAVE, 1))) for i in found), default=None)
 
 
-def _candidates(kernel: Kernel) -> Iterator[Value]:
-    """Yield the results of the products to transpose."""
+def _reduced_along_rows(kernel: Kernel) -> Iterator[Value]:
+    """Yield the results of products whose accumulators are reduced along rows only, or are another's second operand."""
     along: dict[Value, set[int]] = {}
     """The axes along which the accumulator of each product is reduced, directly or through elementwise ops."""
     for op in walk(kernel.body):
@@ -46,17 +85,64 @@ def _candidates(kernel: Kernel) -> Iterator[Value]:
     yield from (v for v, axes in along.items() if 0 in axes and 1 not in axes)
 
 
+def _with_transposed_loops(kernel: Kernel, chosen: Callable[[Mma], bool], builder: Builder) -> Kernel:
+    """Return the kernel with transposed sums in the loops that only accumulate, if all their products are chosen."""
+
+    def transpose(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Loop) or not only_adds_up(op):
+            return None
+        products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
+        adds_to_all = products.keys() >= set(op.body.yielded)  # other carried values have no transpose
+        if not adds_to_all or not all(map(chosen, products.values())):
+            return None
+        return _transposed_loop(op, kernel.defs, builder)
+
+    return rewrite(kernel, transpose)
+
+
 def _transposed_op(op: Mma, builder: Builder) -> list[Op]:
-    rank = len(op.acc.type.shape)
-    axes = (*range(rank - 2), rank - 1, rank - 2)
-    kind = _permuted(op.acc.type, axes)
-    begin, sums = builder.fresh(f"{op.acc.name}_transposed", kind), builder.fresh(f"{op.result.name}_transposed", kind)
+    kind = _transposed(op.acc)
+    begin, sums = builder.fresh(f"{op.acc.name}_t", kind), builder.fresh(f"{op.result.name}_t", kind)
     return [
-        Permute(op.acc, axes, results=(begin,), loc=op.loc),
+        Permute(op.acc, _axes(op.acc), results=(begin,), loc=op.loc),
         Mma(op.b, op.a, begin, op.wish, results=(sums,), loc=op.loc),
-        Permute(sums, axes, results=op.results, loc=op.loc),
+        Permute(sums, _axes(sums), results=op.results, loc=op.loc),
     ]
 
 
-def _permuted(kind: Type, axes: tuple[int, ...]) -> Tile:
-    return Tile(tuple(kind.shape[axis] for axis in axes), kind.dtype)
+def _transposed_loop(loop: Loop, defs: Mapping[Value, Op], builder: Builder) -> list[Op]:
+    """Return the loop on transposed sums, and the permutes that transpose them back after it."""
+    counter, *carried = loop.body.args
+    others = {v: builder.fresh(f"{v.name}_t", _transposed(v)) for v in carried}
+    begins = [_begin(v, defs.get(v), loop, builder) for v in loop.init]
+    for op in loop.body.ops:
+        if isinstance(op, Mma):
+            others[op.result] = builder.fresh(f"{op.result.name}_t", _transposed(op.result))
+    ops = [
+        Mma(op.b, op.a, others[op.acc], op.wish, results=(others[op.result],), loc=op.loc)
+        if isinstance(op, Mma)
+        else op
+        for op in loop.body.ops
+    ]
+    body = substitute_block(replace(loop.body, args=(counter, *(others[v] for v in carried)), ops=tuple(ops)), others)
+    results = tuple(builder.fresh(f"{v.name}_t", _transposed(v)) for v in loop.results)
+    transposed = replace(loop, init=tuple(v for op in begins for v in op.results), body=body, results=results)
+    ends = [Permute(t, _axes(t), results=(v,), loc=loop.loc) for t, v in zip(results, loop.results, strict=True)]
+    return [*begins, transposed, *ends]
+
+
+def _begin(v: Value, made: Op | None, loop: Loop, builder: Builder) -> Op:
+    """Return the transposed initial value; a constant stays a constant, which later passes look for."""
+    result = builder.fresh(f"{v.name}_t", _transposed(v))
+    if isinstance(made, Const):
+        return replace(made, results=(result,))
+    return Permute(v, _axes(v), results=(result,), loc=loop.loc)
+
+
+def _axes(v: Value) -> tuple[int, ...]:
+    rank = len(v.type.shape)
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transposed(v: Value) -> Tile:
+    return Tile(tuple(v.type.shape[axis] for axis in _axes(v)), v.type.dtype)

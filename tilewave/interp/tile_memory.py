@@ -1,0 +1,202 @@
+"""The semantics of the tile level's ops on memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.tile_run import (
+    LATER,
+    NO_WORKGROUP,
+    Arriving,
+    TileRun,
+    TrackedMemory,
+    element,
+    has_edges,
+)
+from tilewave.interp.windows import Window
+from tilewave.ir.core import Op
+from tilewave.ir.ops import (
+    Allocate,
+    Copy,
+    CopyAsync,
+    Gather,
+    Overlay,
+    Prepack,
+    Read,
+    ReadPanel,
+    Scatter,
+    WaitAsync,
+    Write,
+    WriteThrough,
+)
+
+
+def allocate(run: TileRun, op: Allocate) -> tuple[Any, ...]:
+    kind = op.result.type
+    poison = np.full(kind.shape, run.numbers.poison(kind.dtype), run.numbers.storage(kind.dtype))
+    return (TrackedMemory(op.result, poison, np.full(kind.shape, NO_WORKGROUP, np.int32)),)
+
+
+def overlay(run: TileRun, op: Overlay) -> tuple[Any, ...]:
+    return (run.env[op.memory],)  # no other tracking needed: a write to an overlay writes all of it (WriteThrough)
+
+
+def read_panel(run: TileRun, op: ReadPanel) -> tuple[Any, ...]:
+    *batch, panel, first = (run.env[v] for v in op.at)
+    shape = op.result.type.shape
+    where = (*batch, panel)
+    rows = run.env[op.memory].data[where].swapaxes(0, 1).reshape(shape[-2], -1)
+    return (rows[:, first : first + shape[-1]].reshape(shape),)
+
+
+def prepack(run: TileRun, op: Prepack) -> tuple[Any, ...]:
+    """Return the panels of a memory, made for the first workgroup and kept for the others."""
+    buffer: TrackedMemory = run.env[op.memory]
+    if op.result not in run.packed:
+        *batch, panels, groups, rows, depth = op.result.type.shape
+        order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
+        transposed = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
+        whole = np.zeros((*batch, panels * rows, groups * depth), run.numbers.storage(op.result.type.dtype))
+        whole[..., : transposed.shape[-2], : transposed.shape[-1]] = transposed.astype(whole.dtype)
+        split = whole.reshape(*batch, panels, rows, groups, depth)
+        run.packed[op.result] = TrackedMemory(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
+    return (run.packed[op.result],)
+
+
+def read(run: TileRun, op: Read) -> tuple[Any, ...]:
+    buffer: TrackedMemory = run.env[op.memory]
+    window = None if 0 in op.within else window_of(run, op, buffer, op.within or op.result.type.shape)
+    tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+    if window is not None:
+        run.note_read(op, buffer, window.inside)
+        found = window.to_tile(buffer.data[window.inside])
+        if window.whole and not op.within:
+            return (np.array(found),)
+        tile[window.part] = found
+    return (tile,)
+
+
+def write(run: TileRun, op: Write | WriteThrough) -> tuple[Any, ...]:
+    buffer, tile = run.env[op.memory], run.env[op.tile]
+    within = op.within if isinstance(op, Write) else ()
+    if isinstance(op, Write) and is_past(run, op, buffer):
+        return ()
+    window = window_of(run, op, buffer, within or op.tile.type.shape)
+    if window is None:
+        outside(run, op, buffer, [run.env[v] for v in op.at])
+    run.note_write(op, buffer, window.inside)
+    buffer.data[window.inside] = window.to_memory(tile[window.part])
+    return ()
+
+
+def is_past(run: TileRun, op: Write, buffer: TrackedMemory) -> bool:
+    """Return whether a tile is wholly out of bounds along an axis that a pass predicated."""
+    return any(run.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard)
+
+
+def write_through(run: TileRun, op: WriteThrough) -> tuple[Any, ...]:
+    write(run, op)
+    shared: TrackedMemory = run.env[op.shared]
+    shared.lose(run.numbers.poison(shared.value.type.dtype))
+    return ()
+
+
+def copy(run: TileRun, op: Copy) -> tuple[Any, ...]:
+    target: TrackedMemory = run.env[op.to]
+    where, tile = taken_box(run, op, run.env[op.memory], target)
+    run.note_write(op, target, (*where, ...))
+    target.data[where] = tile
+    return ()
+
+
+def bring(run: TileRun, op: CopyAsync) -> tuple[Any, ...]:
+    """Start an asynchronous copy: old contents are lost at once, new ones are visible after the wait."""
+    target: TrackedMemory = run.env[op.to]
+    where, tile = taken_box(run, op, run.env[op.memory], target)
+    run.note_write(op, target, (*where, ...))
+    assert target.writer is not None
+    target.writer[where] = LATER
+    target.data[where] = run.numbers.poison(target.value.type.dtype)
+    run.on_the_way.append(Arriving(target, where, tile))
+    return ()
+
+
+def wait_async(run: TileRun, op: WaitAsync) -> tuple[Any, ...]:
+    while run.on_the_way and sum(b.bytes for b in run.on_the_way) > op.pending:
+        come = run.on_the_way.pop(0)
+        assert come.target.writer is not None
+        come.target.writer[come.where] = run.workgroup
+        come.target.data[come.where] = come.tile
+    return ()
+
+
+def taken_box(
+    run: TileRun, op: Copy | CopyAsync, source: TrackedMemory, target: TrackedMemory
+) -> tuple[tuple[int, ...], Array]:
+    """Return the destination and the contents of a copied box."""
+    box = target.data.shape[len(op.to_at) :]
+    window = Window.of([run.env[v] for v in op.at], op.axes, box, source.data.shape)
+    tile: Array = np.zeros(box, source.data.dtype)
+    if window is not None:
+        run.note_read(op, source, window.inside)
+        tile[window.part] = window.to_tile(source.data[window.inside])
+    return tuple(run.env[v] for v in op.to_at), tile
+
+
+def window_of(
+    run: TileRun, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]
+) -> Window | None:
+    """Return the in-bounds part of a tile; None where there is none, which is allowed in arrays alone."""
+    at = [run.env[v] for v in op.at]
+    window = Window.of(at, op.axes, shape, buffer.data.shape)
+    if window is None and not has_edges(buffer):
+        outside(run, op, buffer, at)
+    return window
+
+
+def outside(run: TileRun, op: Op, buffer: TrackedMemory, at: Sequence[int]) -> NoReturn:
+    position = ", ".join(map(str, at))
+    run.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
+
+
+def gather(run: TileRun, op: Gather) -> tuple[Any, ...]:
+    buffer: TrackedMemory = run.env[op.memory]
+    where, inside = positions(run, op, buffer, op.result.type.shape)
+    kept = tuple(p[inside] for p in where)
+    run.note_read(op, buffer, kept)
+    tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+    tile[inside] = buffer.data[kept]  # nothing of an empty memory
+    return (tile,)
+
+
+def scatter(run: TileRun, op: Scatter) -> tuple[Any, ...]:
+    buffer, tile = run.env[op.memory], run.env[op.tile]
+    where, inside = positions(run, op, buffer, op.tile.type.shape)
+    kept = tuple(p[inside] for p in where)
+    flat = np.ravel_multi_index(kept, buffer.data.shape)
+    numbers, counts = np.unique(flat, return_counts=True)
+    if (counts > 1).any():
+        position = np.unravel_index(numbers[counts > 1][0], buffer.data.shape)
+        run.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
+    run.note_write(op, buffer, kept)
+    buffer.data[kept] = tile[inside]
+    return ()
+
+
+def positions(
+    run: TileRun, op: Gather | Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
+) -> tuple[tuple[Array, ...], Array]:
+    """Return the position of each element of a tile, clipped into the memory, and which of them are in bounds."""
+    memory = buffer.data.shape
+    where_to = [np.broadcast_to(np.asarray(p), tile) for p in run.block(op.where, *np.indices(tile))]
+    inside = np.ones(tile, bool)
+    for p, extent in zip(where_to, memory, strict=True):
+        inside &= (p >= 0) & (p < extent)
+    may_be_outside = op.part or (isinstance(op, Gather) and has_edges(buffer))
+    if not inside.any() and not may_be_outside:
+        outside(run, op, buffer, [p.flat[0] for p in where_to])
+    return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside

@@ -1,0 +1,70 @@
+"""Check that the shared memory of a workgroup fits the machine, and let two share an SM where that pays and they fit.
+
+    kernel @attention {waves = [8, 1]}   →   kernel @attention {waves = [8, 1], resident = 2}
+
+Where nothing fits, the error lists the size of each allocation. Two pay where lanes compute between products: a single
+consumer warpgroup that multiplies what it has just computed leaves the matrix unit idle while it computes, and memory
+while its pipeline is full. Another workgroup makes use of both, if its lanes have registers too: the kernel requests so
+many that two workgroups fit, and those of the producer warp go to the consumer warpgroup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.errors import ConstraintError
+from tilewave.ir.constraint_locations import Places
+from tilewave.ir.core import Kernel, Op
+from tilewave.ir.ops import Allocate, Role, WgmmaRegisters
+from tilewave.ir.placements import elements, is_in
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory, dims
+from tilewave.machine.chips import Chip
+
+REMEDY = "use smaller tiles, smaller steps, or fewer stages"
+TWO = 2
+MBARRIERS_BYTES = 512
+"""Bytes for mbarriers, which are allocated when a kernel is lowered: eight bytes each."""
+
+
+@dataclass(frozen=True)
+class SetOccupancy:
+    machine: Chip
+    places: Places
+
+    def __repr__(self) -> str:
+        return f"SetOccupancy({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        taken = [op for op in walk(kernel.body) if isinstance(op, Allocate) and is_in(op.result, "shared")]
+        needed, there = sum(map(_bytes, taken)), self.machine.shared.bytes
+        if needed > there:
+            raise ConstraintError(
+                f"a workgroup needs {needed:,} bytes of shared memory, but {self.machine.name} has {there:,}",
+                loc=self.places.tiles,
+                remedy="\n".join([*map(_described, taken), REMEDY]),
+            )
+        fits_twice = needed + MBARRIERS_BYTES <= self.machine.shared.for_each_of(TWO)
+        return replace(kernel, resident=TWO) if fits_twice and _computes_in_one_group(kernel) else kernel
+
+
+def _computes_in_one_group(kernel: Kernel) -> bool:
+    """Whether a producer warp loads for one warpgroup that computes operands; with more, lanes have no registers."""
+    ops = list(walk(kernel.body))
+    computes = any(isinstance(op, WgmmaRegisters) for op in ops) and any(isinstance(op, Role) for op in ops)
+    return computes and prod(kernel.waves) == 2 * WgmmaRegisters.group.waves
+
+
+def _kind(op: Op) -> Memory:
+    assert isinstance(op.result.type, Memory)
+    return op.result.type
+
+
+def _bytes(op: Op) -> int:
+    return elements(_kind(op)) * _kind(op).dtype.bytes
+
+
+def _described(op: Op) -> str:
+    kind = _kind(op)
+    return f"{_bytes(op):,} bytes: {dims(kind.shape)}x{kind.dtype}, from {op.loc}"

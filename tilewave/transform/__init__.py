@@ -1,0 +1,1 @@
+"""Mechanics that several passes share."""
