@@ -35,7 +35,7 @@ KERNELS = {
 def test_machine_code_finds_what_python_ranks_first(name):
     tiles = TunableKernel.of(KERNELS[name](), {}, (), {}, "sm_90a")
     quick = tiles.quick_choice()
-    for numbers in (*drawn(40, 1), *drawn(40, 2, grain=64), [1, 1, 1], [LONGEST] * 3):
+    for numbers in (*drawn(12, 1), *drawn(12, 2, grain=64), [1, 1, 1], [LONGEST] * 3):
         sizes = dict(zip((M, N, K), numbers, strict=True))
         found = quick([sizes[s] for s in tiles.left_open])
         assert found == tiles.predicted(sizes)[0].text, sizes
@@ -44,7 +44,7 @@ def test_machine_code_finds_what_python_ranks_first(name):
 def test_on_other_chips_too():
     tiles = TunableKernel.of(gemm(), {}, (), {}, "gfx942")
     quick = tiles.quick_choice()
-    for numbers in drawn(30, 3):
+    for numbers in drawn(12, 3):
         sizes = dict(zip((M, N, K), numbers, strict=True))
         assert quick([sizes[s] for s in tiles.left_open]) == tiles.predicted(sizes)[0].text
 
@@ -52,7 +52,7 @@ def test_on_other_chips_too():
 def test_batch_invariant_kernels_choose_as_they_rank():
     tiles = TunableKernel.of(product("NT"), {}, (), {}, "sm_90a").for_all_batches()
     quick = tiles.quick_choice()
-    for numbers in drawn(30, 4):
+    for numbers in drawn(12, 4):
         sizes = dict(zip((M, N, K), numbers, strict=True))
         assert quick([sizes[s] for s in tiles.left_open]) == tiles.predicted(sizes)[0].text
 

@@ -95,7 +95,7 @@ ILLEGAL = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", ILLEGAL)
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])
 @pytest.mark.parametrize("subs", [SIZES, {}], ids=["known sizes", "open sizes"])
@@ -131,7 +131,7 @@ def test_of_many_illegal_records_a_few_are_tried(directory, monkeypatch):
     assert len(compiled().choice.notes) == 8
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.dictionaries(st.sampled_from(["BLOCK_M", "BLOCK_N", "BLOCK_K", "split", "buffers"]), st.integers(-1, 2**70)),
     st.text(),

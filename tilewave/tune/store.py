@@ -1,9 +1,9 @@
 """Files of tuning records: found along a search path, read safely during concurrent writes, appended without loss.
 
 A file is untrusted by default. It is trusted only if no one but its user and root can have written it
-(`tilewave.files.distrust`), and up to `MOST_BYTES`. It is read once; a line is found by the key that it begins with, and
-parsed when it is needed. Every fault of a file or a line is a remark of the look-up, never an error: the kernel compiles
-as it would without the record.
+(`tilewave.files.distrust`), and up to `MOST_BYTES`. It is read once; a line is found by the key that it begins with,
+and parsed when it is needed. Every fault of a file or a line is a remark of the look-up, never an error: the kernel
+compiles as it would without the record.
 
 A process that adds a line or sorts a file holds a lock, which ends with the process. A line is added in one write after
 a whole line, and is on the disk before `add` returns; a file is sorted into a new one, which then replaces it.
