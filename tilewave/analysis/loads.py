@@ -71,8 +71,10 @@ def _moves_single_elements(op: Op) -> bool:
             return run_of_neighbours(op.result.type.shape, op.steps) == 1
         case Store(x):
             return run_of_neighbours(x.type.shape, op.steps) == 1
+        case LoadEach() | StoreEach():
+            return op.run == 1
         case _:
-            return isinstance(op, (LoadEach, StoreEach))
+            return False
 
 
 def memory_order(op: Read) -> tuple[int, ...]:

@@ -169,7 +169,7 @@ class GlobalAccess:
         parts = []
         for positions in islice(self._positions(op), None, None, width):
             offset, condition = self._one_position(op, place, positions)
-            parts.append(self.load_any_strides(place, kind, offset, condition, width))
+            parts.append(self._load_where(place, kind, offset, condition, width))
         return Held(op.result.type.shape, kind, width, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
@@ -181,6 +181,16 @@ class GlobalAccess:
         for part, positions in zip(parts, islice(self._positions(op), None, None, width), strict=True):
             offset, condition = self._one_position(op, place, positions)
             self._store_any_strides(place, x.kind, part, offset, condition, width)
+
+    def _load_where(self, place: GlobalPlace, kind: str, offset: str, condition: str, width: int) -> str:
+        """Load so many neighbours where the condition holds: under a predicate where the target has one."""
+        if not condition or self.target.windows is not None:
+            return self.load_any_strides(place, kind, offset, condition, width)
+        pointer, raw = self.target.global_pointer, RAW[width * place.bytes]
+        where = self.f.value(f"getelementptr {kind}, {pointer} {place.pointer}, i64 {offset}")
+        load = self.target.load_if_in_order if place.is_written else self.target.load_if
+        found = load(self.f, condition, raw, where)
+        return from_raw(self.f, found, raw, kind, width)
 
     def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
         """Combine elements with what the array has, atomically among all workgroups."""
