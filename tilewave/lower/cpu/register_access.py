@@ -7,16 +7,7 @@ from itertools import product
 
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import (
-    Place,
-    add,
-    inside,
-    is_number,
-    load,
-    store,
-    whole_inside,
-    zero,
-)
+from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
 from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
 from tilewave.lower.elements import in_memory
 from tilewave.lower.llvm import LlvmFunction

@@ -9,15 +9,7 @@ from math import prod
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, Reduce, Shift
 from tilewave.ir.types import F32, Tile
-from tilewave.lower.cpu.memory import (
-    LINE_BYTES,
-    Place,
-    inside,
-    load,
-    prefetch,
-    store,
-    zero,
-)
+from tilewave.lower.cpu.memory import LINE_BYTES, Place, inside, load, prefetch, store, zero
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.register_access import (
