@@ -209,10 +209,6 @@ class _Lanes(LaneProgram):
             mask = self.mask_of_holders(layout)
             self.out.effect(ir.Store, x, op.memory, where, mask, steps, op.guard, *self.within(op, layout))
 
-    # -- lane and wave numbers: computed once, at the start of the kernel
-
-    # -- positions that a formula gives
-
 
 def _reading(op: ir.Read, layout: Layout, lanes: int, rows: int) -> Layout:
     found = read_transposed(layout, lanes, rows)
