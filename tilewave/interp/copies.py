@@ -7,11 +7,7 @@ from math import prod
 import numpy as np
 
 from tilewave.interp.arithmetic import Array
-from tilewave.interp.mbarrier_ops import (
-    mbarrier_at,
-    note_late,
-    want_not_overfull,
-)
+from tilewave.interp.mbarrier_ops import mbarrier_at, note_late, want_not_overfull
 from tilewave.interp.memory import LaneMemory
 from tilewave.interp.positions import Elements, strides
 from tilewave.interp.wave_state import Waiting, WaveState
@@ -19,14 +15,7 @@ from tilewave.interp.windows import Window
 from tilewave.interp.workgroup import Asked, CopyUnderWay, Wait, WorkgroupState
 from tilewave.ir import ops
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import (
-    CopyAsyncChunks,
-    TmaLoad,
-    TmaLoadMulticast,
-    TmaStore,
-    WaitAsync,
-    WaitTmaStores,
-)
+from tilewave.ir.ops import CopyAsyncChunks, TmaLoad, TmaLoadMulticast, TmaStore, WaitAsync, WaitTmaStores
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.types import Memory
 

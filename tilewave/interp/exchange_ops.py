@@ -10,12 +10,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.wave_state import Waiting, WaveState
 from tilewave.interp.workgroup import Wait
-from tilewave.ir.ops import (
-    HandOver,
-    MakeExchange,
-    TakeOver,
-    TakeOverAll,
-)
+from tilewave.ir.ops import HandOver, MakeExchange, TakeOver, TakeOverAll
 
 
 def make_exchange(wave: WaveState, op: MakeExchange) -> ExchangeSlots:

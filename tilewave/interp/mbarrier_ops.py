@@ -6,13 +6,7 @@ from tilewave.interp.mbarriers import Mbarrier, MbarrierArray
 from tilewave.interp.wave_state import Waiting, WaveState
 from tilewave.interp.workgroup import LateAccess, Wait, WorkgroupState
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import (
-    Arrive,
-    ClusterBarrier,
-    MakeMbarriers,
-    WaitMbarrier,
-    WaitPriorLaunch,
-)
+from tilewave.ir.ops import Arrive, ClusterBarrier, MakeMbarriers, WaitMbarrier, WaitPriorLaunch
 
 
 def wait_prior_launch(wave: WaveState, op: WaitPriorLaunch) -> None:

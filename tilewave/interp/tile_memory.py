@@ -20,36 +20,21 @@ from tilewave.interp.tile_run import (
     has_edges,
 )
 from tilewave.interp.windows import Window
+from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
-from tilewave.ir.ops import (
-    Allocate,
-    Copy,
-    CopyAsync,
-    Gather,
-    Overlay,
-    Prepack,
-    Read,
-    ReadIndexed,
-    ReadPanel,
-    Scatter,
-    WaitAsync,
-    Write,
-    WriteIndexed,
-    WriteThrough,
-)
 
 
-def allocate(run: TileRun, op: Allocate) -> tuple[Any, ...]:
+def allocate(run: TileRun, op: ir.Allocate) -> tuple[Any, ...]:
     kind = op.result.type
     poison = np.full(kind.shape, run.numbers.poison(kind.dtype), run.numbers.storage(kind.dtype))
     return (TrackedMemory(op.result, poison, np.full(kind.shape, NO_WORKGROUP, np.int32)),)
 
 
-def overlay(run: TileRun, op: Overlay) -> tuple[Any, ...]:
+def overlay(run: TileRun, op: ir.Overlay) -> tuple[Any, ...]:
     return (run.env[op.memory],)  # no other tracking needed: a write to an overlay writes all of it (WriteThrough)
 
 
-def read_panel(run: TileRun, op: ReadPanel) -> tuple[Any, ...]:
+def read_panel(run: TileRun, op: ir.ReadPanel) -> tuple[Any, ...]:
     *batch, panel, first = (run.env[v] for v in op.at)
     shape = op.result.type.shape
     where = (*batch, panel)
@@ -57,7 +42,7 @@ def read_panel(run: TileRun, op: ReadPanel) -> tuple[Any, ...]:
     return (rows[:, first : first + shape[-1]].reshape(shape),)
 
 
-def prepack(run: TileRun, op: Prepack) -> tuple[Any, ...]:
+def prepack(run: TileRun, op: ir.Prepack) -> tuple[Any, ...]:
     """Return the panels of a memory, made for the first workgroup and kept for the others."""
     buffer: TrackedMemory = run.env[op.memory]
     if op.result not in run.packed:
@@ -71,7 +56,7 @@ def prepack(run: TileRun, op: Prepack) -> tuple[Any, ...]:
     return (run.packed[op.result],)
 
 
-def read(run: TileRun, op: Read) -> tuple[Any, ...]:
+def read(run: TileRun, op: ir.Read) -> tuple[Any, ...]:
     buffer: TrackedMemory = run.env[op.memory]
     window = None if 0 in op.within else window_of(run, op, buffer, op.within or op.result.type.shape)
     tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
@@ -84,10 +69,10 @@ def read(run: TileRun, op: Read) -> tuple[Any, ...]:
     return (tile,)
 
 
-def write(run: TileRun, op: Write | WriteThrough) -> tuple[Any, ...]:
+def write(run: TileRun, op: ir.Write | ir.WriteThrough) -> tuple[Any, ...]:
     buffer, tile = run.env[op.memory], run.env[op.tile]
-    within = op.within if isinstance(op, Write) else ()
-    if isinstance(op, Write) and is_past(run, op, buffer):
+    within = op.within if isinstance(op, ir.Write) else ()
+    if isinstance(op, ir.Write) and is_past(run, op, buffer):
         return ()
     window = window_of(run, op, buffer, within or op.tile.type.shape)
     if window is None:
@@ -97,21 +82,21 @@ def write(run: TileRun, op: Write | WriteThrough) -> tuple[Any, ...]:
     return ()
 
 
-def is_past(run: TileRun, op: Write, buffer: TrackedMemory) -> bool:
+def is_past(run: TileRun, op: ir.Write, buffer: TrackedMemory) -> bool:
     """Return whether a tile is wholly out of bounds along an axis that is predicated."""
     along = dict(zip(op.axes, op.tile.type.shape, strict=True))
     starts = ((run.env[op.at[axis]], along.get(axis, 1), buffer.data.shape[axis]) for axis in op.guard)
     return any(at >= extent or at + size <= 0 for at, size, extent in starts)
 
 
-def write_through(run: TileRun, op: WriteThrough) -> tuple[Any, ...]:
+def write_through(run: TileRun, op: ir.WriteThrough) -> tuple[Any, ...]:
     write(run, op)
     shared: TrackedMemory = run.env[op.shared]
     shared.lose(run.numbers.poison(shared.value.type.dtype))
     return ()
 
 
-def copy(run: TileRun, op: Copy) -> tuple[Any, ...]:
+def copy(run: TileRun, op: ir.Copy) -> tuple[Any, ...]:
     target: TrackedMemory = run.env[op.to]
     where, tile = taken_box(run, op, run.env[op.memory], target)
     run.note_write(op, target, (*where, ...))
@@ -119,7 +104,7 @@ def copy(run: TileRun, op: Copy) -> tuple[Any, ...]:
     return ()
 
 
-def bring(run: TileRun, op: CopyAsync) -> tuple[Any, ...]:
+def bring(run: TileRun, op: ir.CopyAsync) -> tuple[Any, ...]:
     """Start an asynchronous copy: old contents are lost at once, new ones are visible after the wait."""
     target: TrackedMemory = run.env[op.to]
     where, tile = taken_box(run, op, run.env[op.memory], target)
@@ -131,7 +116,7 @@ def bring(run: TileRun, op: CopyAsync) -> tuple[Any, ...]:
     return ()
 
 
-def wait_async(run: TileRun, op: WaitAsync) -> tuple[Any, ...]:
+def wait_async(run: TileRun, op: ir.WaitAsync) -> tuple[Any, ...]:
     while run.on_the_way and sum(b.bytes for b in run.on_the_way) > op.pending:
         come = run.on_the_way.pop(0)
         assert come.target.writer is not None
@@ -141,7 +126,7 @@ def wait_async(run: TileRun, op: WaitAsync) -> tuple[Any, ...]:
 
 
 def taken_box(
-    run: TileRun, op: Copy | CopyAsync, source: TrackedMemory, target: TrackedMemory
+    run: TileRun, op: ir.Copy | ir.CopyAsync, source: TrackedMemory, target: TrackedMemory
 ) -> tuple[tuple[int, ...], Array]:
     """Return the destination and the contents of a copied box."""
     box = target.data.shape[len(op.to_at) :]
@@ -154,7 +139,7 @@ def taken_box(
 
 
 def window_of(
-    run: TileRun, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]
+    run: TileRun, op: ir.Read | ir.Write | ir.WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]
 ) -> Window | None:
     """Return the in-bounds part of a tile; None where there is none, which is allowed in arrays alone."""
     at = [run.env[v] for v in op.at]
@@ -169,7 +154,7 @@ def outside(run: TileRun, op: Op, buffer: TrackedMemory, at: Sequence[int]) -> N
     run.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
 
 
-def gather(run: TileRun, op: Gather) -> tuple[Any, ...]:
+def gather(run: TileRun, op: ir.Gather) -> tuple[Any, ...]:
     buffer: TrackedMemory = run.env[op.memory]
     where, inside = positions(run, op, buffer, op.result.type.shape)
     kept = tuple(p[inside] for p in where)
@@ -179,7 +164,7 @@ def gather(run: TileRun, op: Gather) -> tuple[Any, ...]:
     return (tile,)
 
 
-def scatter(run: TileRun, op: Scatter) -> tuple[Any, ...]:
+def scatter(run: TileRun, op: ir.Scatter) -> tuple[Any, ...]:
     buffer, tile = run.env[op.memory], run.env[op.tile]
     where, inside = positions(run, op, buffer, op.tile.type.shape)
     kept = tuple(p[inside] for p in where)
@@ -198,7 +183,7 @@ def want_distinct(run: TileRun, op: Op, buffer: TrackedMemory, where: tuple[Arra
         run.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
 
 
-def read_indexed(run: TileRun, op: ReadIndexed) -> tuple[Any, ...]:
+def read_indexed(run: TileRun, op: ir.ReadIndexed) -> tuple[Any, ...]:
     buffer: TrackedMemory = run.env[op.memory]
     where, inside = indexed(run, op, buffer)
     run.note_read(op, buffer, where)
@@ -207,7 +192,7 @@ def read_indexed(run: TileRun, op: ReadIndexed) -> tuple[Any, ...]:
     return (tile,)
 
 
-def write_indexed(run: TileRun, op: WriteIndexed) -> tuple[Any, ...]:
+def write_indexed(run: TileRun, op: ir.WriteIndexed) -> tuple[Any, ...]:
     buffer, tile = run.env[op.memory], run.env[op.tile]
     where, inside = indexed(run, op, buffer)
     if op.combine:
@@ -220,7 +205,9 @@ def write_indexed(run: TileRun, op: WriteIndexed) -> tuple[Any, ...]:
     return ()
 
 
-def indexed(run: TileRun, op: ReadIndexed | WriteIndexed, buffer: TrackedMemory) -> tuple[tuple[Array, ...], Array]:
+def indexed(
+    run: TileRun, op: ir.ReadIndexed | ir.WriteIndexed, buffer: TrackedMemory
+) -> tuple[tuple[Array, ...], Array]:
     """Return the positions of a tile's elements that are in bounds, and which these are."""
     places = [np.asarray(run.env[v]) for v in op.at]
     inside = np.ones(places[0].shape, bool)
@@ -230,7 +217,7 @@ def indexed(run: TileRun, op: ReadIndexed | WriteIndexed, buffer: TrackedMemory)
 
 
 def positions(
-    run: TileRun, op: Gather | Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
+    run: TileRun, op: ir.Gather | ir.Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
 ) -> tuple[tuple[Array, ...], Array]:
     """Return the position of each element of a tile, clipped into the memory, and which of them are in bounds."""
     memory = buffer.data.shape
@@ -238,7 +225,7 @@ def positions(
     inside = np.ones(tile, bool)
     for p, extent in zip(where_to, memory, strict=True):
         inside &= (p >= 0) & (p < extent)
-    may_be_outside = op.part or (isinstance(op, Gather) and has_edges(buffer))
+    may_be_outside = op.part or (isinstance(op, ir.Gather) and has_edges(buffer))
     if not inside.any() and not may_be_outside:
         outside(run, op, buffer, [p.flat[0] for p in where_to])
     return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside

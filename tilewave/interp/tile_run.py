@@ -16,11 +16,7 @@ from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.effects import touched
-from tilewave.ir.ops import (
-    TmaCopy,
-    WaitPriorLaunch,
-    Yield,
-)
+from tilewave.ir.ops import TmaCopy, WaitPriorLaunch, Yield
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Scalar

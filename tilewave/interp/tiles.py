@@ -33,46 +33,8 @@ from tilewave.interp.tile_memory import (
     write_through,
 )
 from tilewave.interp.tile_run import Meaning, TileRun
+from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op
-from tilewave.ir.ops import (
-    Accumulate,
-    Allocate,
-    Barrier,
-    Broadcast,
-    Const,
-    Convert,
-    Copy,
-    CopyAsync,
-    Elementwise,
-    ExtractSlice,
-    Gather,
-    HandOver,
-    Iota,
-    LoadAccumulator,
-    Loop,
-    MakeExchange,
-    Mma,
-    Overlay,
-    Permute,
-    Prepack,
-    Read,
-    ReadAccumulator,
-    ReadIndexed,
-    ReadPanel,
-    Reduce,
-    Scatter,
-    Shift,
-    TakeOver,
-    TakeOverAll,
-    TileOf,
-    WaitAsync,
-    While,
-    Workgroup,
-    Write,
-    WriteIndexed,
-    WriteThrough,
-    ZeroAccumulator,
-)
 from tilewave.ir.split_steps import steps_of_a_split
 
 MOST_ROUNDS = 1 << 20
@@ -109,42 +71,42 @@ def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:
     return spread
 
 
-def elementwise(run: TileRun, op: Elementwise) -> tuple[Any, ...]:
+def elementwise(run: TileRun, op: ir.Elementwise) -> tuple[Any, ...]:
     return (run.numbers.elementwise(op, [run.env[v] for v in op.operands]),)
 
 
-def constant(run: TileRun, op: Const) -> tuple[Any, ...]:
+def constant(run: TileRun, op: ir.Const) -> tuple[Any, ...]:
     return (run.numbers.constant(op, op.value),)
 
 
-def workgroup_number(run: TileRun, op: Workgroup) -> tuple[Any, ...]:
+def workgroup_number(run: TileRun, op: ir.Workgroup) -> tuple[Any, ...]:
     return (run.workgroup,)
 
 
-def tile_of(run: TileRun, op: TileOf) -> tuple[Any, ...]:
+def tile_of(run: TileRun, op: ir.TileOf) -> tuple[Any, ...]:
     return unmapped_tile(run.env[op.number], op.rows, op.cols)
 
 
-def broadcast(run: TileRun, op: Broadcast) -> tuple[Any, ...]:
+def broadcast(run: TileRun, op: ir.Broadcast) -> tuple[Any, ...]:
     shape = op.result.type.shape
     return (np.broadcast_to(spread(run.env[op.x], op.axes, len(shape)), shape),)
 
 
-def extract_slice(run: TileRun, op: ExtractSlice) -> tuple[Any, ...]:
+def extract_slice(run: TileRun, op: ir.ExtractSlice) -> tuple[Any, ...]:
     count = op.result.type.shape[op.axis]
     return (run.env[op.x].take(range(op.first, op.first + count), axis=op.axis),)
 
 
-def permute(run: TileRun, op: Permute) -> tuple[Any, ...]:
+def permute(run: TileRun, op: ir.Permute) -> tuple[Any, ...]:
     return (run.env[op.x].transpose(op.axes),)
 
 
-def iota(run: TileRun, op: Iota) -> tuple[Any, ...]:
+def iota(run: TileRun, op: ir.Iota) -> tuple[Any, ...]:
     kind = op.result.type
     return (run.numbers.counted(np.arange(kind.shape[0]), kind.dtype),)
 
 
-def reduce(run: TileRun, op: Reduce) -> tuple[Any, ...]:
+def reduce(run: TileRun, op: ir.Reduce) -> tuple[Any, ...]:
     x = run.env[op.x]
     if op.run:
         return (reduced_by_runs(run.numbers, op.how, x, op.axes[0], op.run),)
@@ -152,24 +114,24 @@ def reduce(run: TileRun, op: Reduce) -> tuple[Any, ...]:
     return (found if found.shape else found[()],)
 
 
-def shift(run: TileRun, op: Shift) -> tuple[Any, ...]:
+def shift(run: TileRun, op: ir.Shift) -> tuple[Any, ...]:
     return (shifted(run.env[op.x], op.axis, op.by),)
 
 
-def multiply(run: TileRun, op: Mma | Accumulate) -> tuple[Any, ...]:
+def multiply(run: TileRun, op: ir.Mma | ir.Accumulate) -> tuple[Any, ...]:
     return (run.numbers.multiplied(run.env[op.a], run.env[op.b], run.env[op.acc]),)
 
 
-def zero_accumulator(run: TileRun, op: ZeroAccumulator) -> tuple[Any, ...]:
+def zero_accumulator(run: TileRun, op: ir.ZeroAccumulator) -> tuple[Any, ...]:
     return (np.zeros(op.result.type.shape, run.numbers.storage(op.result.type.dtype)),)
 
 
-def same_numbers(run: TileRun, op: Convert | LoadAccumulator | ReadAccumulator) -> tuple[Any, ...]:
+def same_numbers(run: TileRun, op: ir.Convert | ir.LoadAccumulator | ir.ReadAccumulator) -> tuple[Any, ...]:
     (x,) = op.operands
     return (run.env[x],)
 
 
-def loop(run: TileRun, op: Loop) -> tuple[Any, ...]:
+def loop(run: TileRun, op: ir.Loop) -> tuple[Any, ...]:
     carried = tuple(run.env[v] for v in op.init)
     if op.split > 1:
         return in_parts(run, op, carried)
@@ -178,7 +140,7 @@ def loop(run: TileRun, op: Loop) -> tuple[Any, ...]:
     return carried
 
 
-def in_parts(run: TileRun, op: Loop, carried: tuple[Any, ...]) -> tuple[Any, ...]:
+def in_parts(run: TileRun, op: ir.Loop, carried: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the carried sums plus those of each part, in order; each part starts from zeros."""
     steps = run.env[op.trips]
     each = steps_of_a_split(steps, op.split)
@@ -190,7 +152,7 @@ def in_parts(run: TileRun, op: Loop, carried: tuple[Any, ...]) -> tuple[Any, ...
     return carried
 
 
-def loop_while(run: TileRun, op: While) -> tuple[Any, ...]:
+def loop_while(run: TileRun, op: ir.While) -> tuple[Any, ...]:
     carried = tuple(run.env[v] for v in op.init)
     for _ in range(MOST_ROUNDS):
         (goes_on,) = run.block(op.condition, *carried)
@@ -200,32 +162,32 @@ def loop_while(run: TileRun, op: While) -> tuple[Any, ...]:
     raise EndlessLoop(f"workgroup {run.workgroup} ran {MOST_ROUNDS:,} iterations and is not done", loc=op.loc)
 
 
-def barrier(run: TileRun, op: Barrier) -> tuple[Any, ...]:
+def barrier(run: TileRun, op: ir.Barrier) -> tuple[Any, ...]:
     return ()  # no effect on whole tiles, because waves exist at the lane level only
 
 
-def make_exchange(run: TileRun, op: MakeExchange) -> tuple[Any, ...]:
+def make_exchange(run: TileRun, op: ir.MakeExchange) -> tuple[Any, ...]:
     return (run.exchange(op.result),)
 
 
-def hand_over(run: TileRun, op: HandOver) -> tuple[Any, ...]:
+def hand_over(run: TileRun, op: ir.HandOver) -> tuple[Any, ...]:
     for i, part in enumerate(np.split(run.env[op.tile], op.wide, axis=-1)):
         run.env[op.exchange].put(op, run.workgroup, run.env[op.slot] + i, 0, part)
     return ()
 
 
-def take_over(run: TileRun, op: TakeOver) -> tuple[Any, ...]:
+def take_over(run: TileRun, op: ir.TakeOver) -> tuple[Any, ...]:
     return (taken(run, op, run.env[op.tile], run.env[op.slot]),)
 
 
-def take_over_all(run: TileRun, op: TakeOverAll) -> tuple[Any, ...]:
+def take_over_all(run: TileRun, op: ir.TakeOverAll) -> tuple[Any, ...]:
     found = run.env[op.tile]
     for i in range(op.count):
         found = taken(run, op, found, run.env[op.slot] + i * run.env[op.apart])
     return (found,)
 
 
-def taken(run: TileRun, op: TakeOver, tile: Array, slot: int) -> Array:
+def taken(run: TileRun, op: ir.TakeOver, tile: Array, slot: int) -> Array:
     slots: ExchangeSlots = run.env[op.exchange]
     slots.want_inside(op, run.workgroup, slot)
     if (slot, 0) not in slots.full:
@@ -235,42 +197,42 @@ def taken(run: TileRun, op: TakeOver, tile: Array, slot: int) -> Array:
 
 
 MEANINGS: dict[type[Op], Meaning] = {
-    Elementwise: elementwise,
-    Const: constant,
-    Workgroup: workgroup_number,
-    TileOf: tile_of,
-    Broadcast: broadcast,
-    ExtractSlice: extract_slice,
-    Permute: permute,
-    Convert: same_numbers,
-    Iota: iota,
-    Reduce: reduce,
-    Shift: shift,
-    Mma: multiply,
-    Accumulate: multiply,
-    ZeroAccumulator: zero_accumulator,
-    LoadAccumulator: same_numbers,
-    ReadAccumulator: same_numbers,
-    Loop: loop,
-    While: loop_while,
-    Barrier: barrier,
-    MakeExchange: make_exchange,
-    HandOver: hand_over,
-    TakeOver: take_over,
-    TakeOverAll: take_over_all,
-    Allocate: allocate,
-    Overlay: overlay,
-    Prepack: prepack,
-    ReadPanel: read_panel,
-    Read: read,
-    Write: write,
-    WriteThrough: write_through,
-    Gather: gather,
-    Scatter: scatter,
-    ReadIndexed: read_indexed,
-    WriteIndexed: write_indexed,
-    Copy: copy,
-    CopyAsync: bring,
-    WaitAsync: wait_async,
+    ir.Elementwise: elementwise,
+    ir.Const: constant,
+    ir.Workgroup: workgroup_number,
+    ir.TileOf: tile_of,
+    ir.Broadcast: broadcast,
+    ir.ExtractSlice: extract_slice,
+    ir.Permute: permute,
+    ir.Convert: same_numbers,
+    ir.Iota: iota,
+    ir.Reduce: reduce,
+    ir.Shift: shift,
+    ir.Mma: multiply,
+    ir.Accumulate: multiply,
+    ir.ZeroAccumulator: zero_accumulator,
+    ir.LoadAccumulator: same_numbers,
+    ir.ReadAccumulator: same_numbers,
+    ir.Loop: loop,
+    ir.While: loop_while,
+    ir.Barrier: barrier,
+    ir.MakeExchange: make_exchange,
+    ir.HandOver: hand_over,
+    ir.TakeOver: take_over,
+    ir.TakeOverAll: take_over_all,
+    ir.Allocate: allocate,
+    ir.Overlay: overlay,
+    ir.Prepack: prepack,
+    ir.ReadPanel: read_panel,
+    ir.Read: read,
+    ir.Write: write,
+    ir.WriteThrough: write_through,
+    ir.Gather: gather,
+    ir.Scatter: scatter,
+    ir.ReadIndexed: read_indexed,
+    ir.WriteIndexed: write_indexed,
+    ir.Copy: copy,
+    ir.CopyAsync: bring,
+    ir.WaitAsync: wait_async,
 }
 """The function of each op on the tile level; it returns as many values as the op has results."""

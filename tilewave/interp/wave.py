@@ -49,76 +49,11 @@ from tilewave.interp.wave_values import (
     wave,
     workgroup,
 )
-from tilewave.interp.wave_wgmma import (
-    wait_mma,
-    wait_older_mma,
-    wgmma_registers,
-    wgmma_shared,
-)
+from tilewave.interp.wave_wgmma import wait_mma, wait_older_mma, wgmma_registers, wgmma_shared
 from tilewave.interp.workgroup import Wait, WorkgroupState
+from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Op
 from tilewave.ir.dispatch import find_row, row_of
-from tilewave.ir.ops import (
-    Agree,
-    Allocate,
-    AllOf,
-    Arrive,
-    Barrier,
-    Below,
-    Broadcast,
-    ClusterBarrier,
-    Concatenate,
-    Const,
-    Copy,
-    CopyAsyncChunks,
-    Elementwise,
-    ExtractSlice,
-    HandOver,
-    Lane,
-    LaunchDependents,
-    Load,
-    LoadEach,
-    LoadTransposed,
-    LoadUnaligned,
-    Loop,
-    MakeExchange,
-    MakeMbarriers,
-    Matrix,
-    Meet,
-    OpaqueCopy,
-    Overlay,
-    Permute,
-    Ramp,
-    Rearrange,
-    ReduceHalves,
-    ReduceLanes,
-    ReduceRegisters,
-    Role,
-    Scheduling,
-    Shuffle,
-    Store,
-    StoreEach,
-    StoreUnaligned,
-    TakeOver,
-    TakeOverAll,
-    TmaLoad,
-    TmaLoadMulticast,
-    TmaStore,
-    Unset,
-    WaitAsync,
-    WaitMbarrier,
-    WaitMma,
-    WaitOlderMma,
-    WaitPriorLaunch,
-    WaitTmaStores,
-    Wave,
-    Wgmma,
-    WgmmaRegisters,
-    WgmmaShared,
-    While,
-    Workgroup,
-    Yield,
-)
 
 Running = Generator[None, None, tuple[Any, ...]]
 """A running wave; it yields wherever another wave may run."""
@@ -147,7 +82,7 @@ class WaveRun(WaveState):
         if self.begun:
             why = f"{self.name} ends while its MMA {self.begun[0][0]} may still read shared memory"
             self.fail(body.ops[-1], why, "a wait_mma must be between the MMA and the end")
-        if self.products < len(self.state.products.get(self.number // Wgmma.group.waves, ())):
+        if self.products < len(self.state.products.get(self.number // ir.Wgmma.group.waves, ())):
             self.fail(
                 body.ops[-1], f"wave {self.number} ends without an MMA that the other waves of its warpgroup execute"
             )
@@ -172,14 +107,14 @@ class WaveRun(WaveState):
                     self.stretch -= 1
                     if self.stretch <= 0:
                         yield
-            elif isinstance(op, Yield):
+            elif isinstance(op, ir.Yield):
                 return tuple(env[v] for v in op.values)
             else:
                 results = yield from row_of(IN_STEPS, op, "no meaning is given to")(self, op)
                 env.update(zip(op.results, results, strict=True))
         return ()
 
-    def loop(self, op: Loop) -> Running:
+    def loop(self, op: ir.Loop) -> Running:
         carried = tuple(self.env[v] for v in op.init)
         rounds = self.uniform(op, op.trips)
         for i in range(rounds):
@@ -188,7 +123,7 @@ class WaveRun(WaveState):
             self.state.leave_out(op)
         return carried
 
-    def loop_while(self, op: While) -> Running:
+    def loop_while(self, op: ir.While) -> Running:
         carried = tuple(self.env[v] for v in op.init)
         for i in range(interp.MOST_ROUNDS):
             (goes_on,) = yield from self.block(op.condition, *carried, round=i)
@@ -201,14 +136,14 @@ class WaveRun(WaveState):
             loc=op.loc,
         )
 
-    def role(self, op: Role) -> Running:
+    def role(self, op: ir.Role) -> Running:
         if op.first <= self.number < op.last:
             outer, self.leader = self.leader, max(self.leader, op.first)
             yield from self.block(op.body)
             self.leader = outer
         return ()
 
-    def barrier(self, op: Barrier) -> Running:
+    def barrier(self, op: ir.Barrier) -> Running:
         self.end_loads()
         self.state.come_to_barrier(self.number, op)
         if self.is_past_barrier():
@@ -216,7 +151,7 @@ class WaveRun(WaveState):
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at the barrier of {op.loc}"))
         return ()
 
-    def agree(self, op: Agree) -> Running:
+    def agree(self, op: ir.Agree) -> Running:
         self.end_loads()
         self.state.come_to_barrier(self.number, op, bool(np.all(self.env[op.x])))
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at {op.loc} for others to agree"))
@@ -227,71 +162,71 @@ class WaveRun(WaveState):
 
 
 AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
-    Elementwise: elementwise,
-    Const: constant,
-    Broadcast: broadcast,
-    Permute: permute,
-    ExtractSlice: extract_slice,
-    Concatenate: concatenate,
-    Rearrange: rearrange,
-    Shuffle: shuffle,
-    OpaqueCopy: opaque_copy,
-    ReduceRegisters: reduce_registers,
-    ReduceLanes: reduce_lanes,
-    ReduceHalves: reduce_halves,
-    AllOf: all_of,
-    Ramp: ramp,
-    Below: below,
-    Unset: unset,
-    Workgroup: workgroup,
-    Wave: wave,
-    Lane: lane,
-    Matrix: matrix,
-    WgmmaShared: wgmma_shared,
-    WgmmaRegisters: wgmma_registers,
-    WaitOlderMma: wait_older_mma,
-    WaitMma: wait_mma,
-    Allocate: allocate,
-    Overlay: overlay,
-    Load: load,
-    LoadUnaligned: load,
-    LoadTransposed: load_transposed,
-    Store: store,
-    StoreUnaligned: store,
-    LoadEach: load_each,
-    StoreEach: store_each,
-    MakeMbarriers: mbarrier_ops.make_mbarriers,
-    Arrive: mbarrier_ops.arrive,
-    CopyAsyncChunks: copy_async_chunks,
-    Copy: copies.copy,
-    TmaLoad: copies.tma_load,
-    TmaLoadMulticast: copies.tma_load_multicast,
-    TmaStore: copies.tma_store,
-    WaitPriorLaunch: mbarrier_ops.wait_prior_launch,
-    LaunchDependents: schedule,
-    MakeExchange: exchange_ops.make_exchange,
-    HandOver: exchange_ops.hand_over,
-    Scheduling: schedule,
+    ir.Elementwise: elementwise,
+    ir.Const: constant,
+    ir.Broadcast: broadcast,
+    ir.Permute: permute,
+    ir.ExtractSlice: extract_slice,
+    ir.Concatenate: concatenate,
+    ir.Rearrange: rearrange,
+    ir.Shuffle: shuffle,
+    ir.OpaqueCopy: opaque_copy,
+    ir.ReduceRegisters: reduce_registers,
+    ir.ReduceLanes: reduce_lanes,
+    ir.ReduceHalves: reduce_halves,
+    ir.AllOf: all_of,
+    ir.Ramp: ramp,
+    ir.Below: below,
+    ir.Unset: unset,
+    ir.Workgroup: workgroup,
+    ir.Wave: wave,
+    ir.Lane: lane,
+    ir.Matrix: matrix,
+    ir.WgmmaShared: wgmma_shared,
+    ir.WgmmaRegisters: wgmma_registers,
+    ir.WaitOlderMma: wait_older_mma,
+    ir.WaitMma: wait_mma,
+    ir.Allocate: allocate,
+    ir.Overlay: overlay,
+    ir.Load: load,
+    ir.LoadUnaligned: load,
+    ir.LoadTransposed: load_transposed,
+    ir.Store: store,
+    ir.StoreUnaligned: store,
+    ir.LoadEach: load_each,
+    ir.StoreEach: store_each,
+    ir.MakeMbarriers: mbarrier_ops.make_mbarriers,
+    ir.Arrive: mbarrier_ops.arrive,
+    ir.CopyAsyncChunks: copy_async_chunks,
+    ir.Copy: copies.copy,
+    ir.TmaLoad: copies.tma_load,
+    ir.TmaLoadMulticast: copies.tma_load_multicast,
+    ir.TmaStore: copies.tma_store,
+    ir.WaitPriorLaunch: mbarrier_ops.wait_prior_launch,
+    ir.LaunchDependents: schedule,
+    ir.MakeExchange: exchange_ops.make_exchange,
+    ir.HandOver: exchange_ops.hand_over,
+    ir.Scheduling: schedule,
 }
 """Ops that a wave runs without a pause."""
 
 IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
-    Loop: WaveRun.loop,
-    While: WaveRun.loop_while,
-    Role: WaveRun.role,
-    Barrier: WaveRun.barrier,
-    Agree: WaveRun.agree,
-    Meet: WaveRun.barrier,
-    ClusterBarrier: mbarrier_ops.cluster_barrier,
-    WaitMbarrier: mbarrier_ops.wait_mbarrier,
-    WaitTmaStores: copies.wait_tma_stores,
-    TakeOver: exchange_ops.take_over,
-    TakeOverAll: exchange_ops.take_over_all,
-    WaitAsync: copies.wait_async,
+    ir.Loop: WaveRun.loop,
+    ir.While: WaveRun.loop_while,
+    ir.Role: WaveRun.role,
+    ir.Barrier: WaveRun.barrier,
+    ir.Agree: WaveRun.agree,
+    ir.Meet: WaveRun.barrier,
+    ir.ClusterBarrier: mbarrier_ops.cluster_barrier,
+    ir.WaitMbarrier: mbarrier_ops.wait_mbarrier,
+    ir.WaitTmaStores: copies.wait_tma_stores,
+    ir.TakeOver: exchange_ops.take_over,
+    ir.TakeOverAll: exchange_ops.take_over_all,
+    ir.WaitAsync: copies.wait_async,
 }
 """Ops during which other waves may run."""
 
 
 def _is_seen_by_others(op: Op) -> bool:
     """Return whether other waves can observe when the op runs."""
-    return bool(op.reads or op.writes) or isinstance(op, MakeMbarriers)
+    return bool(op.reads or op.writes) or isinstance(op, ir.MakeMbarriers)

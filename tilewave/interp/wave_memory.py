@@ -11,16 +11,7 @@ from tilewave.interp.memory import LaneMemory
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row
 from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Value
-from tilewave.ir.ops import (
-    Allocate,
-    CopyAsyncChunks,
-    Load,
-    LoadEach,
-    LoadTransposed,
-    Overlay,
-    Store,
-    StoreEach,
-)
+from tilewave.ir.ops import Allocate, CopyAsyncChunks, Load, LoadEach, LoadTransposed, Overlay, Store, StoreEach
 
 
 def allocate(wave: WaveState, op: Allocate) -> LaneMemory:

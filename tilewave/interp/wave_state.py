@@ -103,8 +103,6 @@ class WaveState:
             yield
         self.wait = None
 
-    # -- dependent launches
-
     def want_waited(self, op: Op, memory: LaneMemory) -> None:
         """Refuse accesses to global memory before the wait for earlier kernels, where the kernel uses PDL."""
         if memory.buffer is not None and not self.may_touch:
@@ -113,11 +111,3 @@ class WaveState:
                 f"wave {self.number} touches {memory.name} while earlier kernels may still run",
                 "wait_prior_launch() must be before it",
             )
-
-    # -- mbarriers
-
-    # -- copies
-
-    # -- exchange of tiles between workgroups
-
-    # -- asynchronous copies by lanes

@@ -11,13 +11,7 @@ from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import strides
 from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import (
-    WaitMma,
-    WaitOlderMma,
-    Wgmma,
-    WgmmaRegisters,
-    WgmmaShared,
-)
+from tilewave.ir.ops import WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, WgmmaShared
 
 
 def wgmma_shared(wave: WaveState, op: WgmmaShared) -> Array:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewave.errors import (
-    DimensionError,
-    DTypeError,
-    ShapeError,
-    TraceError,
-    here,
-)
+from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Tile, dims
@@ -22,14 +16,7 @@ from tilewave.lang.ops import select
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument
-from tilewave.lang.values import (
-    Traced,
-    describe,
-    extents_of,
-    in_order,
-    repeated,
-    without_single_dims,
-)
+from tilewave.lang.values import Traced, describe, extents_of, in_order, repeated, without_single_dims
 from tilewave.lang.windows import extent_here, want_room, window_of
 from tilewave.trace import TileTransfer, Trace, current
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewave.errors import (
-    DTypeError,
-    SymbolError,
-    here,
-)
+from tilewave.errors import DTypeError, SymbolError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.types import F32, INDEX, DType, Scalar, Tile

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewave.errors import (
-    ConstraintError,
-    DTypeError,
-    ShapeError,
-    TraceError,
-    here,
-)
+from tilewave.errors import ConstraintError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import (
-    Traced,
-    extents_of,
-    in_order,
-)
+from tilewave.lang.values import Traced, extents_of, in_order
 from tilewave.trace import TileProduct, Trace, current
 
 

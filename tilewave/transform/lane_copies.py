@@ -8,11 +8,7 @@ from math import prod
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.ops import (
-    Add,
-    CopyAsync,
-    CopyAsyncChunks,
-)
+from tilewave.ir.ops import Add, CopyAsync, CopyAsyncChunks
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.types import INDEX_SCALAR, Memory, Swizzle, Swizzled
 from tilewave.layouts.formulas import Term

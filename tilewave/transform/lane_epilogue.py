@@ -8,17 +8,7 @@ from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.wave_transposes import WaveChunks, stored_width
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.ops import (
-    Barrier,
-    KeepOrder,
-    Load,
-    Role,
-    Store,
-    TmaStore,
-    WaitTmaStores,
-    WgmmaShared,
-    WriteThrough,
-)
+from tilewave.ir.ops import Barrier, KeepOrder, Load, Role, Store, TmaStore, WaitTmaStores, WgmmaShared, WriteThrough
 from tilewave.ir.types import Vector
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.transform.lane_program import LaneProgram

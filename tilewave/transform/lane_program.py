@@ -11,18 +11,7 @@ from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.tied_layouts import TileLayouts
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import (
-    Add,
-    And,
-    Broadcast,
-    ExtractSlice,
-    Lane,
-    Ramp,
-    Read,
-    Wave,
-    Write,
-    Yield,
-)
+from tilewave.ir.ops import Add, And, Broadcast, ExtractSlice, Lane, Ramp, Read, Wave, Write, Yield
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Tile, Vector
 from tilewave.layouts.formulas import Layout, Term

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewave.ir.core import Value
-from tilewave.ir.ops import (
-    Broadcast,
-    ExtractSlice,
-    Reduce,
-    ReduceHalves,
-    ReduceLanes,
-    ReduceRegisters,
-)
+from tilewave.ir.ops import Broadcast, ExtractSlice, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters
 from tilewave.ir.types import Vector
 from tilewave.layouts.reductions import covers, movers, neighbours_first, registers_first
 from tilewave.transform.lane_program import LaneProgram

@@ -298,12 +298,6 @@ class WaitOlderMma(Asynchronous):
     check = parts_only
 
 
-# -- mbarriers
-
-
-# -- clusters and dependent launches
-
-
 OPS: tuple[type[Op], ...] = (
     Copy,
     CopyAsync,

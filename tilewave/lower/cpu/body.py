@@ -11,12 +11,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.rewrite import walk
-from tilewave.lower.cpu.arguments import (
-    ArgumentSlots,
-    load_number,
-    load_place,
-    load_word,
-)
+from tilewave.lower.cpu.arguments import ArgumentSlots, load_number, load_place, load_word
 from tilewave.lower.cpu.registers import RegisterTiles
 from tilewave.lower.cpu.scratch import ScratchTiles
 from tilewave.lower.cpu.scratch_tiles import WorkerMemory

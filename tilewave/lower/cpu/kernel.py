@@ -11,13 +11,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.faults import telling
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Extent, Memory, Tile
-from tilewave.lower.cpu.arguments import (
-    ArgumentSlots,
-    load_extents,
-    load_packed,
-    load_place,
-    opening,
-)
+from tilewave.lower.cpu.arguments import ArgumentSlots, load_extents, load_packed, load_place, opening
 from tilewave.lower.cpu.body import Room, TaskBody
 from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack

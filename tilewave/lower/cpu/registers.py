@@ -2,107 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, ReadIndexed, Reduce, Shift, WriteIndexed
-from tilewave.ir.types import F32, DType, Tile
+from tilewave.ir.types import F32, Tile
 from tilewave.lower.cpu.indexed import Positions, load_each, load_run, write_vector
-from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import (
-    LINE_BYTES,
-    Place,
-    add,
-    inside,
-    is_number,
-    load,
-    prefetch,
-    store,
-    whole_inside,
-    zero,
-)
+from tilewave.lower.cpu.memory import LINE_BYTES, Place, inside, load, prefetch, store, zero
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
-from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.cpu.register_access import (
+    edge_copy,
+    from_buffer,
+    is_whole,
+    load_vector,
+    store_vector,
+    vector_address,
+    vectors_of,
+)
+from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
+from tilewave.lower.cpu.target import Panel
 from tilewave.lower.elements import in_memory, literal, splat_constant, stored
-from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
+from tilewave.lower.llvm import Typed, splat
 from tilewave.lower.numbers import Known, elementwise
 
 
-@dataclass(frozen=True)
-class RowVectors:
-    """A tile in registers: the vectors of each row (all axes but the last)."""
-
-    type: Tile
-    lanes: int
-    rows: tuple[tuple[str, ...], ...]
-
-    @property
-    def dtype(self) -> DType:
-        return self.type.dtype
-
-    @property
-    def vector_type(self) -> str:
-        return vector(self.lanes, stored(self.dtype))
-
-    def element(self, f: LlvmFunction, index: Sequence[int]) -> str:
-        *leading, last = index
-        part = self.rows[flat(leading, self.type.shape[:-1])][last // self.lanes]
-        return (
-            part if self.lanes == 1 else f.value(f"extractelement {self.vector_type} {part}, i64 {last % self.lanes}")
-        )
-
-    def typed(self) -> list[Typed]:
-        return [(self.vector_type, v) for row in self.rows for v in row]
-
-
-def flat(index: Sequence[int], shape: Sequence[int]) -> int:
-    number = 0
-    for i, n in zip(index, shape, strict=True):
-        number = number * n + i
-    return number
-
-
-class RegisterTiles:
+class RegisterTiles(RegisterSpace):
     """The lowering of ops on tiles in registers."""
-
-    def __init__(self, f: LlvmFunction, target: CpuTarget) -> None:
-        self.f, self.target = f, target
-
-    def lanes(self, kind: Tile) -> int:
-        lanes = self.target.vector_bytes // 4
-        while kind.shape[-1] % lanes:
-            lanes //= 2
-        return lanes
-
-    def build(self, kind: Tile, part: Callable[[tuple[int, ...], int, int], str]) -> RowVectors:
-        """Return a tile from its vectors: part(row index, first column, lanes)."""
-        lanes = self.lanes(kind)
-        rows = tuple(
-            tuple(part(index, first, lanes) for first in range(0, kind.shape[-1], lanes))
-            for index in product(*map(range, kind.shape[:-1]))
-        )
-        return RowVectors(kind, lanes, rows)
-
-    def from_elements(self, kind: Tile, element: Callable[[tuple[int, ...]], str]) -> RowVectors:
-        def part(index: tuple[int, ...], first: int, lanes: int) -> str:
-            if lanes == 1:
-                return element((*index, first))
-            whole, found = vector(lanes, stored(kind.dtype)), "poison"
-            for lane in range(lanes):
-                one = element((*index, first + lane))
-                found = self.f.value(f"insertelement {whole} {found}, {stored(kind.dtype)} {one}, i64 {lane}")
-            return found
-
-        return self.build(kind, part)
-
-    def rebuilt(self, like: RowVectors, values: Sequence[str]) -> RowVectors:
-        """Return a tile of the same type from other vectors, row by row."""
-        left: Iterator[str] = iter(values)
-        return RowVectors(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
 
     def constant(self, kind: Tile, value: float) -> RowVectors:
         text = literal(value, kind.dtype)
@@ -198,16 +126,16 @@ class RegisterTiles:
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> RowVectors:
         f = self.f
-        quick = self.quick(place, at, axes, kind)
+        quick = is_whole(self, place, at, axes, kind)
         lanes = self.lanes(kind)
 
         def whole() -> list[Typed]:
-            rows = self.build(kind, lambda index, first, n: self.load_vector(place, at, axes, (*index, first), n))
+            rows = self.build(kind, lambda index, first, n: load_vector(self, place, at, axes, (*index, first), n))
             return rows.typed()
 
         def edge() -> list[Typed]:
             buffer = self.buffer(kind)
-            self.edge_copy(place, at, axes, kind, buffer, "load")
+            edge_copy(self, place, at, axes, kind, buffer, "load")
             return self.whole_buffer(buffer, kind).typed()
 
         found = f.choose(quick, whole, edge)
@@ -218,51 +146,21 @@ class RegisterTiles:
         """Prefetch a tile that is read next, one cache line of its rows after the other."""
         each = LINE_BYTES // kind.dtype.bytes
         for index in product(*map(range, kind.shape[:-1]), range(0, kind.shape[-1], each)):
-            prefetch(self.f, self.vector_address(place, at, axes, index))
+            prefetch(self.f, vector_address(self, place, at, axes, index))
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: RowVectors) -> None:
         kind = tile.type
-        parts = list(self.vectors_of(tile))
+        parts = list(vectors_of(self, tile))
 
         def whole() -> None:
             for index, value in parts:
-                address = self.vector_address(place, at, axes, index)
-                self.store_vector(value, kind.dtype, tile.lanes, address)
+                address = vector_address(self, place, at, axes, index)
+                store_vector(self, value, kind.dtype, tile.lanes, address)
 
         def edge() -> None:
-            self.edge_copy(place, at, axes, kind, self.to_buffer(tile), "store")
+            edge_copy(self, place, at, axes, kind, self.to_buffer(tile), "store")
 
-        self.f.when(self.quick(place, at, axes, kind), whole, edge)
-
-    def vectors_of(self, tile: RowVectors) -> Iterator[tuple[tuple[int, ...], str]]:
-        for index, row in zip(product(*map(range, tile.type.shape[:-1])), tile.rows, strict=True):
-            for number, value in enumerate(row):
-                yield (*index, number * tile.lanes), value
-
-    def quick(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> str:
-        """Return whether the window is inside its memory and its last axis is contiguous."""
-        f = self.f
-        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
-        fits = whole_inside(f, at, extents, place.extents)
-        unit = f.value(f"icmp eq i64 {place.strides[axes[-1]]}, 1")
-        return f.value(f"and i1 {fits}, {unit}")
-
-    def vector_address(self, place: Place, at: Sequence[str], axes: tuple[int, ...], index: Sequence[int]) -> str:
-        position = list(at)
-        for axis, i in zip(axes, index, strict=True):
-            position[axis] = add(self.f, position[axis], i)
-        return place.address(self.f, position)
-
-    def load_vector(
-        self, place: Place, at: Sequence[str], axes: tuple[int, ...], index: Sequence[int], lanes: int
-    ) -> str:
-        return self.load_lanes(place.dtype, lanes, self.vector_address(place, at, axes, index))
-
-    def load_lanes(self, dtype: DType, lanes: int, address: str) -> str:
-        return load(self.f, dtype, address, lanes)
-
-    def store_vector(self, value: str, dtype: DType, lanes: int, address: str) -> None:
-        store(self.f, dtype, value, address, lanes)
+        self.f.when(is_whole(self, place, at, axes, kind), whole, edge)
 
     def buffer(self, kind: Tile) -> str:
         """Return a stack buffer for a boundary tile, shared by all tiles of this type."""
@@ -272,61 +170,13 @@ class RegisterTiles:
     def to_buffer(self, tile: RowVectors) -> str:
         """Store a tile in a buffer, row after row, and return its address."""
         buffer = self.buffer(tile.type)
-        for index, value in self.vectors_of(tile):
+        for index, value in vectors_of(self, tile):
             where = f"getelementptr {in_memory(tile.dtype)}, ptr {buffer}, i64 {flat(index, tile.type.shape)}"
-            self.store_vector(value, tile.dtype, tile.lanes, self.f.value(where))
+            store_vector(self, value, tile.dtype, tile.lanes, self.f.value(where))
         return buffer
 
     def whole_buffer(self, buffer: str, kind: Tile) -> RowVectors:
-        return self.build(kind, lambda index, first, n: self.from_buffer(buffer, kind, (*index, first), n))
-
-    def from_buffer(self, buffer: str, kind: Tile, index: Sequence[int], lanes: int) -> str:
-        where = f"getelementptr {in_memory(kind.dtype)}, ptr {buffer}, i64 {flat(index, kind.shape)}"
-        return self.load_lanes(kind.dtype, lanes, self.f.value(where))
-
-    def edge_copy(
-        self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile, buffer: str, way: str
-    ) -> None:
-        """Copy element by element between a buffer and a memory, where they overlap."""
-        name = f"{way}_edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}_{'_'.join(map(str, axes))}_of_"
-        name += "x".join("open" if isinstance(extent, str) else str(extent) for extent in place.type.extents)
-        function = self.f.module.helper(name, lambda: self.write_edge_copy(name, place, axes, kind, way))
-        numbers = (*at, *place.strides, *(x for x in place.extents if not is_number(x)))
-        arguments = [f"ptr {buffer}", f"ptr {place.pointer}", *(f"i64 {x}" for x in numbers)]
-        self.f.do(f"call void {function}({', '.join(arguments)})")
-
-    def write_edge_copy(self, name: str, place: Place, axes: tuple[int, ...], kind: Tile, way: str) -> str:
-        at, strides = ([f"%{word}{a}" for a in range(place.type.rank)] for word in ("at", "stride"))
-        extents = tuple(x if is_number(x) else f"%size{a}" for a, x in enumerate(place.extents))
-        numbers = (*at, *strides, *(x for x in extents if not is_number(x)))
-        f = LlvmFunction(self.f.module, name, [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in numbers)])
-        there = Place(place.type, "%memory", tuple(strides), extents)
-
-        def element(indices: list[str]) -> None:
-            position = list(at)
-            for axis, i in zip(axes, indices, strict=True):
-                position[axis] = add(f, position[axis], i)
-            number = "0"
-            for i, n in zip(indices, kind.shape, strict=True):
-                number = add(f, f.value(f"mul i64 {number}, {n}"), i)
-            where = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr %buffer, i64 {number}")
-            fits = inside(f, position, extents)
-
-            def copy() -> None:
-                address = there.address(f, position)
-                if way == "load":
-                    store(f, kind.dtype, load(f, kind.dtype, address), where)
-                else:
-                    store(f, kind.dtype, load(f, kind.dtype, where), address)
-
-            def skip() -> None:
-                if way == "load":
-                    store(f, kind.dtype, zero(kind.dtype), where)
-
-            f.when(fits, copy, skip)
-
-        for_each(f, kind.shape, element)
-        return f.finish(attributes="nounwind noinline cold", linkage="internal")
+        return self.build(kind, lambda index, first, n: from_buffer(self, buffer, kind, (*index, first), n))
 
     # -- single elements, at positions given by a formula
 
@@ -365,7 +215,7 @@ class RegisterTiles:
         return self.build(kind, part)
 
     def write_indexed(self, op: WriteIndexed, place: Place, at: Sequence[RowVectors], tile: RowVectors) -> None:
-        for index, x in self.vectors_of(tile):
+        for index, x in vectors_of(self, tile):
             write_vector(self.f, op, place, self._positions(at, index), x, tile.lanes)
 
     def _positions(self, at: Sequence[RowVectors], index: tuple[int, ...]) -> Positions:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewave.ir.types import DType
-from tilewave.lower.cpu.memory import (
-    Place,
-    add,
-    inside,
-    lanes_inside,
-    load,
-    load_inside,
-    zero,
-)
+from tilewave.lower.cpu.memory import Place, add, inside, lanes_inside, load, load_inside, zero
 from tilewave.lower.cpu.scratch_tiles import ScratchSpace, ScratchTile
 from tilewave.lower.elements import stored
 

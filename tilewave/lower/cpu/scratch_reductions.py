@@ -8,10 +8,7 @@ from math import prod
 from tilewave.ir.ops import Reduce
 from tilewave.ir.types import Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import (
-    add,
-    times,
-)
+from tilewave.lower.cpu.memory import add, times
 from tilewave.lower.cpu.reductions import Combine, Flat, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.scratch_tiles import ScratchSpace, ScratchTile
 

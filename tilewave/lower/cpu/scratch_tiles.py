@@ -8,14 +8,7 @@ from math import prod
 
 from tilewave.ir.types import DType, Memory, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import (
-    Place,
-    add,
-    load,
-    product,
-    store,
-    times,
-)
+from tilewave.lower.cpu.memory import Place, add, load, product, store, times
 from tilewave.lower.cpu.products import Put
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.cpu.tile_uses import TileUses

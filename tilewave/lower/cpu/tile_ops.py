@@ -8,12 +8,10 @@ from typing import Any
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.types import Accumulator, Memory, Tile
-from tilewave.lower.cpu.arguments import (
-    load_packed,
-)
+from tilewave.lower.cpu.arguments import load_packed
 from tilewave.lower.cpu.body import Lowerings, TaskBody
 from tilewave.lower.cpu.memory import add, times
-from tilewave.lower.cpu.registers import RowVectors
+from tilewave.lower.cpu.row_vectors import RowVectors
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, ProductTile, ScratchTile
 from tilewave.lower.cpu.target import Panel
 from tilewave.lower.elements import in_memory, literal, stored

@@ -12,12 +12,7 @@ from tilewave.ir.faults import lacking, telling
 from tilewave.ir.launch import is_open, skeleton
 from tilewave.ir.types import Memory, Vector
 from tilewave.lower.elements import literal
-from tilewave.lower.gpu.accesses import (
-    access,
-    allocate,
-    load_direct,
-    overlay,
-)
+from tilewave.lower.gpu.accesses import access, allocate, load_direct, overlay
 from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.body import LaneBody, Lowerings, exchanges, launched
 from tilewave.lower.gpu.control import repeat, repeat_while, role

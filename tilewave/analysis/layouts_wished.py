@@ -1,0 +1,178 @@
+"""The layout of a tile that no other op constrains: that of the op which makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewave.analysis.instructions import fragment_of
+from tilewave.analysis.loads import memory_order
+from tilewave.analysis.tied_layouts import TileLayouts
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import (
+    Elementwise,
+    Mma,
+    Permute,
+    Read,
+    ReadIndexed,
+    Reduce,
+)
+from tilewave.ir.placements import is_in
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Tile
+from tilewave.layouts.formulas import blocks, linear
+from tilewave.layouts.fragments import Fragment, GroupFragment
+from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
+from tilewave.machine.matrix import BY_NAME, GroupInstruction
+
+
+class LayoutsWished:
+    """The layouts that tiles have by how they are made: read, multiplied or reduced."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
+        self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
+        self._defs = kernel.defs
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        self._reading = next((BY_NAME[op.instruction] for op in products), None)
+        self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
+
+    def _wish(self, v: Value) -> TileLayouts:
+        """Return the layout for a tile that no op constrains: that of the read it is made from, else the widest chunks.
+
+        Rows that are reduced are held by neighbouring lanes.
+        """
+        if v in self._reduced:
+            return self._rows(v, self._reduced[v])
+        return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
+
+    def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
+        waves, shape = prod(self.waves), v.type.shape
+        if self._is_met(v):  # each lane combines what all waves stored
+            (axis,), lanes = reduced, self.lanes // waves
+            others = tuple(n for i, n in enumerate(shape) if i != axis)
+            rest = rows_in_lanes(others, range(len(others))[::-1], 1, lanes, waves, ())
+            return (with_axis_met(rest, axis, shape[axis], lanes),)
+        order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
+        near = order[::-1]
+        lanes = self.lanes // waves
+        width = chunk_width(shape, near[0], max(1, self.vector_bytes // element_bytes), lanes, waves)
+        return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
+
+    def _is_met(self, v: Value) -> bool:
+        maker = self._defs.get(v)
+        return isinstance(maker, Read) and is_in(maker.memory, "shared") and len(self._reduced[v]) == 1
+
+    def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
+        """Return the axes of v in the order of the memory it is made from, and the bytes of an element there."""
+        op = self._defs.get(v)
+        match op:
+            case Read() if is_in(op.memory, "global"):
+                return memory_order(op), v.type.dtype.bytes
+            case Permute(x, axes):
+                found = self._memory_order(x)
+                return found and (tuple(axes.index(axis) for axis in found[0]), found[1])
+            case ReadIndexed(in_runs=True):
+                return tuple(range(len(v.type.shape))), v.type.dtype.bytes
+            case Elementwise():
+                same = (x for x in op.operands if is_tile(x))
+                return next((found for x in same if (found := self._memory_order(x))), None)
+            case _:
+                return None
+
+    def left_over(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
+        """Return the layout of a reduction's result, given that of its operand."""
+        (layout, *_), waves = spread, prod(self.waves)
+        if not op.run:
+            return tuple(each.along(op.kept)[0] for each in spread) if op.kept else ()
+        found = movers(layout, op.axes[0], waves, self.lanes // waves)
+        assert found is not None, f"{op.loc}: {op.x.type} cannot be reduced as it is held"
+        return (runs(layout, op.axes[0], op.run, found),)
+
+    def met(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
+        """Return the layout in which a reduction reads what waves stored in shared memory, given that of its result."""
+        (axis,), lanes = op.axes, self.lanes // prod(self.waves)
+        return tuple(with_axis_met(layout, axis, op.x.type.shape[axis], lanes) for layout in spread)
+
+    def maker(self, v: Value) -> Op | None:
+        return self._defs.get(v)
+
+    def group(self, op: Mma) -> GroupFragment | None:
+        """Return the fragment of an MMA that groups of waves compute, with operands in shared memory, or the first in
+        registers; None where each wave computes its own blocks."""
+        instruction = BY_NAME[op.instruction]
+        return instruction.group if isinstance(instruction, GroupInstruction) else None
+
+    def fragment(self, op: Mma) -> Fragment:
+        return fragment_of(op)
+
+    def is_of_product(self, v: Value) -> bool:
+        """Return whether a tile is computed elementwise from an accumulator, so that it has the same layout."""
+        op = self._defs.get(v)
+        if isinstance(op, (Elementwise, Permute)):
+            return any(self.is_of_product(x) for x in op.operands if is_tile(x))
+        return isinstance(op, Mma)
+
+    def sums(self, op: Mma) -> TileLayouts:
+        fragment = self.group(op) or self.fragment(op)
+        return (fragment.sums(op.acc.type.shape, self.waves, transposed=op.is_transposed),)
+
+    def operand(self, op: Mma, side: int) -> TileLayouts:
+        return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
+
+    def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
+        """Return the operands that lanes hold, with their layouts; operands in shared memory are left out."""
+        group = self.group(op)
+        if group is None:
+            return [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
+        return [(op.a, (group.sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
+
+    def is_held(self, operand: Value) -> bool:
+        """Return whether lanes hold an operand of a warpgroup's MMA; else it is read from shared memory."""
+        maker = self._defs.get(operand)
+        return not (isinstance(maker, Read) and is_in(maker.memory, "shared"))
+
+    def _as_read(self, v: Value) -> TileLayouts | None:
+        op = self._defs.get(v)
+        match op:
+            case Read(spread=spread) if spread:
+                return self._read(op)
+            case Permute(x, axes):
+                found = self._as_read(x)
+                return found and tuple(layout.permuted(axes) for layout in found)
+            case Elementwise():
+                return next((s for x in op.operands if is_tile(x) and (s := self._as_read(x))), None)
+            case _:
+                return None
+
+    def _read(self, op: Read) -> TileLayouts:
+        shape = op.result.type.shape
+        match op.spread:
+            case "linear" | "blocks":  # chunks run along the memory's last axis, wherever that is in the tile
+                order = memory_order(op)
+                back = tuple(order.index(i) for i in range(len(shape)))
+                return tuple(layout.permuted(back) for layout in self._chunks(op, [shape[i] for i in order]))
+            case "rows" | "columns":
+                return (self._block(op).operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
+        raise NotImplementedError(f"{op.loc}: lanes cannot share a tile {op.spread}")
+
+    def _chunks(self, op: Read, shape: Sequence[int]) -> TileLayouts:
+        """Return the layout of chunks for a tile whose axes are in the memory's order."""
+        if op.spread == "linear":
+            return linear(tuple(shape), op.per_lane, self.lanes)
+        return blocks(tuple(shape), op.rows_per_lane, op.per_lane, self.lanes)
+
+    def _block(self, op: Read) -> Fragment:
+        """Return the fragment of the first MMA, deep enough that a lane takes as many neighbours as it reads."""
+        assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
+        return self._reading.fragment().with_neighbours(op.per_lane)
+
+    def _plain(self, shape: tuple[int, ...], element_bytes: int) -> TileLayouts:
+        width = max(1, self.vector_bytes // element_bytes)
+        while shape[-1] % width or (width > 1 and prod(shape) // width < self.lanes):
+            width //= 2
+        return linear(shape, width, self.lanes)
+
+
+def is_tile(v: Value) -> bool:
+    return isinstance(v.type, Tile)
