@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from emulated_code import SMALL
 
+from tilewave.bench import measure
 from tilewave.cli.commands import COMMANDS
 from tilewave.cli.main import main
 from tilewave.mapping import as_mapping
@@ -82,6 +83,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.delenv(name, raising=False)
     orders = [as_mapping(text) for text in ("linear()", "xcd_contiguous(8) >> supertiles(4, 8)", "hilbert()")]
     monkeypatch.setattr("tilewave.sim.search.mappings_for", lambda machine: orders)
+    monkeypatch.setattr(measure, "PAUSE_SECONDS", 0)
     monkeypatch.setattr("tilewave.cli.warm._warmed", lambda tasks, workers: [])  # tests of warm compile some
     (tmp_path / "copy.py").write_text(KERNEL)
     (tmp_path / "untiled.py").write_text(UNTILED)
