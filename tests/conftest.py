@@ -152,16 +152,16 @@ def pytest_collection_modifyitems(items):
 
 
 def _one_in(n, cases):
-    """Return the ids of one case in n, and of a case of each parameter's value that has at least n cases."""
-    drawn = {item.nodeid: crc32(item.nodeid.encode()) for item in cases}
-    count = Counter(value for item in cases for value in _values(item))
-    kept = {name for name, number in drawn.items() if number % n == 0}
-    covered = set().union(*(_values(item) for item in cases if item.nodeid in kept))
-    for item in sorted(cases, key=lambda item: drawn[item.nodeid]):
-        if any(count[value] >= n for value in _values(item) - covered):
-            kept.add(item.nodeid)
-            covered |= _values(item)
-    return kept
+    """Return the ids of one case in n; among them is a case of each parameter's value that has at least n cases."""
+    drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
+    values = {item.nodeid: _values(item) for item in drawn}
+    count = Counter(value for of_case in values.values() for value in of_case)
+    kept, left = [], {value for value, number in count.items() if number >= n}
+    while left:  # the case with the most values that no other has yet
+        kept.append(max(values, key=lambda name: len(values[name] & left)))
+        left -= values[kept[-1]]
+    more, others = max(0, -(-len(drawn) // n) - len(kept)), [name for name in values if name not in kept]
+    return {*kept, *others[:more]}
 
 
 def _values(item):

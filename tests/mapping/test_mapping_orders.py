@@ -46,15 +46,16 @@ def test_batches_come_one_after_the_other():
     assert tiles[12:, 1:].tolist() == grouped(2).tiles(Grid(3, 4)).tolist()
 
 
+@pytest.mark.parametrize("side", [20, pytest.param(48, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", [linear(), linear(along="n"), morton(), hilbert()], ids=str)
-def test_orders_without_numbers_are_bijections_on_all_grids_to_48(order):
-    prove(order, 48, 48)
+def test_orders_without_numbers_are_bijections(order, side):
+    prove(order, side, side)
 
 
 @pytest.mark.parametrize("along", ["m", "n"])
 @pytest.mark.parametrize("order", [grouped, snake])
 def test_grouped_and_snake_are_bijections(order, along):
-    prove(lambda size: order(size, along), 24, 24, size=[1, 2, 3, 4, 7, 8, 13, 23, 24, 25, 64])
+    prove(lambda size: order(size, along), 14, 14, size=[1, 2, 3, 7, 8, 13, 14, 15, 64])
 
 
 @pytest.mark.slow
@@ -65,7 +66,7 @@ def test_grouped_and_snake_are_bijections_on_all_grids_to_48_for_all_sizes_to_64
 
 
 def test_supertiles_are_bijections():
-    prove(supertiles, 20, 20, rows=[1, 2, 3, 5, 20, 64], cols=[1, 2, 4, 7, 21])
+    prove(supertiles, 12, 12, rows=[1, 2, 3, 5, 12, 64], cols=[1, 2, 4, 7, 13])
 
 
 @pytest.mark.slow
