@@ -30,7 +30,7 @@ def literal(value: float, dtype: DType) -> str:
     if dtype == BOOL:
         return "true" if value else "false"
     if dtype.is_int:
-        return str(int(value))
+        return str(int(value))  # LLVM reads the bits of an unsigned number that its signed type does not have
     rounded = np.asarray(casts.cast(float(value), dtype))
     if dtype.name == "f16":
         return f"0xH{int(rounded.view(np.uint16)):04X}"
