@@ -39,6 +39,13 @@ def literal(value: float, dtype: DType) -> str:
     return str(int(rounded.view(f"int{dtype.bits}")))
 
 
+def atomic_word(how: str, dtype: DType) -> str:
+    """Return LLVM's atomic operation that combines numbers of a dtype."""
+    if how not in ("min", "max"):
+        return f"f{how}" if dtype.is_float else how
+    return f"f{how}imum" if dtype.is_float else how if dtype.is_signed else f"u{how}"
+
+
 def splat_constant(kind: str, value: str, lanes: int) -> str:
     return value if lanes == 1 else f"<{', '.join(f'{kind} {value}' for _ in range(lanes))}>"
 
