@@ -138,9 +138,13 @@ def folded(x: Array, kept: int = 1) -> Array:
 def folds(lib: ArrayLibrary, x: Array, kept: int = 1) -> bool:
     """Return whether `folded` gives a view: whether the axes are evenly strided, so that they collapse into one."""
     count = len(x.shape) - kept
-    axes = zip(x.shape[:count], lib.steps(x)[:count], strict=True)
-    longer = [(size, step) for size, step in axes if size != 1]
-    return 0 in x.shape[:count] or all(step == size * inner for (_, step), (size, inner) in pairwise(longer))
+    return evenly_strided(x.shape[:count], lib.steps(x)[:count])
+
+
+def evenly_strided(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    """Return whether axes with these strides collapse into one."""
+    longer = [(size, step) for size, step in zip(shape, steps, strict=True) if size != 1]
+    return 0 in shape or all(step == size * inner for (_, step), (size, inner) in pairwise(longer))
 
 
 def broadcast(caller: str, lib: ArrayLibrary, name: str, array: Array, shape: Shape) -> Array:
