@@ -115,8 +115,8 @@ def rounded(x: Array, name: str, like: np.dtype[Any]) -> Array:
 def wrapped(x: Array, like: np.dtype[Any]) -> Array:
     """Python's integers, their low bits."""
     bits = 8 * like.itemsize
-    half = 1 << (bits - 1)
-    return ((x + half) % (2 * half) - half).astype(like)
+    least = -(1 << bits - 1) if like.kind == "i" else 0
+    return ((x - least) % (1 << bits) + least).astype(like)
 
 
 def cast(x: Array, old: str, new: str, like: np.dtype[Any]) -> Array:
@@ -124,12 +124,12 @@ def cast(x: Array, old: str, new: str, like: np.dtype[Any]) -> Array:
     wide = numbers(x, old)
     if new == "bool":
         return wide != 0
-    if like.kind != "i":
+    if like.kind not in "iu":
         return rounded(wide, new, like)
-    if x.dtype.kind in "ib":
+    if x.dtype.kind in "iub":
         return wrapped(x.astype(object) + 0, like)
-    half = WIDE(2) ** (8 * like.itemsize - 1)
-    kept = np.clip(np.trunc(np.where(np.isnan(wide), 0, wide)), -half, half - 1)
+    ends = np.iinfo(like)
+    kept = np.clip(np.trunc(np.where(np.isnan(wide), 0, wide)), WIDE(ends.min), WIDE(ends.max))
     return kept.astype(like)
 
 
@@ -163,6 +163,12 @@ INTEGERS: dict[str, Callable[..., Any]] = {
     "maximum": np.maximum,
     "neg": lambda a: -a,
     "abs": abs,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "~": lambda a: ~a,
+    "<<": np.frompyfunc(lambda a, b: a * 2**b if 0 <= b < 64 else 0, 2, 1),
+    ">>": np.frompyfunc(lambda a, b: a // 2**b if 0 <= b < 64 else -(a < 0), 2, 1),
 }
 FLOATS: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
@@ -192,7 +198,7 @@ def computed(word: str, operands: list[Array], name: str) -> Array:
             return np.where(smaller, *words).view(like)
         if word in COMPARISONS:
             return np.asarray(COMPARISONS[word](*(numbers(x, name) for x in operands)), bool)
-        if like.kind == "i":
+        if like.kind in "iu":
             return wrapped(INTEGERS[word](*(x.astype(object) for x in operands)), like)
         if name == "f64":  # the machine's own, each rounded once
             return np.asarray(FLOATS[word](*operands), like)
@@ -203,7 +209,7 @@ def differing(found: Array, want: Array) -> Array:
     """Where two arrays of one dtype are not the same numbers; zeros have signs, and NaN is NaN."""
     assert found.dtype == want.dtype and found.shape == want.shape
     same = found.view(f"u{found.itemsize}") == want.view(f"u{want.itemsize}")
-    if found.dtype.kind in "ib":
+    if found.dtype.kind in "iub":
         return np.flatnonzero(~same)
     with np.errstate(invalid="ignore"):
         nan = (found != found) & (want != want)
@@ -213,10 +219,11 @@ def differing(found: Array, want: Array) -> Array:
 # -- what is hard -----------------------------------------------------------------------------------------------------
 
 
-def hard_integers(bits: int) -> Array:
-    """Ends, small numbers, and 2^k and their neighbours with either sign."""
+def hard_integers(like: np.dtype[Any]) -> Array:
+    """Ends, small numbers, and 2^k and their neighbours with either sign, where the dtype has one."""
+    bits, ends = 8 * like.itemsize, np.iinfo(like)
     near = {0, *range(-9, 10)}
-    for k in range(3, bits):
+    for k in range(3, bits + 1):
         near |= {sign * ((1 << k) + d) for sign in (1, -1) for d in (-1, 0, 1)}
         near |= {
             sign * ((1 << k) + (1 << max(0, k - n)) + d)
@@ -224,7 +231,7 @@ def hard_integers(bits: int) -> Array:
             for n in (4, 8, 9, 11, 24)
             for d in (-1, 0, 1)
         }
-    return np.array(sorted(x for x in near if -(1 << bits - 1) <= x < 1 << bits - 1), f"i{bits // 8}")
+    return np.array(sorted(x for x in near if ends.min <= x <= ends.max), like)
 
 
 def hard_floats(name: str) -> Array:
@@ -256,4 +263,4 @@ def every_value(name: str, like: np.dtype[Any]) -> Array:
         return np.array([False, True])
     if like.itemsize <= 2:
         return np.arange(1 << 8 * like.itemsize, dtype=f"u{like.itemsize}").view(like)
-    return hard_integers(8 * like.itemsize) if like.kind == "i" else hard_floats(name)
+    return hard_integers(like) if like.kind in "iu" else hard_floats(name)

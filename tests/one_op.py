@@ -21,7 +21,8 @@ Way = str | Callable[[Any, Sequence[Any]], None]
 Result = tuple[DType, Callable[..., Any]]
 """The dtype of an output, and what is computed from the inputs."""
 FLOAT_NAMES = ("f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
-INTEGER_NAMES = ("i8", "i32", "i64")
+SIGNED_NAMES, UNSIGNED_NAMES = ("i8", "i16", "i32", "i64"), ("u8", "u16", "u32", "u64")
+INTEGER_NAMES = (*SIGNED_NAMES, *UNSIGNED_NAMES)
 NAMES = (*FLOAT_NAMES, *INTEGER_NAMES, "bool")
 """The dtypes that arrays have."""
 
@@ -47,8 +48,14 @@ WORDS: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
     "abs": abs,
     "select": lambda x, y: select(x < y, x, y),
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "~": operator.invert,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
 }
-UNARY = ("neg", "abs")
+UNARY = ("neg", "abs", "~")
 TRUTHS = tuple(exact.COMPARISONS)
 
 

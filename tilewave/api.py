@@ -16,9 +16,14 @@ from tilewave.ir.types import (
     F32,
     F64,
     I8,
+    I16,
     I32,
     I64,
     INDEX,
+    U8,
+    U16,
+    U32,
+    U64,
     DType,
 )
 from tilewave.lang.accesses import atomic_add as atomic_add
@@ -53,6 +58,7 @@ from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
 from tilewave.lang.ops import abs_
+from tilewave.lang.ops import bitcast as bitcast
 from tilewave.lang.ops import cast as cast
 from tilewave.lang.ops import cos as cos
 from tilewave.lang.ops import erf as erf
@@ -126,8 +132,13 @@ f32 = F32
 f64 = F64
 i1 = BOOL
 i8 = I8
+i16 = I16
 i32 = I32
 i64 = I64
+u8 = U8
+u16 = U16
+u32 = U32
+u64 = U64
 index = INDEX
 
 ceil = ceiling

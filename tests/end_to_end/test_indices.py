@@ -298,3 +298,32 @@ def test_an_array_that_is_written_is_not_read_at_indices():
 
     with pytest.raises(TilewaveError, match="reads table at indices from memory, and writes it too"):
         in_place.compile(target="cpu", subs={T: 40, D: 136})
+
+
+@pytest.mark.parametrize("how", ["scatter", "atomic_add", "atomic_max of windows"])
+def test_an_array_that_is_written_at_indices_is_not_read(how):
+    @wave(ROWS)
+    def read_too(slots: Memory[T, G, i32, Indices(unique=True)], x: Memory[T, D, G, f32], out: Memory[T, D, G, f32]):
+        y = read(x) + read(out)
+        if how == "scatter":
+            write(y, out, at={T: read(slots)})
+        elif how == "atomic_add":
+            atomic_add(y, out, at={T: read(slots)})
+        else:
+            atomic_max(y, out)
+
+    with pytest.raises(AccessError, match="reads out, and writes it at indices, or by atomics"):
+        read_too.compile(target="cpu", subs={T: 40, D: 136})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_atomics_at_the_places_of_tiles(target, sizes):
+    """No index, and eight workgroups add to each element."""
+
+    @wave([WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(T, 16, 1)])
+    def added(x: Memory[T, M, G, i32], out: Memory[M, G, i32]):
+        atomic_add(read(x).sum(dim=T), out)
+
+    x, out = np.random.default_rng(9).integers(-99, 99, (120, 70)).astype(np.int32), np.arange(70, dtype=np.int32)
+    run(added, target, sizes(M=70, T=120), x, out)
+    np.testing.assert_array_equal(out, np.arange(70) + x.sum(axis=0))

@@ -188,7 +188,7 @@ def test_targets_of_any_width(target):
 def test_targets_beyond_32_bits_are_no_columns():
     x, y = np.zeros((3, 16), np.float32), np.full(3, -1, np.float32)
     shipped.cross_entropy(x, np.array([2**32 + 5, -(2**32) + 5, 5]), y)
-    assert np.isnan(y[0]) and y[1] == 0 and y[2] > 0
+    assert y[0] == 0 and y[1] == 0 and y[2] > 0
 
 
 def test_places_are_i32_or_i64():

@@ -94,12 +94,18 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 
 
 def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse reads by index from an array that the kernel writes: their order is not known."""
-    written = {v for op in walk(kernel.body) for v in op.written}
-    for op in walk(kernel.body):
+    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
+    of_data = made_of_data(kernel.body)
+    ops = [op for op in walk(kernel.body) if op.read or op.written]
+    written = {v for op in ops for v in op.written}
+    at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
+    for op in ops:
         if isinstance(op, ReadIndexed) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
             raise AccessError(what, loc=op.loc, remedy="write to another array")
+        for memory in at_indices.intersection(op.read):
+            what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
+            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
 
 
 def want_no_order(kernel: Kernel) -> None:

@@ -9,6 +9,8 @@ from tilewave.ir.launch import launch_of, limits_of
 from tilewave.ir.ops import (
     Add,
     Binary,
+    BitAnd,
+    BitOr,
     Broadcast,
     Cast,
     Comparison,
@@ -27,6 +29,8 @@ from tilewave.ir.ops import (
     Reciprocal,
     ReciprocalShift,
     Select,
+    ShiftLeft,
+    ShiftRight,
     StreamKSplits,
     StreamKWorkgroups,
     Sub,
@@ -42,7 +46,7 @@ Range = tuple[int, int]
 
 def bounds(dtype: DType) -> Range:
     """Return the range of an integer dtype."""
-    return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    return dtype.bounds
 
 
 ANY: Range = bounds(INDEX)
@@ -93,6 +97,14 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return 0, min(max(d - 1, 0), b)
         case Xor() if a >= 0 and c >= 0:
             return 0, (1 << max(b, d).bit_length()) - 1
+        case BitAnd() if max(a, c) >= 0:
+            return 0, min(b if a >= 0 else d, d if c >= 0 else b)
+        case BitOr() if a >= 0 and c >= 0:
+            return max(a, c), (1 << max(b, d).bit_length()) - 1
+        case ShiftLeft() if c >= 0 and d < dtype.bits:
+            return clamped((min(a << c, a << d), max(b << c, b << d)), dtype)
+        case ShiftRight() if c >= 0 and d < dtype.bits:
+            return min(a >> c, a >> d), max(b >> c, b >> d)
         case Min():
             return min(a, c), min(b, d)
         case Max():

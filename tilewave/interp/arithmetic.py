@@ -17,6 +17,10 @@ from tilewave.ir.ops import (
     Abs,
     Add,
     And,
+    BitAnd,
+    Bitcast,
+    BitNot,
+    BitOr,
     Cast,
     Ceil,
     Cos,
@@ -48,13 +52,15 @@ from tilewave.ir.ops import (
     RoundEven,
     Rsqrt,
     Select,
+    ShiftLeft,
+    ShiftRight,
     Sin,
     Sqrt,
     Sub,
     Tanh,
     Xor,
 )
-from tilewave.ir.types import INDEX, DType, Scalar
+from tilewave.ir.types import INDEX, WIDEST_BYTES, DType, Scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -70,6 +76,19 @@ def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a % b if b else 0
     return np.remainder(a, b)
+
+
+def _shifted_left(a: Any, b: Any) -> Any:
+    """Return a << b, of Python's integers before it is wrapped; 0 for a negative b, or one beyond every width."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a << b if 0 <= b < WIDEST_BITS else 0
+    return np.left_shift(a, b)
+
+
+def _shifted_right(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a >> (b if 0 <= b < WIDEST_BITS else WIDEST_BITS)
+    return np.right_shift(a, b)
 
 
 def _smaller(a: Any, b: Any) -> Any:
@@ -117,6 +136,11 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Mod: _remainder,
     DivideBy: lambda a, b, factor, shift: a * factor >> shift,
     Xor: operator.xor,
+    BitAnd: operator.and_,
+    BitOr: operator.or_,
+    BitNot: operator.invert,
+    ShiftLeft: _shifted_left,
+    ShiftRight: _shifted_right,
     Min: _smaller,
     Max: _larger,
     And: np.logical_and,
@@ -149,6 +173,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 }
 
 
+WIDEST_BITS = 8 * WIDEST_BYTES
 GROWING = (Add, Sub, Mul, Neg, Abs)
 """Ops whose result may overflow."""
 LARGEST_INDEX = (1 << INDEX.bits - 1) - 1
@@ -159,6 +184,8 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     kind = op.results[0].type
     if isinstance(op, Cast):
         return cast(operands[0], kind.dtype)
+    if isinstance(op, Bitcast):
+        return _same_bits(operands[0], op.x.type.dtype, kind.dtype)
     if isinstance(op, Function):
         return function(op, operands[0], kind.dtype)
     if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
@@ -182,6 +209,12 @@ def function(op: Op, x: Any, dtype: DType) -> Any:
         return (found if dtype.bits > 32 else found.astype(np.float32)).astype(dtype.numpy)[()]
 
 
+def _same_bits(x: Any, old: DType, new: DType) -> Any:
+    """Return the numbers of a dtype with the bits of those of another one."""
+    found = np.asarray(x, old.numpy).view(new.numpy)
+    return found if found.ndim else found[()] if new.is_float else found.item()
+
+
 def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
     """Convert Python integers next to an array to their dtype, so that numpy wraps as the dtype does."""
     if not any(isinstance(x, np.ndarray) for x in operands):
@@ -191,8 +224,8 @@ def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
 
 def wrapped(x: int, dtype: DType) -> int:
     """Return an integer wrapped to a dtype."""
-    half = 1 << (dtype.bits - 1)
-    return (x + half) % (2 * half) - half
+    least, greatest = dtype.bounds
+    return (x - least) % (greatest - least + 1) + least
 
 
 def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:

@@ -22,6 +22,7 @@ from tilewave.ir.dispatch import row_of
 from tilewave.ir.ops import (
     Abs,
     Add,
+    Bitcast,
     Cast,
     Ceil,
     Cos,
@@ -142,6 +143,8 @@ class ExactNumbers(DTypeNumbers):
         made, taken = op.results[0].type.dtype, op.operands[-1].type.dtype
         if not (made.is_float or taken.is_float):
             return super().elementwise(op, operands)
+        if isinstance(op, Bitcast):
+            return _same_bits(np.asarray(operands[0]), taken, made)
         if isinstance(op, Cast):
             return _cast(np.asarray(operands[0]), taken, made)
         if isinstance(op, Select):
@@ -149,14 +152,14 @@ class ExactNumbers(DTypeNumbers):
         found = row_of(MEANING, op, "no exact meaning is given to")(*(np.asarray(x, ELEMENT) for x in operands))
         return found[()] if made.is_float or found.ndim else found.item()
 
-    def combined(self, how: str, a: Array, b: Array) -> Array:
-        if a.dtype != ELEMENT:
-            return super().combined(how, a, b)
+    def combined(self, how: str, dtype: DType, a: Array, b: Array) -> Array:
+        if not dtype.is_float:
+            return super().combined(how, dtype, a, b)
         found: Array = MEANING[COMBINED_BY[how]](a, b)
         return found
 
-    def added(self, a: Any, b: Any) -> Any:
-        return exact.add(a, b) if np.asarray(a).dtype == ELEMENT else super().added(a, b)
+    def added(self, dtype: DType, a: Any, b: Any) -> Any:
+        return exact.add(a, b) if dtype.is_float else super().added(dtype, a, b)
 
     def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
         if acc.dtype != ELEMENT:
@@ -183,6 +186,12 @@ def literal(value: float, dtype: DType) -> Array:
     return known if value > 0 else exact.negate(known)
 
 
+def _same_bits(x: Array, taken: DType, made: DType) -> Any:
+    """Return a hash, because elements have no bits of a float."""
+    found = exact.hashed(x if taken.is_float else elements(x), 11)
+    return found[()] if made.is_float else _cast(found, taken, made)
+
+
 def _cast(x: Array, taken: DType, made: DType) -> Any:
     if taken.is_float and made.is_float:
         return x[()]
@@ -191,8 +200,8 @@ def _cast(x: Array, taken: DType, made: DType) -> Any:
     if made == BOOL:
         found = np.asarray(x != 0)
     else:
-        half = 1 << min(made.bits, 32) - 1
+        least, greatest = DType("", "int", min(made.bits, 32), made.is_signed).bounds
         value, is_whole = exact.whole_number(x)
-        other = exact.low(exact.hashed(x, 10)).astype(np.int64) % (2 * half) - half
-        found = np.where(is_whole & (value >= -half) & (value < half), value, other).astype(made.numpy)
+        other = exact.low(exact.hashed(x, 10)).astype(np.int64) % (greatest - least + 1) + least
+        found = np.where(is_whole & (value >= least) & (value <= greatest), value, other).astype(made.numpy)
     return found if found.ndim else found.item()

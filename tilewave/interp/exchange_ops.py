@@ -27,7 +27,7 @@ def hand_over(wave: WaveState, op: HandOver) -> None:
 
 def take_over(wave: WaveState, op: TakeOver) -> Waiting:
     other = yield from taken(wave, op, wave.uniform(op, op.slot))
-    return (wave.numbers.added(wave.env[op.tile], other),)
+    return (wave.numbers.added(op.tile.type.dtype, wave.env[op.tile], other),)
 
 
 def take_over_all(wave: WaveState, op: TakeOverAll) -> Waiting:
@@ -35,7 +35,7 @@ def take_over_all(wave: WaveState, op: TakeOverAll) -> Waiting:
     found = wave.env[op.tile]
     for i in range(op.count):
         other = yield from taken(wave, op, first + i * apart)
-        found = wave.numbers.added(found, other)
+        found = wave.numbers.added(op.tile.type.dtype, found, other)
     return (found,)
 
 

@@ -35,11 +35,11 @@ class Numbers(Protocol):
     def elementwise(self, op: Op, operands: list[Any]) -> Any:
         """Return the result of an elementwise op on numbers or arrays."""
 
-    def combined(self, how: str, a: Array, b: Array) -> Array:
-        """Combine two elements as a reduction does."""
+    def combined(self, how: str, dtype: DType, a: Array, b: Array) -> Array:
+        """Combine two elements of a dtype as a reduction does."""
 
-    def added(self, a: Any, b: Any) -> Any:
-        """Return the sum of two tiles."""
+    def added(self, dtype: DType, a: Any, b: Any) -> Any:
+        """Return the sum of two tiles of a dtype."""
 
     def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
         """Return acc + a · bᵀ."""
@@ -69,11 +69,11 @@ class DTypeNumbers(Numbers):
     def elementwise(self, op: Op, operands: list[Any]) -> Any:
         return arithmetic.elementwise(op, operands)
 
-    def combined(self, how: str, a: Array, b: Array) -> Array:
+    def combined(self, how: str, dtype: DType, a: Array, b: Array) -> Array:
         found: Array = MEANING[COMBINED_BY[how]](a, b)
         return found if found.dtype == a.dtype else found.astype(a.dtype)
 
-    def added(self, a: Any, b: Any) -> Any:
+    def added(self, dtype: DType, a: Any, b: Any) -> Any:
         return a + b
 
     def multiplied(self, a: Array, b: Array, acc: Array) -> Array:
@@ -89,4 +89,4 @@ DTYPE_NUMBERS = DTypeNumbers()
 
 def poison_of(dtype: DType) -> float | int:
     """Return the value of uninitialized memory, chosen to be noticed in results."""
-    return math.nan if dtype.is_float else (1 << dtype.bits - 1) - 1 if dtype.is_int else 1
+    return math.nan if dtype.is_float else dtype.bounds[1] if dtype.is_int else 1

@@ -6,28 +6,29 @@ import numpy as np
 
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.numbers import Numbers
+from tilewave.ir.types import DType
 
 
-def reduced(numbers: Numbers, how: str, x: Array, axis: int) -> Array:
+def reduced(numbers: Numbers, how: str, dtype: DType, x: Array, axis: int) -> Array:
     """Return x reduced along an axis, pairwise; an element without a neighbour moves up a level."""
     x = np.moveaxis(x, axis, -1)
     while (count := x.shape[-1]) > 1:
-        pairs = numbers.combined(how, x[..., 0 : count - 1 : 2], x[..., 1:count:2])
+        pairs = numbers.combined(how, dtype, x[..., 0 : count - 1 : 2], x[..., 1:count:2])
         x = np.concatenate([pairs, x[..., -1:]], axis=-1) if count % 2 else pairs
     return x[..., 0]
 
 
-def reduced_along(numbers: Numbers, how: str, x: Array, axes: tuple[int, ...]) -> Array:
+def reduced_along(numbers: Numbers, how: str, dtype: DType, x: Array, axes: tuple[int, ...]) -> Array:
     """Return x reduced along several axes, the last of them first."""
     for axis in sorted(axes, reverse=True):
-        x = reduced(numbers, how, x, axis)
+        x = reduced(numbers, how, dtype, x, axis)
     return x
 
 
-def reduced_by_runs(numbers: Numbers, how: str, x: Array, axis: int, run: int) -> Array:
+def reduced_by_runs(numbers: Numbers, how: str, dtype: DType, x: Array, axis: int, run: int) -> Array:
     """Return one element for each run of `run` neighbours."""
     shape = (*x.shape[:axis], x.shape[axis] // run, run, *x.shape[axis + 1 :])
-    return reduced(numbers, how, x.reshape(shape), axis + 1)
+    return reduced(numbers, how, dtype, x.reshape(shape), axis + 1)
 
 
 def shifted(x: Array, axis: int, by: int) -> Array:

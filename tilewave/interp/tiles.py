@@ -109,8 +109,8 @@ def iota(run: TileRun, op: ir.Iota) -> tuple[Any, ...]:
 def reduce(run: TileRun, op: ir.Reduce) -> tuple[Any, ...]:
     x = run.env[op.x]
     if op.run:
-        return (reduced_by_runs(run.numbers, op.how, x, op.axes[0], op.run),)
-    found = reduced_along(run.numbers, op.how, x, op.axes)
+        return (reduced_by_runs(run.numbers, op.how, op.x.type.dtype, x, op.axes[0], op.run),)
+    found = reduced_along(run.numbers, op.how, op.x.type.dtype, x, op.axes)
     return (found if found.shape else found[()],)
 
 
@@ -148,7 +148,9 @@ def in_parts(run: TileRun, op: ir.Loop, carried: tuple[Any, ...]) -> tuple[Any, 
         sums = tuple(np.zeros_like(v) for v in carried)
         for i in range(first, min(first + each, steps)):
             sums = run.block(op.body, i, *sums)
-        carried = tuple(run.numbers.added(a, b) for a, b in zip(carried, sums, strict=True))
+        carried = tuple(
+            run.numbers.added(v.type.dtype, a, b) for v, a, b in zip(op.results, carried, sums, strict=True)
+        )
     return carried
 
 
@@ -192,7 +194,7 @@ def taken(run: TileRun, op: ir.TakeOver, tile: Array, slot: int) -> Array:
     slots.want_inside(op, run.workgroup, slot)
     if (slot, 0) not in slots.full:
         run.fail(op, f"waits for {slots.name(slot)}, which no earlier workgroup handed over")
-    found: Array = run.numbers.added(tile, slots.take(op, run.workgroup, slot, 0))
+    found: Array = run.numbers.added(op.tile.type.dtype, tile, slots.take(op, run.workgroup, slot, 0))
     return found
 
 

@@ -77,20 +77,20 @@ def opaque_copy(wave: WaveState, op: ir.OpaqueCopy) -> Array:
 
 
 def reduce_registers(wave: WaveState, op: ir.ReduceRegisters) -> Array:
-    x = reduced_along(wave.numbers, op.how, wave.env[op.x], tuple(axis + 1 for axis in op.axes))
+    x = reduced_along(wave.numbers, op.how, op.x.type.dtype, wave.env[op.x], tuple(axis + 1 for axis in op.axes))
     return x.reshape(-1, *op.result.type.shape)
 
 
 def reduce_lanes(wave: WaveState, op: ir.ReduceLanes) -> Array:
     x, lane = wave.every_lane(op.x), np.arange(wave.state.lanes)
     for bit in op.bits:
-        x = wave.numbers.combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
+        x = wave.numbers.combined(op.how, op.x.type.dtype, x[lane & ~(1 << bit)], x[lane | 1 << bit])
     return x
 
 
 def reduce_halves(wave: WaveState, op: ir.ReduceHalves) -> Array:
     x, lane, bit = wave.every_lane(op.x), np.arange(wave.state.lanes), 1 << op.bit
-    both = wave.numbers.combined(op.how, x[lane & ~bit], x[lane | bit])
+    both = wave.numbers.combined(op.how, op.x.type.dtype, x[lane & ~bit], x[lane | bit])
     first, second = np.split(both, 2, op.axis + 1)
     has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
     return np.where(has_bit, second, first)

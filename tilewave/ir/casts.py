@@ -10,7 +10,7 @@ from tilewave.ir.types import BOOL, DType
 
 Array = np.ndarray[Any, Any]
 LOST_BITS = 11
-"""Bits of an i64, without its sign, in excess of the precision of f64."""
+"""Bits of a 64-bit integer in excess of the precision of f64."""
 
 
 def cast(x: Any, dtype: DType) -> Any:
@@ -32,16 +32,16 @@ def _converted(given: Array, dtype: DType) -> Array:
 
 
 def _saturated(given: Array, dtype: DType) -> Array:
-    wide = np.trunc(given.astype(np.float64))
-    end = 2.0 ** (dtype.bits - 1)
-    inside = np.where((wide >= -end) & (wide < end), wide, 0).astype(np.int64)
-    last = (1 << dtype.bits - 1) - 1
-    return np.where(wide >= end, last, np.where(wide < -end, -last - 1, inside)).astype(dtype.numpy)
+    wide, (least, greatest) = np.trunc(given.astype(np.float64)), dtype.bounds
+    above, below = wide >= float(greatest + 1), wide < float(least)
+    inside = np.where(above | below | np.isnan(wide), 0, wide).astype(dtype.numpy)
+    last, first = dtype.numpy.type(greatest), dtype.numpy.type(least)
+    return np.where(above, last, np.where(below, first, inside))
 
 
 def _to_odd(given: Array) -> Array:
     """Return f32 rounded to odd, so that a second rounding to a narrower dtype gives the correctly rounded result."""
-    wide = given if given.dtype == np.float64 else _exactly(given.astype(np.int64))
+    wide = given if given.dtype == np.float64 else _exactly(given)
     near = wide.astype(np.float32)
     back = near.astype(np.float64)
     bits = np.asarray(near).view(np.uint32)
@@ -51,8 +51,9 @@ def _to_odd(given: Array) -> Array:
 
 
 def _exactly(given: Array) -> Array:
-    """Return f64; an i64 of higher precision is rounded to odd."""
-    lost = (1 << LOST_BITS) - 1
-    kept = (given & ~lost) | np.where(given & lost, 1 << LOST_BITS, 0)
+    """Return integers as f64; those of 64 bits with higher precision are rounded to odd."""
+    given = given.astype(np.uint64 if given.dtype == np.uint64 else np.int64)
+    lost, unit = (given.dtype.type(n) for n in ((1 << LOST_BITS) - 1, 1 << LOST_BITS))
+    kept = (given ^ (given & lost)) | np.where(given & lost, unit, given.dtype.type(0))
     is_large = (given >= 1 << 53) | (given <= -(1 << 53))
     return np.where(is_large, kept, given).astype(np.float64)

@@ -21,6 +21,8 @@ class DType:
     name: str
     kind: Kind
     bits: int
+    is_signed: bool = True
+    """Whether the dtype has negative numbers."""
 
     def __str__(self) -> str:
         return self.name
@@ -43,6 +45,12 @@ class DType:
     @property
     def is_int(self) -> bool:
         return self.kind == "int"
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest number of an integer dtype."""
+        assert self.is_int, f"{self} has no integers"
+        return (-(1 << self.bits - 1), (1 << self.bits - 1) - 1) if self.is_signed else (0, (1 << self.bits) - 1)
 
     @property
     def largest(self) -> float:
@@ -67,6 +75,10 @@ _NUMPY = {
     "i16": np.int16,
     "i32": np.int32,
     "i64": np.int64,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
     "bool": np.bool_,
     "index": np.int64,
 }
@@ -77,16 +89,15 @@ F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ = (
     DType(name, "float", 8) for name in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 )
 I8, I16, I32, I64 = (DType(f"i{bits}", "int", bits) for bits in (8, 16, 32, 64))
-BOOL = DType("bool", "bool", 1)
+U8, U16, U32, U64 = (DType(f"u{bits}", "int", bits, is_signed=False) for bits in (8, 16, 32, 64))
+BOOL = DType("bool", "bool", 1, is_signed=False)
 INDEX = DType("index", "int", 64)
 """A position, a count or a workgroup id: an integer wide enough for any of them."""
 
-DTYPES = {
-    d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)
-}
 FLOAT8 = (F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ)
-INTERNAL = (INDEX, I16)
-"""Dtypes that no array of a call has: positions, and i8 widened for MMAs."""
+DTYPES = {d.name: d for d in (F16, BF16, F32, F64, *FLOAT8, I8, I16, I32, I64, U8, U16, U32, U64, BOOL, INDEX)}
+INTERNAL = (INDEX,)
+"""Dtypes that no array of a call has: positions."""
 WIDEST_BYTES = max(d.bytes for d in DTYPES.values())
 """Bytes of the widest element."""
 

@@ -15,11 +15,11 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import INDEX, Tile
+from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, window_of
-from tilewave.trace import Trace
+from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, want_room, window_of
+from tilewave.trace import TileTransfer, Trace
 
 
 class IndexedPlace:
@@ -32,7 +32,7 @@ class IndexedPlace:
                 named = ", ".join(map(str, memory.dims))
                 what = f"{op}: at names {d}, which {memory} has not"
                 raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
-        self.given = {d: self._in_bounds(_index(trace, op, d, at[d])) for d in memory.dims if d in at}
+        self.given = {d: self._in_bounds(index_along(trace, op, d, at[d])) for d in memory.dims if d in at}
         self.extents = self._extents(op)
 
     def _extents(self, op: str) -> dict[Any, int]:
@@ -108,7 +108,33 @@ class IndexedPlace:
         return places
 
 
-def _index(trace: Trace, op: str, dim: Any, x: Any) -> Traced:
+def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int = 0) -> Traced:
+    """Return the elements of a memory at indices; 0 out of bounds."""
+    place = IndexedPlace(trace, op, memory, at)
+    if not place.extents:
+        return _read_number(trace, memory, place)
+    dims = tuple(place.extents)
+    kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
+    want_room(trace, kind, dims, f"{op}: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
+    if place.has_tiles:
+        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    else:
+        value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+    return Traced(trace, value, dims)
+
+
+def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> Traced:
+    """Return one element of a memory as a number; 0 out of bounds."""
+    kind = Tile((1,), memory.value.type.dtype)
+    starts, _ = place.window()
+    trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
+    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
+    return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
+
+
+def index_along(trace: Trace, op: str, dim: Any, x: Any) -> Traced:
     """Return an index, or a tile of indices."""
     if isinstance(x, MemoryArgument):
         raise TraceError(f"{op}: {x} is a memory, and no index along {dim}", loc=here(), remedy=f"write {x.read_as}")

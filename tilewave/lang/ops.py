@@ -7,7 +7,8 @@ from typing import Any
 from tilewave.errors import DTypeError, SymbolError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
-from tilewave.ir.types import F32, INDEX, DType, Scalar, Tile
+from tilewave.ir.types import BOOL, DTYPES, F32, INDEX, DType, Scalar, Tile
+from tilewave.ir.types import elementwise as elementwise_type
 from tilewave.lang.operands import count
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
 from tilewave.lang.tags import taggable
@@ -156,6 +157,27 @@ def cast(x: Traced, dtype: DType) -> Traced:
     if x.value in trace.zero_outside:
         trace.zero_outside[value] = trace.zero_outside[x.value]
     return x.make(value)
+
+
+@taggable
+def bitcast(x: Traced, dtype: DType) -> Traced:
+    """Return the numbers of another dtype that have the bits of x: bitcast(x, u32) are the bits of an f32."""
+    want_dtype(dtype)
+    current("bitcast")
+    if not isinstance(x, Traced):
+        remedy = f"write scalar(x, {dtype}) for a number of the kernel"
+        raise DTypeError(f"bitcast needs a tile or a number of the kernel, not {x!r}", loc=here(), remedy=remedy)
+    for one in (x.dtype, dtype):
+        if one in (BOOL, INDEX):
+            remedy = "write cast(x, i8) for 0 and 1" if one == BOOL else "write cast(x, i64) for a number of 64 bits"
+            raise DTypeError(f"bitcast: {one} has no bits of its own", loc=here(), remedy=remedy)
+    if x.dtype.bits != dtype.bits:
+        same = " or ".join(d.name for d in DTYPES.values() if d.bits == x.dtype.bits and d not in (x.dtype, INDEX))
+        what = f"bitcast: {dtype} has {dtype.bits} bits, and {describe(x)} has {x.dtype.bits}"
+        raise DTypeError(what, loc=here(), remedy=f"write {same}; cast(x, {dtype}) converts the numbers")
+    if x.dtype == dtype:
+        return x
+    return x.make(x.builder.emit(ir.Bitcast, x.value, type=elementwise_type(x.type, dtype)))
 
 
 def _function(cls: type[ir.Unary], name: str) -> Any:

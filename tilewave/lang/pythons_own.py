@@ -13,7 +13,6 @@ from tilewave.errors import Loc
 
 RUNS_IN_PYTHON = "`if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate"
 FUNCTIONS = "write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype"
-BITS = "tiles have no operations on bits: write x % 16 for the last four, x // 16 to shift right, x * 16 to shift left"
 PAIRS = {"max": "maximum", "min": "minimum"}
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "cumsum")
 FROM_NUMPY = {

@@ -15,14 +15,18 @@ from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
-from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I32, INDEX, DType, Tile
+from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I16, I32, INDEX, U8, U16, U32, DType, Tile
 from tilewave.lang.tags import taggable
 from tilewave.lang.windows import ends_with_a_tile, is_whole, length_of, start_of
 from tilewave.trace import Trace, current
 
 Self = TypeVar("Self", bound="Reducible")
 
-SUMMED_IN: dict[DType, DType] = {F16: F32, BF16: F32, **dict.fromkeys(FLOAT8, F32), I8: I32, BOOL: I32}
+SUMMED_IN: dict[DType, DType] = {
+    **dict.fromkeys((F16, BF16, *FLOAT8), F32),
+    **dict.fromkeys((I8, I16, BOOL), I32),
+    **dict.fromkeys((U8, U16), U32),
+}
 """The wider dtypes that sums and products of small dtypes are computed in."""
 
 
@@ -38,7 +42,7 @@ class Reducible(Number):
     def sum(self: Self, dim: Any = None, acc: Any = None, **others: Any) -> Self:
         """Return the sum of the elements along `dim`, along several dims, or of all; it starts with `acc` if given.
 
-        f16, bf16 and f8 are added in f32, i8 and bool in i32.
+        f16, bf16 and f8 are added in f32, i8, i16 and bool in i32, u8 and u16 in u32.
         """
         _refuse_others(self, "sum", others)
         return _with_acc("sum", reduce(self, "sum", dim), acc)

@@ -259,6 +259,7 @@ class MemoryArgument:
     __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __neg__ = __abs__ = __getitem__ = _unread
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __matmul__ = __rmatmul__ = _unread
     __lt__ = __le__ = __gt__ = __ge__ = __floordiv__ = __mod__ = __and__ = __or__ = __invert__ = _unread
+    __xor__ = __rxor__ = __rand__ = __ror__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _unread
 
 
 @dataclass(frozen=True)

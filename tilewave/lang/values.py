@@ -16,6 +16,9 @@ from tilewave.ir.ops import (
     Abs,
     And,
     Binary,
+    BitAnd,
+    BitNot,
+    BitOr,
     Broadcast,
     Ceil,
     Div,
@@ -24,16 +27,19 @@ from tilewave.ir.ops import (
     Mod,
     Neg,
     Not,
+    NotEqual,
     Or,
     Permute,
     Reduce,
     RoundAway,
     Rounding,
+    ShiftLeft,
+    ShiftRight,
+    Xor,
 )
 from tilewave.ir.ops.reduction import reduced
-from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
+from tilewave.ir.types import BOOL, INDEX, U64, DType, Scalar, Tile, Type, dims
 from tilewave.lang.pythons_own import (
-    BITS,
     FUNCTIONS,
     in_place_of_a_truth,
     in_place_of_a_walk,
@@ -107,20 +113,30 @@ class Traced(Reducible):
         return self.make(self.builder.emit(Neg, self.value, type=self.type))
 
     def __invert__(self) -> Traced:
-        return self.make(self.builder.emit(Not, self.value, type=self.type))
+        return inverted(self)
 
     def __and__(self, other: Any) -> Traced:
-        return _joined(And, self, other)
+        return of_bits("&", self, other)
 
     def __or__(self, other: Any) -> Traced:
-        return _joined(Or, self, other)
+        return of_bits("|", self, other)
 
-    __rand__, __ror__ = __and__, __or__
+    def __xor__(self, other: Any) -> Traced:
+        return of_bits("^", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __lshift__(self, other: Any) -> Traced:
-        self._refuse("has no << or >>", BITS)
+        return of_bits("<<", self, other)
 
-    __rshift__ = __rlshift__ = __rrshift__ = __lshift__
+    def __rshift__(self, other: Any) -> Traced:
+        return of_bits(">>", self, other)
+
+    def __rlshift__(self, other: Any) -> Traced:
+        return of_bits("<<", other, self)
+
+    def __rrshift__(self, other: Any) -> Traced:
+        return of_bits(">>", other, self)
 
     def __eq__(self, other: object) -> Any:
         return self.equals(other)
@@ -236,6 +252,11 @@ UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
     "greater_equal": operator.ge,
     "equal": operator.eq,
     "not_equal": operator.ne,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "left_shift": operator.lshift,
+    "right_shift": operator.rshift,
 }
 
 
@@ -276,6 +297,10 @@ def literal(x: Any, dtype: DType) -> int | float | bool:
         return float(x)
     if dtype == BOOL and x in (0, 1):
         return bool(x)
+    if dtype != BOOL and _is_whole(x) and not dtype.bounds[0] <= int(x) <= dtype.bounds[1]:
+        least, greatest = dtype.bounds
+        remedy = f"{dtype} has the numbers from {least} to {greatest}: cast the other operand to a dtype with more"
+        raise DTypeError(f"{x!r} is no {dtype}", loc=here(), remedy=remedy)
     if dtype == BOOL or not _is_whole(x):
         raise DTypeError(f"{x!r} is no {dtype}", loc=here(), remedy="cast the other operand, or write a whole number")
     return int(x)
@@ -339,7 +364,7 @@ def _want_no_floats(x: Expression, like: Traced) -> None:
 def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
     if x.dtype == y.dtype:
         return x, y
-    if x.dtype.is_int and y.dtype.is_int and not (x.dims and y.dims):
+    if x.dtype.is_int and y.dtype.is_int and not (x.dims and y.dims) and _has_common(x, y):
         wide = x.dtype if x.dims else y.dtype if y.dims else INDEX
         return x.make(trace.cast(x.value, wide)), y.make(trace.cast(y.value, wide))
     raise DTypeError(
@@ -347,6 +372,11 @@ def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
         loc=here(),
         remedy=f"write cast(x, {x.dtype}) or cast(x, {y.dtype}) for one of them",
     )
+
+
+def _has_common(x: Traced, y: Traced) -> bool:
+    """Return whether a number takes the other's dtype, or both become indices, which not every u64 fits."""
+    return bool(x.dims or y.dims) or U64 not in (x.dtype, y.dtype)
 
 
 def one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
@@ -508,12 +538,33 @@ def _divide_whole(cls: type[Binary], a: Any, b: Any) -> Traced:
     return x.make(x.builder.binary(cls, x.value, y.value))
 
 
-def _joined(cls: type[Binary], a: Any, b: Any) -> Traced:
+OF_BITS: dict[str, type[Binary]] = {"&": BitAnd, "|": BitOr, "^": Xor, "<<": ShiftLeft, ">>": ShiftRight}
+OF_TRUTHS: dict[str, type[Binary]] = {"&": And, "|": Or, "^": NotEqual}
+
+
+def of_bits(sign: str, a: Any, b: Any) -> Traced:
+    """Return an op on the bits of integers; `&`, `|` and `^` join truth values too."""
+    for x in (a, b):
+        if isinstance(x, Traced):
+            _want_bits(sign, x)
     x, y = together(a, b)
-    if x.dtype != BOOL:
-        sign = "&" if cls is And else "|"
-        raise DTypeError(f"{sign} joins truth values, such as x > 0, not {describe(x)}", loc=here(), remedy=BITS)
+    cls = OF_TRUTHS.get(sign) if x.dtype == BOOL else OF_BITS[sign]
+    if cls is None:
+        raise DTypeError(f"{sign} shifts integers, not {describe(x)}", loc=here(), remedy="write cast(x, i32) first")
     return x.make(x.builder.binary(cls, x.value, y.value))
+
+
+def inverted(x: Traced) -> Traced:
+    """Return an integer with its bits inverted, or the opposite of a truth value."""
+    _want_bits("~", x)
+    return x.make(x.builder.emit(Not if x.dtype == BOOL else BitNot, x.value, type=x.type))
+
+
+def _want_bits(sign: str, x: Traced) -> None:
+    if x.dtype.is_float:
+        what = f"{sign} is for integers and truth values, not {describe(x)}"
+        remedy = f"write bitcast(x, u{x.dtype.bits}) for the bits of the floats, cast(x, i32) for whole numbers"
+        raise DTypeError(what, loc=here(), remedy=remedy)
 
 
 def _power(x: Traced, n: int) -> Traced:

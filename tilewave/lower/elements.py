@@ -30,13 +30,20 @@ def literal(value: float, dtype: DType) -> str:
     if dtype == BOOL:
         return "true" if value else "false"
     if dtype.is_int:
-        return str(int(value))
+        return str(int(value))  # LLVM reads the bits of an unsigned number that its signed type does not have
     rounded = np.asarray(casts.cast(float(value), dtype))
     if dtype.name == "f16":
         return f"0xH{int(rounded.view(np.uint16)):04X}"
     if dtype.name in ("f32", "f64"):
         return "0x" + struct.pack(">d", float(rounded)).hex().upper()
     return str(int(rounded.view(f"int{dtype.bits}")))
+
+
+def atomic_word(how: str, dtype: DType) -> str:
+    """Return LLVM's atomic operation that combines numbers of a dtype."""
+    if how not in ("min", "max"):
+        return f"f{how}" if dtype.is_float else how
+    return f"f{how}imum" if dtype.is_float else how if dtype.is_signed else f"u{how}"
 
 
 def splat_constant(kind: str, value: str, lanes: int) -> str:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewave.analysis.ranges import Range, bounds, divides_safely
+from tilewave.analysis.ranges import divides_safely
 from tilewave.ir import casts
 from tilewave.ir import ops as ir
-from tilewave.ir.core import Op, Value
+from tilewave.ir.core import Op
 from tilewave.ir.dispatch import row_of
-from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
+from tilewave.ir.types import BF16, BOOL, F32, F64, DType
 from tilewave.lower.elements import Written, literal, splat_constant, stored, suffix
 from tilewave.lower.exponents import exponential
+from tilewave.lower.integers import Known, anything, divided, shifted
 from tilewave.lower.llvm import LlvmFunction, Module, vector
 
 
@@ -136,34 +137,33 @@ def _float8_rounding(module: Module, dtype: DType) -> str:
 # -- ops ------------------------------------------------------------------------------------------------------------
 
 INTEGER: dict[type[Op], str] = {
-    ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul", ir.And: "and", ir.Or: "or", ir.Xor: "xor"
+    ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul", ir.And: "and", ir.Or: "or", ir.Xor: "xor",
+    ir.BitAnd: "and", ir.BitOr: "or",
 }  # fmt: skip
 FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
-COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
-COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
-"""Comparisons of booleans are unsigned: as a signed bit, true would be -1."""
+COMPARE_SIGNED: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
+COMPARE_UNSIGNED: dict[type[Op], str] = {**COMPARE_SIGNED, ir.Less: "ult", ir.LessEqual: "ule"}
+"""Booleans are compared as unsigned too: as a signed bit, true would be -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
 
 
-Known = Callable[[Value], Range]
-"""Returns the bounds of an integer."""
-
-
-def anything(v: Value) -> Range:
-    return bounds(v.type.dtype)
+KEEPING_BITS = (ir.Select, ir.Bitcast)
+"""Ops on floats that need no float of them: a narrow one stays as it is stored."""
 
 
 def elementwise(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int, known: Known = anything) -> str:
     """Return an elementwise op on operands of `dtype`, in the result's register type."""
     if isinstance(op, ir.Cast):
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
-    if is_narrow(dtype) and not isinstance(op, ir.Select):
+    if is_narrow(dtype) and not isinstance(op, KEEPING_BITS):
         wide = [widened(f, x, dtype, lanes) for x in operands]
         result = _plain(f, op, wide, F32, lanes)
         return result if op.result.type.dtype == BOOL else narrowed(f, result, dtype, lanes)
     if isinstance(op, (ir.FloorDiv, ir.Mod)):
-        divide = _floor_division if divides_safely(op, known) else _any_division
-        return divide(f, op, operands[0], operands[1], stored(dtype), lanes)
+        return divided(Written(f, op, operands, dtype, lanes), divides_safely(op, known))
+    if isinstance(op, (ir.ShiftLeft, ir.ShiftRight)):
+        low, high = known(op.b)
+        return shifted(Written(f, op, operands, dtype, lanes), low >= 0 and high < dtype.bits)
     return _plain(f, op, operands, dtype, lanes)
 
 
@@ -180,7 +180,26 @@ def _compared(w: Written) -> str:
     cls = type(w.op)
     if w.dtype.is_float:
         return w.of_numbers(f"fcmp {COMPARE_FLOAT[cls]}")
-    return w.of_numbers(f"icmp {(COMPARE_TRUTHS if w.dtype == BOOL else COMPARE_INTEGER)[cls]}")
+    return w.of_numbers(f"icmp {(COMPARE_SIGNED if w.dtype.is_signed else COMPARE_UNSIGNED)[cls]}")
+
+
+def _extreme(end: str) -> Callable[[Written], str]:
+    """Return the lowering of `min` or `max`."""
+    return lambda w: w.intrinsic(f"{end}imum" if w.dtype.is_float else f"{'s' if w.dtype.is_signed else 'u'}{end}")
+
+
+def _size(w: Written) -> str:
+    if w.dtype.is_float:
+        return w.intrinsic("fabs")
+    return w.intrinsic("abs", ("i1", "false")) if w.dtype.is_signed else w.operands[0]
+
+
+def _bits_inverted(w: Written) -> str:
+    return w.f.value(f"xor {w.kind} {w.operands[0]}, {w.everywhere('true' if w.dtype == BOOL else '-1')}")
+
+
+def _same_bits(w: Written) -> str:
+    return w.f.value(f"bitcast {w.kind} {w.operands[0]} to {vector(w.lanes, stored(w.op.results[0].type.dtype))}")
 
 
 def _chosen(w: Written) -> str:
@@ -216,15 +235,17 @@ def _error_function(w: Written) -> str:
 
 
 LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
-    **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or), _arithmetic),
+    **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or, ir.BitAnd, ir.BitOr), _arithmetic),
     ir.Comparison: _compared,
     ir.Select: _chosen,
     ir.Fma: lambda w: w.intrinsic("fma"),
-    ir.Min: lambda w: w.intrinsic("minimum" if w.dtype.is_float else "smin"),
-    ir.Max: lambda w: w.intrinsic("maximum" if w.dtype.is_float else "smax"),
-    ir.Not: lambda w: w.f.value(f"xor {w.kind} {w.operands[0]}, {splat_constant('i1', 'true', w.lanes)}"),
+    ir.Min: _extreme("min"),
+    ir.Max: _extreme("max"),
+    ir.Not: _bits_inverted,
+    ir.BitNot: _bits_inverted,
+    ir.Bitcast: _same_bits,
     ir.Neg: _negated,
-    ir.Abs: lambda w: w.intrinsic("fabs") if w.dtype.is_float else w.intrinsic("abs", ("i1", "false")),
+    ir.Abs: _size,
     ir.Rsqrt: _inverse_root,
     ir.Erf: _error_function,
     ir.Exp: _power("exp"),
@@ -243,40 +264,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.RoundEven: lambda w: w.intrinsic("roundeven"),
 }
 """Elementwise ops common to all targets. NaN wins `min` and `max` of floats, and -0 is smaller than 0. Quotients and
-casts depend on more than the op and are above; GPUs lower `exp` and similar functions themselves."""
-
-
-def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
-    """Return Python's // or %: the quotient rounded down, the remainder with the divisor's sign."""
-    kind, mask = vector(lanes, element), vector(lanes, "i1")
-    zero, one = (splat_constant(element, x, lanes) for x in ("0", "1"))
-    rest = f.value(f"srem {kind} {a}, {b}")
-    differs = f.value(f"xor {kind} {rest}, {b}")
-    signs_differ = f.value(f"icmp slt {kind} {differs}, {zero}")
-    not_even = f.value(f"icmp ne {kind} {rest}, {zero}")
-    adjust = f.value(f"and {mask} {signs_differ}, {not_even}")
-    if isinstance(op, ir.Mod):
-        shifted = f.value(f"add {kind} {rest}, {b}")
-        return f.value(f"select {mask} {adjust}, {kind} {shifted}, {kind} {rest}")
-    quotient = f.value(f"sdiv {kind} {a}, {b}")
-    lower = f.value(f"sub {kind} {quotient}, {one}")
-    return f.value(f"select {mask} {adjust}, {kind} {lower}, {kind} {quotient}")
-
-
-def _any_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
-    """Return a floor quotient or remainder without traps: by 0 both are 0; by -1 the rest is 0, the quotient wraps."""
-    kind, mask = vector(lanes, element), vector(lanes, "i1")
-    zero, one, minus_one = (splat_constant(element, x, lanes) for x in ("0", "1", "-1"))
-    by_zero = f.value(f"icmp eq {kind} {b}, {zero}")
-    by_minus_one = f.value(f"icmp eq {kind} {b}, {minus_one}")
-    either = f.value(f"or {mask} {by_zero}, {by_minus_one}")
-    divisor = f.value(f"select {mask} {either}, {kind} {one}, {kind} {b}")
-    result = _floor_division(f, op, a, divisor, element, lanes)
-    if isinstance(op, ir.Mod):
-        return result
-    negated = f.value(f"sub {kind} {zero}, {a}")
-    result = f.value(f"select {mask} {by_minus_one}, {kind} {negated}, {kind} {result}")
-    return f.value(f"select {mask} {by_zero}, {kind} {zero}, {kind} {result}")
+shifts (`lower/integers.py`) and casts depend on more than the op; GPUs lower `exp` and similar functions themselves."""
 
 
 # -- casts ----------------------------------------------------------------------------------------------------------
@@ -295,7 +283,9 @@ def cast(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
         zero = splat_constant(stored(old), literal(0, old), lanes)
         return f.value(f"{'fcmp une' if old.is_float else 'icmp ne'} {source} {x}, {zero}")
     if old.is_float and new.is_int:
-        return f.call(target, f"llvm.fptosi.sat.{suffix(target)}.{suffix(source)}", [(source, x)])
+        return f.call(
+            target, f"llvm.fpto{'s' if new.is_signed else 'u'}i.sat.{suffix(target)}.{suffix(source)}", [(source, x)]
+        )
     return f.value(f"{_cast_word(old, new)} {source} {x} to {target}")
 
 
@@ -303,10 +293,10 @@ def _cast_word(old: DType, new: DType) -> str:
     if old.is_float and new.is_float:
         return "fpext" if new.bits > old.bits else "fptrunc"
     if new.is_float:
-        return "uitofp" if old == BOOL else "sitofp"
-    if old == BOOL:
-        return "zext"
-    return "sext" if new.bits > old.bits else "trunc"
+        return "sitofp" if old.is_signed else "uitofp"
+    if new.bits < old.bits:
+        return "trunc"
+    return "sext" if old.is_signed else "zext"
 
 
 def before_narrowing(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
@@ -339,7 +329,7 @@ def _to_odd(f: LlvmFunction, x: str, lanes: int) -> str:
 
 
 def _exactly(f: LlvmFunction, x: str, old: DType, lanes: int) -> str:
-    """Return an integer as f64; an i64 with more digits is rounded to odd."""
+    """Return an integer as f64; one of 64 bits with more digits is rounded to odd."""
     if old.bits <= 32:
         return cast(f, x, old, F64, lanes)
     kind, mask = vector(lanes, "i64"), vector(lanes, "i1")
@@ -352,6 +342,9 @@ def _exactly(f: LlvmFunction, x: str, old: DType, lanes: int) -> str:
     sticky = f.value(f"select {mask} {has_rest}, {kind} {unit}, {kind} {zero}")
     whole_units = f.value(f"sub {kind} {x}, {rest}")
     kept = f.value(f"or {kind} {whole_units}, {sticky}")
-    moved = f.value(f"add {kind} {x}, {ends}")
-    is_large = f.value(f"icmp ugt {kind} {moved}, {whole}")
-    return cast(f, f.value(f"select {mask} {is_large}, {kind} {kept}, {kind} {x}"), I64, F64, lanes)
+    if old.is_signed:
+        moved = f.value(f"add {kind} {x}, {ends}")
+        is_large = f.value(f"icmp ugt {kind} {moved}, {whole}")
+    else:
+        is_large = f.value(f"icmp ugt {kind} {x}, {ends}")
+    return cast(f, f.value(f"select {mask} {is_large}, {kind} {kept}, {kind} {x}"), old, F64, lanes)

@@ -9,7 +9,28 @@ from __future__ import annotations
 
 import ctypes
 
-from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, DType
+from tilewave.ir.types import (
+    BF16,
+    BOOL,
+    DTYPES,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    INTERNAL,
+    U8,
+    U16,
+    U32,
+    U64,
+    DType,
+)
 from tilewave.runtime.array_view import ArrayView
 
 MAX_VERSION = (1, 1)
@@ -37,8 +58,13 @@ _DEVICES = {
 _BFLOAT, _BOOL = 4, 6
 _DTYPES = {
     (0, 8): I8,
+    (0, 16): I16,
     (0, 32): I32,
     (0, 64): I64,
+    (1, 8): U8,
+    (1, 16): U16,
+    (1, 32): U32,
+    (1, 64): U64,
     (2, 16): F16,
     (2, 32): F32,
     (2, 64): F64,
@@ -78,7 +104,7 @@ class UnknownDType(Refused):
         self.dtype = dtype
 
 
-SPELLED = [d.name for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I32, I64, BOOL)]
+SPELLED = [d.name for d in DTYPES.values() if d not in INTERNAL]
 
 
 def dtype_word(dtype: DType) -> int:

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewave.ir.casts import cast
-from tilewave.ir.types import BOOL, DTYPES, F32, F64, I8, I32, I64, DType
+from tilewave.ir.types import BOOL, DTYPES, F32, F64, I64, U64, DType
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import brief, described
 
@@ -31,7 +31,7 @@ _USUAL: dict[tuple[type, str], tuple[float, float, Any]] = {
     (float, F32.name): (-_LARGEST, _LARGEST, np.float32),
     (float, F64.name): (-math.inf, math.inf, np.float64),
     (bool, BOOL.name): (False, True, bool),
-    **{(int, d.name): (-(1 << d.bits - 1), (1 << d.bits - 1) - 1, int) for d in (I8, I32, I64)},
+    **{(int, d.name): (*d.bounds, int) for d in DTYPES.values() if d.is_int},
 }
 """The fast path of most calls: the bounds of a value, and the type it becomes."""
 
@@ -81,12 +81,12 @@ def largest(dtype: DType) -> Any:
 
 
 def _whole(name: str, given: int, dtype: DType) -> int:
-    end = 1 << dtype.bits - 1
-    if not -end <= given < end:
-        larger = "" if dtype.bits == 64 else f", or declare {name}: i64"
-        raise Refused(
-            f"{name} is {brief(given)}, which is no {dtype}", f"{dtype} goes from {-end} to {end - 1}{larger}"
-        )
+    least, greatest = dtype.bounds
+    if not least <= given <= greatest:
+        wider = next((d for d in (I64, U64) if d.bounds[0] <= given <= d.bounds[1]), None)
+        larger = f", or declare {name}: {wider}" if wider else ""
+        remedy = f"{dtype} goes from {least} to {greatest}{larger}"
+        raise Refused(f"{name} is {brief(given)}, which is no {dtype}", remedy)
     return given
 
 
@@ -127,12 +127,14 @@ def _as_float(name: str, number: Any, dtype: DType) -> str:
 
 
 def word_of(value: Any, dtype: DType) -> int:
-    """Return the value as a signed 64-bit word: its bits are the low ones, and integers are sign-extended."""
+    """Return the value as a signed 64-bit word: its bits are the low ones; integers are sign- or zero-extended."""
     return word_maker(dtype)(value)
 
 
 def word_maker(dtype: DType) -> Callable[[Any], int]:
     """Return the function that converts values of a dtype to words."""
+    if dtype == U64:
+        return lambda value: int(value) - (int(value) >> 63 << 64)
     if not dtype.is_float:
         return int
     if dtype.bits >= 32:
@@ -146,5 +148,5 @@ def value_of(word: int, dtype: DType) -> Any:
     if dtype == BOOL:
         return bool(word)
     if not dtype.is_float:
-        return word
+        return word if dtype.is_signed else word & dtype.bounds[1]
     return np.asarray(word & (1 << dtype.bits) - 1, _UNSIGNED[dtype.bytes]).view(dtype.numpy)[()]

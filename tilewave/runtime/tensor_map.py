@@ -19,15 +19,20 @@ from tilewave.runtime.cuda_driver import CudaDriver
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 GRAIN = ENGINE.grain_bytes
 
-# CUtensorMapDataType; TMA only moves bytes, so every dtype of one byte is its UINT8.
+# CUtensorMapDataType; TMA only moves bytes, so every dtype of one byte is its UINT8, and i16 its UINT16.
 _DTYPES = {
     "f8e4m3fn": 0,
     "f8e5m2": 0,
     "f8e4m3fnuz": 0,
     "f8e5m2fnuz": 0,
     "i8": 0,
+    "u8": 0,
     "bool": 0,
+    "i16": 1,
+    "u16": 1,
+    "u32": 2,
     "i32": 3,
+    "u64": 4,
     "i64": 5,
     "f16": 6,
     "f32": 7,

@@ -11,6 +11,7 @@ from tilewave.ir.core import Op
 from tilewave.ir.ops import (
     arith,
     asynchronous,
+    bits,
     control,
     exchange,
     indexed,
@@ -90,6 +91,7 @@ from tilewave.ir.ops.asynchronous import (
     WaitOlderMma,
     WaitTmaStores,
 )
+from tilewave.ir.ops.bits import BitAnd, Bitcast, BitNot, BitOr, Bitwise, ShiftLeft, ShiftRight
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
 from tilewave.ir.ops.indexed import ReadIndexed, WriteIndexed
@@ -159,6 +161,11 @@ __all__ = [
     "Barrier",
     "Below",
     "Binary",
+    "BitAnd",
+    "BitNot",
+    "BitOr",
+    "Bitcast",
+    "Bitwise",
     "Broadcast",
     "Cast",
     "Ceil",
@@ -251,6 +258,8 @@ __all__ = [
     "Scheduling",
     "Select",
     "Shift",
+    "ShiftLeft",
+    "ShiftRight",
     "Shuffle",
     "Sin",
     "Sqrt",
@@ -295,6 +304,7 @@ __all__ = [
 
 IDEAS = (
     arith,
+    bits,
     shape,
     reduction,
     launch,

@@ -27,13 +27,14 @@ class Const(Pure):
     def check(self, want: Want) -> None:
         """Check that the dtype holds the number."""
         kind, value = self.result.type, self.value
-        dtype, half = kind.dtype, 1 << kind.dtype.bits - 1
+        dtype = kind.dtype
         want(is_held(kind), f"makes a number or a tile, not {kind}")
         if dtype == BOOL:
             want(isinstance(value, bool), f"a truth value is true or false, not {value}")
         elif dtype.is_int:
-            fits = type(value) is int and -half <= value < half
-            want(fits, f"{dtype} holds whole numbers from {-half} to {half - 1}, not {value}")
+            least, greatest = dtype.bounds
+            fits = type(value) is int and least <= value <= greatest
+            want(fits, f"{dtype} holds whole numbers from {least} to {greatest}, not {value}")
         else:
             fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT)
             reached = fits and _is_in_reach(float(value), dtype)
@@ -154,7 +155,7 @@ class DivideBy(Elementwise):
 
 
 class Xor(Arithmetic):
-    """The bitwise XOR of two integers, neither of them negative."""
+    """The bitwise XOR of two integers."""
 
     def takes(self, want: Want) -> None:
         super().takes(want)

@@ -32,8 +32,8 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         return float(one) if dtype.is_float else one
     if dtype.is_float:
         return -dtype.largest if how == "max" else dtype.largest
-    half = 1 << dtype.bits - 1
-    return -half if how == "max" else half - 1
+    least, greatest = dtype.bounds
+    return least if how == "max" else greatest
 
 
 class Reduction(Computed):

@@ -18,7 +18,7 @@ from tilewave.lower.cpu.memory import (
     store_inside,
     zero,
 )
-from tilewave.lower.elements import stored
+from tilewave.lower.elements import atomic_word, stored
 from tilewave.lower.llvm import LlvmFunction, vector
 
 Positions = Callable[[int], Sequence[str]]
@@ -90,20 +90,10 @@ def store_run(f: LlvmFunction, place: Place, positions: Positions, x: str, lanes
     f.when(in_rows, beside, partial(store_apart, f, place.dtype, x, address, stride, mask, lanes))
 
 
-COMBINING = {
-    "add": ("add", "fadd"),
-    "min": ("min", "fminimum"),
-    "max": ("max", "fmaximum"),
-    "and": ("and", ""),
-    "or": ("or", ""),
-}
-"""LLVM's atomic operations, for integers and for floats."""
-
-
 def combine_each(f: LlvmFunction, place: Place, positions: Positions, x: str, lanes: int, how: str) -> None:
     """Combine an element for each lane with what the memory has, atomically."""
     kind = stored(place.dtype)
-    word = COMBINING[how][place.dtype.is_float]
+    word = atomic_word(how, place.dtype)
     for lane in range(lanes):
         one = x if lanes == 1 else f.value(f"extractelement {vector(lanes, kind)} {x}, i64 {lane}")
         position = positions(lane)

@@ -14,7 +14,7 @@ from tilewave.lower.gpu.functions import function
 from tilewave.lower.gpu.ranges import LaneRanges
 from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
-from tilewave.lower.numbers import elementwise, is_narrow
+from tilewave.lower.numbers import KEEPING_BITS, elementwise, is_narrow
 
 INDEX_WORDS: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul"}
 
@@ -51,7 +51,7 @@ class LaneArithmetic:
         if old == INDEX:
             return self._index(op, operands, lanes)
         values = [x for _, x in operands]
-        if not is_narrow(old) or isinstance(op, ir.Select):
+        if not is_narrow(old) or isinstance(op, KEEPING_BITS):
             return self._number(op, values, old, lanes)
         wide = [self.floats.widen(x, old, lanes) for x in values]
         result = self._number(op, wide, F32, lanes)

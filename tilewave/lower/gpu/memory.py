@@ -22,7 +22,7 @@ from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
-from tilewave.lower.elements import in_memory
+from tilewave.lower.elements import atomic_word, in_memory
 from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
@@ -31,14 +31,6 @@ from tilewave.lower.llvm import LlvmFunction
 
 OUTSIDE = str(-(1 << 31))
 """A lane offset outside every window: windows are smaller than 2³¹ bytes."""
-COMBINING = {
-    "add": ("add", "fadd"),
-    "min": ("min", "fminimum"),
-    "max": ("max", "fmaximum"),
-    "and": ("and", ""),
-    "or": ("or", ""),
-}
-"""LLVM's atomic operations, for integers and for floats."""
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
 """The LLVM types of loads and stores, by bytes."""
 
@@ -194,7 +186,7 @@ class GlobalAccess:
 
     def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
         """Combine elements with what the array has, atomically among all workgroups."""
-        f, how = self.f, COMBINING[op.combine][place.memory.dtype.is_float]
+        f, how = self.f, atomic_word(op.combine, place.memory.dtype)
         scope = f'syncscope("{self.target.device_scope}") monotonic, align {place.bytes}'
         for part, positions in zip(regrouped(f, x, 1).parts, self._positions(op), strict=True):
             offset, condition = self._one_position(op, place, positions)

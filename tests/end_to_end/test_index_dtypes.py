@@ -1,0 +1,123 @@
+"""Indices of every integer dtype: what does not fit 31, 32 or 63 bits is out of bounds, and wraps to no other index."""
+
+import numpy as np
+import pytest
+from kernels import K, M, N
+from one_op import INTEGER_NAMES
+
+from tilewave import *
+from tilewave.ir.types import DTYPES
+
+pytestmark = pytest.mark.share(4)
+G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+T, V, D, X = sym.T, sym.V, sym.D, sym.X
+TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
+ROWS = 50
+EDGES = [1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 33, 1 << 40, 1 << 60, 1 << 61, 1 << 62, 1 << 63, 1 << 64]
+
+
+def hostile(name):
+    """Indices that are valid or at the edges of a dtype, and those that a narrower register takes for valid ones."""
+    ends = np.iinfo(DTYPES[name].numpy)
+    found = {0, 3, ROWS - 1, ROWS, *(sign * (edge + more) for edge in EDGES for more in (-1, 0, 3) for sign in (1, -1))}
+    return np.array(sorted(x for x in found if ends.min <= x <= ends.max), ends.dtype)
+
+
+def is_there(ids):
+    return np.array([0 <= int(x) < ROWS for x in ids])
+
+
+def run(kernel, target, subs, *arrays):
+    made = kernel.compile(target="cpu" if target == "numpy" else target, subs=subs)
+    if target == "cpu":
+        made(*arrays)
+    elif target in ("numpy", "sm_90a"):
+        made.interpret(*arrays, **({"level": "lane"} if target == "sm_90a" else {}))
+    else:
+        made.emulate(*arrays)
+
+
+@pytest.mark.parametrize("sizes", ["open", "known"])
+@pytest.mark.parametrize("name", INTEGER_NAMES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_are_read_and_stored_at_indices_of_any_dtype(target, name, sizes):
+    dtype = DTYPES[name]
+
+    @wave([WorkgroupConstraint(T, 16, 0), WorkgroupConstraint(D, 32, 1)])
+    def rows(
+        ids: Memory[T, G, dtype, Indices(unique=True)],
+        table: Memory[V, D, G, f32],
+        out: Memory[T, D, G, f32],
+        back: Memory[V, D, G, f32],
+    ):
+        found = read(ids)
+        picked = read(table, at={V: found})
+        write(picked, out)
+        write(picked + 1.0, back, at={V: found})
+
+    ids = hostile(name)
+    table = np.random.default_rng(1).standard_normal((ROWS, 40)).astype(np.float32)
+    out, back = np.full((len(ids), 40), 7, np.float32), np.zeros((ROWS, 40), np.float32)
+    run(rows, target, {T: len(ids), V: ROWS, D: 40} if sizes == "known" else {}, ids, table, out, back)
+    there = is_there(ids)
+    wanted = np.zeros_like(out)
+    wanted[there] = table[ids[there].astype(int)]
+    stored = np.zeros_like(back)
+    stored[ids[there].astype(int)] = wanted[there] + 1
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(back, stored)
+
+
+@pytest.mark.parametrize("sizes", ["open", "known"])
+@pytest.mark.parametrize("name", INTEGER_NAMES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_any_dtype_picks_a_row(target, name, sizes):
+    dtype = DTYPES[name]
+
+    @wave([WorkgroupConstraint(T, 1, 0), WorkgroupConstraint(D, 32, 1)])
+    def one_row(ids: Memory[T, G, dtype], table: Memory[V, D, G, f32], out: Memory[T, D, G, f32]):
+        write(read(table, at={V: read(ids, at={T: first_index(T)})}), out)
+
+    ids = hostile(name)
+    table = np.random.default_rng(1).standard_normal((ROWS, 40)).astype(np.float32)
+    out = np.full((len(ids), 40), 7, np.float32)
+    run(one_row, target, {T: len(ids), V: ROWS, D: 40} if sizes == "known" else {}, ids, table, out)
+    there = is_there(ids)
+    wanted = np.zeros_like(out)
+    wanted[there] = table[ids[there].astype(int)]
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_any_dtype_picks_a_matrix(target, name):
+    """A box of TMA has coordinates of 32 bits."""
+    dtype = DTYPES[name]
+    tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 64)]
+
+    @wave(tiles)
+    def expert(which: Memory[T, G, dtype], a: Memory[M, K, S, f16], b: Memory[X, N, K, S, f16], c: Memory[M, N, G, f32]):
+        one = read(which, at={T: 0})
+
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b, at={X: one}), acc)
+
+        write(total, c)
+
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 64), (2, 64, 64)))
+    made = expert.compile(target="cpu" if target == "numpy" else target, subs={M: 64, N: 64, K: 64, X: 2, T: 1})
+    for x in (1, 1 << 31, (1 << 32) + 1, (1 << 33) + 1, (1 << 63) + 1, -1, -(1 << 32) + 1, -(1 << 63) + 1):
+        if not DTYPES[name].bounds[0] <= x <= DTYPES[name].bounds[1]:
+            continue
+        c = np.full((64, 64), 7, np.float32)
+        given = np.array([x], DTYPES[name].numpy), a, b, c
+        if target == "cpu":
+            made(*given)
+        elif target in ("numpy", "sm_90a"):
+            made.interpret(*given, **({"level": "lane"} if target == "sm_90a" else {}))
+        else:
+            made.emulate(*given)
+        wanted = a.astype(np.float32) @ b[1].T.astype(np.float32) if x == 1 else np.zeros_like(c)
+        np.testing.assert_array_equal(c, wanted, err_msg=f"index {x}")
