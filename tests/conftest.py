@@ -15,6 +15,7 @@ from built_site import site  # noqa: F401
 from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401
 from hypothesis import settings
+from sampled import examples
 
 from tilewave.backend import assembler
 from tilewave.backend.assembler import assemble
@@ -26,7 +27,12 @@ ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EM
 
 # Timings vary on shared machines; what a property test must do is finish, and that pytest sees to.
 # In CI the examples are the same every time, so that a run is red for what changed; elsewhere they are new.
-settings.register_profile("tilewave", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "tilewave",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=examples(settings.default.max_examples),
+)
 settings.load_profile("tilewave")
 
 
@@ -142,7 +148,7 @@ def pytest_collection_modifyitems(items):
     """Select one case in n of a test marked share(n) for every run, always the same ones, and mark the rest slow."""
     sweeps = {}
     for item in items:
-        if share := item.get_closest_marker("share"):
+        if (share := item.get_closest_marker("share")) and not item.get_closest_marker("slow"):
             sweeps.setdefault((item.nodeid.partition("[")[0], share.args[0]), []).append(item)
     for (_, n), cases in sweeps.items():
         kept = _one_in(n, cases)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tilewave import *
 from tilewave.analysis import size_proofs as verdicts
@@ -123,7 +124,7 @@ def test_what_the_language_deals_and_cuts_is_right_for_every_size(name):
     assert repr(kernel).endswith(", right for every size>")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([*PROVED]),
     st.fixed_dictionaries(
@@ -173,7 +174,7 @@ def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
         assert kernel.verdicts.looked_at <= max(times, 1), "and whatever numpy runs, once"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([gemm(), gemm(WorkgroupMapping("grouped(3)")), gemm(GridConstraint(7)), in_place, step_by_step]),
     st.data(),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tilewave.mapping import (
     Deal,
@@ -83,7 +84,7 @@ def test_supertiles_are_as_even_as_possible():
 
 
 @given(rows=SIDE, cols=SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_hilbert_steps_from_neighbour_to_neighbour(rows, cols):
     grid = Grid(rows, cols)
     assert (steps(hilbert(), grid) == 1).all()
@@ -131,7 +132,7 @@ def test_hilbert_keeps_a_run_of_tiles_in_few_rows_and_columns(side):
 
 
 @given(rows=SIDE, cols=SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_morton_is_the_order_of_interleaved_bits(rows, cols):
     tiles = morton().tiles(Grid(rows, cols)).astype(np.int64)
     code = sum((((tiles[:, 0] >> b) & 1) << (2 * b + 1)) | (((tiles[:, 1] >> b) & 1) << (2 * b)) for b in range(9))
@@ -139,7 +140,7 @@ def test_morton_is_the_order_of_interleaved_bits(rows, cols):
 
 
 @given(rows=SIDE, cols=SIDE, size=st.integers(1, 40), along=st.sampled_from("mn"))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_snake_keeps_its_row_or_its_column_at_every_step(rows, cols, size, along):
     order = snake(size, along)
     moves = np.abs(np.diff(order.tiles(Grid(rows, cols)).astype(int), axis=0))
@@ -151,7 +152,7 @@ def test_snake_keeps_its_row_or_its_column_at_every_step(rows, cols, size, along
 
 
 @given(rows=SIDE, cols=SIDE, data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_order_is_a_bijection_on_large_ragged_grids(rows, cols, data):
     numbers = st.integers(1, 400)
     order = data.draw(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tilewave.mapping import Chain, Deal, Grid, grouped, hilbert, linear, prove, xcd_chunked, xcd_contiguous
 
@@ -85,21 +86,21 @@ def test_persistent_contiguous_is_a_permutation_for_all_workgroups_to_320(xcds):
 
 
 @given(deal=DEALS, xcds=st.integers(1, 40), chunk=st.integers(1, 200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_renumberings_are_permutations_of_any_deal(deal, xcds, chunk):
     for renumbering in (xcd_contiguous(xcds), xcd_chunked(xcds, chunk)):
         assert sorted(numbers(renumbering, deal).tolist()) == list(range(deal.count))
 
 
 @given(deal=DEALS, xcds=st.integers(1, 16))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_contiguous_gives_each_xcd_the_next_range_in_the_order_in_which_it_computes(deal, xcds):
     joined = [number for of_one in lists(xcd_contiguous(xcds), deal, xcds) for number in of_one]
     assert joined == list(range(deal.count))
 
 
 @given(deal=DEALS, xcds=st.integers(1, 16), chunk=st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_chunked_gives_each_xcd_chunks_while_they_last_and_then_tiles_in_turn(deal, xcds, chunk):
     """Dealt by hand: first the chunks, then each XCD in turn takes one, while its list is not full."""
     got = [of_one for of_one in lists(xcd_chunked(xcds, chunk), deal, xcds) if of_one]

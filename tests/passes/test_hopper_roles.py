@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, gemm, poisoned, sizes, tiling
 from lane_runs import ORDERS, operands
+from sampled import examples
 from seeds import SEEDS
 
 from tilewave import *
@@ -174,7 +175,7 @@ def test_two_products_of_one_step_share_a_tile():
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_shape_tile_ring_and_number_of_workgroups(shape, tile, stages, workgroups, order, seed):
     shape = (*shape[:2], 8 * shape[2])
     kernel = wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="numpy"), gemm()).kernel
