@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import I64, DType
-from tilewave.kernels.parameters import given, kernel_of
+from tilewave.kernels.parameters import Parameters, given, kernel_of
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.kernels.softmaxes import power_for, powers
 from tilewave.lang.accesses import read, write
@@ -97,7 +97,7 @@ def cross_entropy_backward_kernel(
     numbers = {
         name: a_number_a_row(t) for name, t in (("target", target_dtype), ("lse", lse_dtype), ("grad", grad_dtype))
     }
-    parameters = {"x": matrix(x_dtype), **numbers, "grad_x": matrix(grad_x_dtype), "ignored": I64}
+    parameters: Parameters = {"x": matrix(x_dtype), **numbers, "grad_x": matrix(grad_x_dtype), "ignored": I64}
     constraints = [WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, columns, 1)]
     return kernel_of("cross_entropy_backward", constraints, parameters, backward)
 
