@@ -14,6 +14,7 @@ from browser import browser  # noqa: F401
 from built_site import site  # noqa: F401
 from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401
+from gpu_here import why_no_gpu
 from hypothesis import settings
 from sampled import examples
 
@@ -65,6 +66,11 @@ def pytest_collection_finish(session):
     """The thousands of tests themselves need not be looked at whenever garbage is collected."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    if reason := why_no_gpu():
+        terminalreporter.write_line(f"tests/gpu is left out: {reason}")
 
 
 def pytest_runtest_setup(item):

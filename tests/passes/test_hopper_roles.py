@@ -46,6 +46,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
+from tilewave.passes.memory.stage_epilogue import StageEpilogue
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 

@@ -17,11 +17,9 @@ from tilewave.analysis.schedule import (
     NO_CORRECTION,
     OUTSIDE,
     SEEN_AT_ONCE,
-    WRITE_SOMETHING,
     Correction,
     Schedule,
     stores,
-    writes_something,
 )
 from tilewave.errors import CoverageError, Loc
 from tilewave.forks import cached_property
