@@ -491,8 +491,8 @@ def outcome(kernel, values):
 @pytest.mark.parametrize("text", [PLAIN, PERSISTENT, ROWS, OWN_LOOP], ids=["plain", "persistent", "rows", "own loop"])
 def test_whatever_looks_alike_is_judged_alike(text):
     """Kernels mutated at random, most of which are wrong for some sizes."""
-    rng, alike, wrong = random.Random(text), 0, 0
-    for _ in range(40):
+    rng, alike, wrong, kernels = random.Random(text), 0, 0, examples(60)
+    for _ in range(kernels):
         try:
             final, _ = run(verify(parse(spoiled(rng, text))), tile_level(as_mapping("linear()")))
         except TilewaveError:
@@ -506,7 +506,7 @@ def test_whatever_looks_alike_is_judged_alike(text):
             alike += key in found
             wrong += isinstance(came_to, type)
             assert found.setdefault(key, came_to) == came_to, (values, str(final))
-    assert alike > 40 and wrong > 40
+    assert alike > kernels and wrong > kernels
 
 
 def test_what_is_kept_does_not_grow(monkeypatch):
