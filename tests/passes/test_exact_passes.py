@@ -11,7 +11,6 @@ QUICK = {
     ("products", "f16", "sm_90a"),
     ("products", "f32", "gfx950"),
     ("products", "i8", "cpu"),
-    ("seeds", "reordered_gemm", "gfx942"),
 }
 """One case for each list of passes among those that take seconds; the others are slow tests."""
 

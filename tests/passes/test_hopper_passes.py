@@ -151,6 +151,7 @@ def test_no_lane_holds_an_operand():
     assert not any(op.spread == "rows" for op in walk(made.ir("predicate_edges").body) if isinstance(op, Read))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("depth", "width"), [(64, 0), (128, 64), (192, 64), (96, 32), (48, 16), (112, 16)])
 def test_rows_of_deep_steps_go_on_in_the_next_panel(depth, width):
     """The matrix unit reads rows of 128, 64 or 32 bytes."""
