@@ -13,7 +13,7 @@ G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 T, V, D, X = sym.T, sym.V, sym.D, sym.X
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
 ROWS = 50
-EDGES = [1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 33, 1 << 40, 1 << 60, 1 << 61, 1 << 62, 1 << 63, 1 << 64]
+EDGES = [1 << n for n in (7, 8, 15, 16, 31, 32, 33, 40, 60, 61, 62, 63, 64)]
 
 
 def hostile(name):
@@ -88,15 +88,14 @@ def test_a_number_of_any_dtype_picks_a_row(target, name, sizes):
     np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_number_of_any_dtype_picks_a_matrix(target, name):
-    """A box of TMA has coordinates of 32 bits."""
-    dtype = DTYPES[name]
+def expert_kernel(dtype):
+    """The product of a matrix with one of several, of which memory says which."""
     tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 64)]
 
     @wave(tiles)
-    def expert(which: Memory[T, G, dtype], a: Memory[M, K, S, f16], b: Memory[X, N, K, S, f16], c: Memory[M, N, G, f32]):
+    def expert(
+        which: Memory[T, G, dtype], a: Memory[M, K, S, f16], b: Memory[X, N, K, S, f16], c: Memory[M, N, G, f32]
+    ):
         one = read(which, at={T: 0})
 
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
@@ -105,19 +104,26 @@ def test_a_number_of_any_dtype_picks_a_matrix(target, name):
 
         write(total, c)
 
+    return expert
+
+
+@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_any_dtype_picks_a_matrix(target, name):
+    dtype = DTYPES[name]
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 64), (2, 64, 64)))
-    made = expert.compile(target="cpu" if target == "numpy" else target, subs={M: 64, N: 64, K: 64, X: 2, T: 1})
+    product = a.astype(np.float32) @ b[1].T.astype(np.float32)
     for x in (1, 1 << 31, (1 << 32) + 1, (1 << 33) + 1, (1 << 63) + 1, -1, -(1 << 32) + 1, -(1 << 63) + 1):
-        if not DTYPES[name].bounds[0] <= x <= DTYPES[name].bounds[1]:
-            continue
-        c = np.full((64, 64), 7, np.float32)
-        given = np.array([x], DTYPES[name].numpy), a, b, c
-        if target == "cpu":
-            made(*given)
-        elif target in ("numpy", "sm_90a"):
-            made.interpret(*given, **({"level": "lane"} if target == "sm_90a" else {}))
-        else:
-            made.emulate(*given)
-        wanted = a.astype(np.float32) @ b[1].T.astype(np.float32) if x == 1 else np.zeros_like(c)
-        np.testing.assert_array_equal(c, wanted, err_msg=f"index {x}")
+        if dtype.bounds[0] <= x <= dtype.bounds[1]:
+            c = np.full((64, 64), 7, np.float32)
+            run(expert_kernel(dtype), target, {M: 64, N: 64, K: 64, X: 2, T: 1}, np.array([x], dtype.numpy), a, b, c)
+            np.testing.assert_array_equal(c, product if x == 1 else np.zeros_like(c), err_msg=f"index {x}")
+
+
+@pytest.mark.parametrize(("name", "fits"), [("i16", True), ("i32", True), ("u32", False), ("i64", False)])
+def test_a_coordinate_of_a_box_that_32_bits_do_not_hold_is_outside(name, fits):
+    """TMA takes coordinates of 32 bits, and lanes are interpreted with numbers of 64."""
+    made = expert_kernel(DTYPES[name]).compile(target="sm_90a", subs={M: 64, N: 64, K: 64, X: 2, T: 1})
+    assert "cp.async.bulk.tensor.3d" in made.llvm_ir
+    assert (f"i32 {-(1 << 31)}" in made.llvm_ir) == (not fits)

@@ -25,8 +25,9 @@ from tilewave.lower.cpu.register_access import (
 from tilewave.lower.cpu.row_vectors import RegisterSpace, RowVectors, flat
 from tilewave.lower.cpu.target import Panel
 from tilewave.lower.elements import in_memory, literal, splat_constant, stored
+from tilewave.lower.integers import Known
 from tilewave.lower.llvm import Typed, splat
-from tilewave.lower.numbers import Known, elementwise
+from tilewave.lower.numbers import elementwise
 
 
 class RegisterTiles(RegisterSpace):

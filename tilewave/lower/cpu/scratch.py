@@ -35,8 +35,9 @@ from tilewave.lower.cpu.scratch_reductions import pairs_combined, rows_reduced
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, HeldTile, ProductTile, ScratchSpace, ScratchTile
 from tilewave.lower.cpu.target import Panel
 from tilewave.lower.elements import literal, splat_constant, stored
+from tilewave.lower.integers import Known
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
-from tilewave.lower.numbers import Known, elementwise
+from tilewave.lower.numbers import elementwise
 from tilewave.machine.register_blocks import runs_along_depth
 
 
