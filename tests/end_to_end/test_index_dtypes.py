@@ -6,6 +6,7 @@ from kernels import K, M, N
 from one_op import INTEGER_NAMES
 
 from tilewave import *
+from tilewave.errors import CoverageError
 from tilewave.ir.types import DTYPES
 
 pytestmark = pytest.mark.share(4)
@@ -86,6 +87,27 @@ def test_a_number_of_any_dtype_picks_a_row(target, name, sizes):
     wanted = np.zeros_like(out)
     wanted[there] = table[ids[there].astype(int)]
     np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", [i8, u16, i32, f32])
+def test_distinct_indices_that_are_cast_to_fewer_bits_may_collide(dtype):
+    @wave([WorkgroupConstraint(T, 16, 0)])
+    def narrowed(slots: Memory[T, G, i64, Indices(unique=True)], x: Memory[T, G, f32], out: Memory[V, G, f32]):
+        write(read(x), out, at={V: cast(cast(read(slots), dtype), i64)})
+
+    with pytest.raises(CoverageError, match="of which two may be equal"):
+        narrowed.compile(target="cpu")
+
+
+@pytest.mark.parametrize("dtype", [u64, i64])
+def test_distinct_indices_stay_apart_in_as_many_bits(dtype):
+    @wave([WorkgroupConstraint(T, 16, 0)])
+    def widened(slots: Memory[T, G, u32, Indices(unique=True)], x: Memory[T, G, f32], out: Memory[V, G, f32]):
+        write(read(x), out, at={V: cast(read(slots), dtype)})
+
+    slots, out = np.array([4, 1 << 31, 2], np.uint32), np.zeros(5, np.float32)
+    widened.compile(target="cpu")(slots, np.array([1, 2, 3], np.float32), out)
+    assert out.tolist() == [0, 0, 3, 0, 1]
 
 
 def expert_kernel(dtype):
