@@ -207,7 +207,10 @@ class _Windows:
                 return self.source(x, (), extent)
             case Permute(x, order):
                 return self.source(x, tuple(axes[order.index(a)] for a in range(len(order))), extent)
-            case Cast(x) | Select(_, x, _):
+            case Cast(x):
+                found = self.source(x, axes, extent)
+                return found if found is None or _keeps_apart(op) else replace(found, how=("", None))
+            case Select(_, x, _):
                 return self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
@@ -270,6 +273,12 @@ class _Windows:
     def known(self, v: Value) -> object:
         op = self.defs.get(v)
         return op.value if isinstance(op, Const) else self.known(op.x) if isinstance(op, Cast) else v
+
+
+def _keeps_apart(op: Cast) -> bool:
+    """Return whether a cast gives different numbers for different ones: an integer as one of as many bits."""
+    old, new = op.x.type.dtype, op.result.type.dtype
+    return old.is_int and new.is_int and new.bits >= old.bits
 
 
 def _each_once(sources: list[_Source | None]) -> tuple[_Part, ...]:
