@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from tilewave.call import room_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import I64, DType
 from tilewave.kernels.parameters import given, kernel_of
@@ -100,6 +101,11 @@ def cross_entropy_backward_kernel(
     parameters = {"x": matrix(x_dtype), **numbers, "grad_x": matrix(grad_x_dtype), "ignored": I64}
     constraints = [WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, columns, 1)]
     return kernel_of("cross_entropy_backward", constraints, parameters, backward)
+
+
+def gradient_columns(columns: int, dtype: DType) -> int:
+    """Return how many columns of a row a workgroup of the gradient takes."""
+    return min(room_for(columns), GRADIENT_BYTES // max(2, dtype.bytes))
 
 
 def want_labels(kernel: str, target: DType) -> None:
