@@ -101,6 +101,13 @@ def test_operators_are_what_torch_expects():
         opcheck(op.cross_entropy, (logits, LABELS, -100, reduction))
 
 
+def test_counts_are_torchs():
+    x, weights = torch.randint(0, 50, (300,)), torch.rand(300)
+    assert torch.equal(ops.bincount(x, 60), torch.bincount(x, minlength=60))
+    torch.testing.assert_close(ops.bincount(x, 60, weights), torch.bincount(x, weights, 60))
+    opcheck(torch.ops.tilewave.bincount, (x, None, 60))
+
+
 def test_compiled_calls():
     weight, logits = torch.randn(10, 5), torch.randn(5, 7)
 

@@ -56,6 +56,23 @@ def test_sums_of_16_bits_are_rounded_once():
     assert (ops.index_add(0 * ones[:1], 0, np.zeros(4096, np.int32), ones) == 4096).all()  # f16 alone stops at 2048
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("shape", [(1000,), (3, 70), (0,), ()], ids=str)
+def test_counts(dtype, shape):
+    x = np.random.default_rng(3).integers(-3, 53, shape).astype(dtype).reshape(shape)
+    found, there = ops.bincount(x, 50), inside(x, 50)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, np.bincount(x[there], minlength=50))
+    weights = np.random.default_rng(4).integers(0, 9, shape).reshape(shape)
+    for kind in ("float64", "float32", "float16", "int8", "int64"):
+        found = ops.bincount(x, 50, weights.astype(kind))
+        assert found.dtype == kind
+        np.testing.assert_array_equal(found, np.bincount(x[there], weights[there], minlength=50).astype(kind))
+    out = np.full(100, -1, np.int32)[::2]
+    assert ops.bincount(x, 50, out=out) is out
+    np.testing.assert_array_equal(out, np.bincount(x[there], minlength=50))
+
+
 def losses_of(logits, labels, ignored=-100):
     wide = logits.astype(np.float64)
     there = inside(labels, wide.shape[1]) & (labels != ignored)
@@ -136,6 +153,7 @@ def test_the_kernel_of_a_call_is_the_one_that_it_runs():
     assert ops.embedding.kernel(x, index).name == "embedding"
     assert ops.index_select.kernel(x, 0, index).name == "index_select"
     assert ops.index_add.kernel(x, 0, index, x[:17]).name == "index_add"
+    assert ops.bincount.kernel(index, 50).name == "bincount"
     assert ops.cross_entropy.kernel(x[:17], index).name == "cross_entropy"
 
 
@@ -158,6 +176,9 @@ REFUSED = [
         "alpha is 0.5, but what it multiplies is i32",
     ),
     (lambda: ops.index_add(X, 0, INDEX, X, alpha="2"), CallError, "alpha is '2', not a number"),
+    (lambda: ops.bincount(X, 5), DTypeError, "bincount: x is f32, but indices are integers"),
+    (lambda: ops.bincount(INDEX, -1), CallError, "bincount: length is -1"),
+    (lambda: ops.bincount(INDEX, 5, F[:2]), CallError, "weights is 2, but x is 3"),
     (lambda: ops.cross_entropy(X, INDEX[:2]), CallError, "labels are 2, but logits have 3 rows"),
     (lambda: ops.cross_entropy(X, F), DTypeError, "labels is f32, but indices are integers"),
     (lambda: ops.cross_entropy(X[None], INDEX[None]), CallError, "one row or a matrix of rows"),

@@ -83,6 +83,14 @@ def checked_alpha(caller: str, alpha: Any) -> float:
     return alpha if type(alpha) is int else _finite(caller, "alpha", alpha, "pass alpha=1")
 
 
+def checked_length(caller: str, length: Any) -> int:
+    """Return the number of elements of a result."""
+    found = _whole(caller, "length", length, "pass the number of bins")
+    if found < 0:
+        raise CallError(f"{caller}: length is {found}", loc=here(), remedy="pass the number of bins")
+    return found
+
+
 def checked_ignored(caller: str, ignored: Any) -> int:
     """Return the label that asks for nothing."""
     return _whole(caller, "ignore_index", ignored, "pass ignore_index=-100")

@@ -12,7 +12,14 @@ from tilewave.errors import CallError, here
 from tilewave.kernels.activations import activation_named
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
-from tilewave.kernels.numbers import checked_alpha, checked_axis, checked_causal, checked_eps, checked_ignored
+from tilewave.kernels.numbers import (
+    checked_alpha,
+    checked_axis,
+    checked_causal,
+    checked_eps,
+    checked_ignored,
+    checked_length,
+)
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
@@ -147,6 +154,15 @@ def _index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: float 
     return _given(indexed.index_add(lib, tuple(arrays), axis_of("index_add", dim, arrays[0]), alpha), out)
 
 
+def _bincount(x: Array, length: int, weights: Array | None = None, *, out: Array | None = None) -> Array:
+    """How often each number from 0 up to a length is in x, or the sum of its weights; other numbers are left out."""
+    length = checked_length("bincount", length)
+    if are_torchs(x):
+        return torch_operators().bincount(x, length, weights, out)
+    lib, arrays = taken(indexed.bincount.arguments, x, weights, out)
+    return _given(indexed.bincount(lib, tuple(arrays), length), out)
+
+
 def _cross_entropy(
     logits: Array, labels: Array, *, ignore_index: int = -100, reduction: str = "mean", out: Array | None = None
 ) -> Array:
@@ -227,6 +243,11 @@ def _index_add_kernel(x: Array, dim: int, index: Array, source: Array, *, alpha:
     return _run_by(indexed.index_add, lib, arrays, axis_of("index_add", dim, x), alpha)
 
 
+def _bincount_kernel(x: Array, length: int, weights: Array | None = None) -> WaveKernel:
+    lib, arrays = _library(indexed.bincount.arguments, x, weights)
+    return _run_by(indexed.bincount, lib, arrays, length)
+
+
 def _cross_entropy_kernel(logits: Array, labels: Array) -> WaveKernel:
     lib, arrays = _library(losses.cross_entropy.arguments, logits, labels)
     return _run_by(losses.cross_entropy, lib, arrays, -100, "none")
@@ -256,3 +277,4 @@ embedding = Operation("embedding", _embedding, _embedding_kernel)
 index_select = Operation("index_select", _index_select, _index_select_kernel)
 index_add = Operation("index_add", _index_add, _index_add_kernel)
 cross_entropy = Operation("cross_entropy", _cross_entropy, _cross_entropy_kernel)
+bincount = Operation("bincount", _bincount, _bincount_kernel)

@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, DTypeError, here
-from tilewave.ir.types import BOOL, DType
+from tilewave.ir.types import BOOL, I64, DType
+from tilewave.kernels.counts import bincount_kernel
 from tilewave.kernels.indexed import (
     B,
     RowTile,
@@ -23,7 +24,7 @@ from tilewave.kernels.numbers import checked_axis
 from tilewave.kernels.ragged import segment_sum_kernel, segment_tile_for
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, evenly_strided, folded, spelled, target_of
-from tilewave.ops.plans import CallWork, KernelLaunch, Operated
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.results import WrittenResult, prepared, written
 
 
@@ -162,6 +163,34 @@ def _segments(lib: ArrayLibrary, x: Array, offsets: Array, rows: Array, dtype: D
 
 segments = Operated("segment_sum", ("x", "offsets", "rows"), _segments)
 """The sums of x[rows] in segments; a further argument is their dtype."""
+
+
+def _bincount(lib: ArrayLibrary, x: Array, weights: Array | None, out: Array | None, length: int) -> CallWork:
+    want_indices("bincount", lib, x=x)
+    dtype = I64 if weights is None else lib.dtype("bincount", "weights", weights)
+    if weights is not None and tuple(weights.shape) != tuple(x.shape):
+        what = f"bincount: weights is {spelled(weights.shape)}, but x is {spelled(x.shape)}"
+        raise CallError(what, loc=here(), remedy="pass a weight for each number")
+    found = prepared("bincount", lib, out, (length,), dtype, {"x": x, "weights": weights})
+    if not length:
+        return CallWork({"out": found})
+    sums, result = SUMMED_IN.get(dtype, dtype), lib.dtype("bincount", "out", found)
+    total = found if result == sums else lib.empty((length,), sums, x)
+    name = "out" if total is found else "total"
+    fill = fill_kernel(_tile(scatter_tile_for, lib, x, length, sums), sums)
+    launches = [KernelLaunch(fill, {name: total.reshape(1, length)})]
+    if prod(x.shape):
+        arrays = given_only(x=folded(x, 0), total=total, weights=None if weights is None else folded(weights, 0))
+        named = {name if of == "total" else of: array for of, array in arrays.items()}
+        weight = None if weights is None else dtype
+        launches.append(KernelLaunch(bincount_kernel(lib.dtype("bincount", "x", x), sums, weight), named))
+    if total is not found:
+        launches.append(_copied(lib, name, total.reshape(1, length), "out", found.reshape(1, length)))
+    return CallWork({"out": found}, launches[0], tuple(launches[1:]), {} if total is found else {name: total})
+
+
+bincount = Operated("bincount", ("x", "weights?", "out?"), _bincount)
+"""How often each number below a length, a further argument, is in x, or the sums of their weights."""
 
 
 # arguments ------------------------------------------------------------------------------------------------------------

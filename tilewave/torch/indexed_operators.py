@@ -167,6 +167,26 @@ _INDEX_ADD = define(
 )
 
 
+# bincount -----------------------------------------------------------------------------------------------------------
+
+
+def bincount(x: Tensor, length: int, weights: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    arrays, of = (x, weights, out), indexed.bincount.arguments
+    if is_free() and (layout := free_layout(arrays)) is not None:
+        return noted(indexed.bincount.known(LIBRARY, layout, arrays, (length,)), out)
+    want_tensors(of, arrays)
+    want_writable(of, arrays)
+    return given(of, _BINCOUNT(x, weights, length), out)
+
+
+_BINCOUNT = define(
+    "bincount",
+    "(Tensor x, Tensor? weights, int length) -> Tensor",
+    lambda x, weights, length: indexed.bincount(LIBRARY, (x, weights, None), length),
+    lambda x, weights, length: x.new_empty((length,), dtype=torch.int64 if weights is None else weights.dtype),
+)
+
+
 # cross_entropy ------------------------------------------------------------------------------------------------------
 
 
