@@ -1,13 +1,11 @@
 """Indices from memory: what is read and written at them, on every target, with hostile tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kernels import K, M, N
 
 from tilewave import *
-from tilewave.errors import AccessError, CoverageError
+from tilewave.errors import AccessError, ConstraintError, CoverageError
 
 pytestmark = pytest.mark.share(2)
 G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -427,3 +425,85 @@ def test_a_divisor_that_may_be_negative_makes_no_distinct_places(how):
         write(read(x), out, at={V: slot // n, SLOT: slot % n})
 
     assert "of which two may be equal" in refused(stored)
+
+
+def replayed(kernel, arrays, monkeypatch):
+    """Return whether a replayed call of a kernel asks for a full one, without and with checks."""
+    kernel(*arrays)
+    call = kernel.replay(arrays, range(len(arrays)))
+    without = bool(call(tuple(arrays)))
+    monkeypatch.setenv("TILEWAVE_CHECK", "1")
+    return without, bool(call(tuple(arrays)))
+
+
+def test_replayed_calls_are_full_calls_where_contracts_are_checked(monkeypatch):
+    x, out, slots = np.ones((8, 64), np.float16), np.zeros((50, 64), np.float16), np.arange(8, dtype=np.int32)
+    assert replayed(promised, (slots, x, out), monkeypatch) == (False, True)
+    table, found = np.ones((50, 64), np.float16), np.zeros((8, 64), np.float16)
+    monkeypatch.delenv("TILEWAVE_CHECK")
+    assert replayed(embedding, (slots, table, found), monkeypatch) == (False, False)
+
+
+@pytest.mark.parametrize("how", ["the kernel", "compiled", "by name", "saved"])
+def test_every_way_to_call_a_kernel_checks_its_contracts(how, monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWAVE_CHECK", "1")
+    x, out = np.ones((8, 64), np.float16), np.zeros((50, 64), np.float16)
+    made = promised.compile(target="cpu")
+    if how == "saved":
+        made.save(tmp_path / "promised.tw")
+        made = load(tmp_path / "promised.tw")
+    calls = {"the kernel": lambda s: promised(s, x, out), "by name": lambda s: made(slots=s, x=x, out=out)}
+    call = calls.get(how, lambda s: made(s, x, out))
+    call(np.arange(8, dtype=np.int32))
+    with pytest.raises(AccessError, match=r"slots\[7\] is 50"):
+        call(np.array([*range(7), 50], np.int32))
+    assert not out[8:].any()
+
+
+@pytest.mark.parametrize("dtype", [f32, i32])
+def test_floats_added_by_atomics_are_not_batch_invariant(dtype):
+    @wave(ROWS)
+    def added(slots: Memory[T, G, i32], x: Memory[T, D, G, dtype], out: Memory[V, D, G, dtype]):
+        atomic_add(read(x), out, at={V: read(slots)})
+
+    if dtype == i32:
+        added.compile(target="cpu", batch_invariant=True)
+        return
+    with pytest.raises(ConstraintError, match="atomic_add adds floats to out in any order") as raised:
+        added.compile(target="cpu", batch_invariant=True)
+    assert "add integers" in raised.value.remedy
+
+
+SAVED = {
+    "embedding": (embedding, lambda r: (distinct(r, 37, 50), _halves(r, 50, 72), np.zeros((37, 72), np.float16))),
+    "scatter": (scatter, lambda r: (distinct(r, 37, 50), _halves(r, 37, 72), np.zeros((50, 72), np.float16))),
+    "scatter_one": (scatter_one, lambda r: (distinct(r, 37, 50), _halves(r, 37, 72), np.zeros((50, 72), np.float16))),
+    "write_cache": (write_cache, lambda r: (distinct(r, 37, 63), _halves(r, 37, 72), np.zeros((9, 7, 72), np.float16))),
+    "histogram": (histogram, lambda r: (distinct(r, 37, 50), np.zeros(50, np.int32))),
+}
+
+
+def _halves(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_kernel_is_the_kernel(name, sizes, tmp_path):
+    kernel, given = SAVED[name]
+    arrays = given(np.random.default_rng(13))
+    known = {"T": 37, "V": 50, "D": 72} if name != "write_cache" else {"T": 37, "V": 9, "SLOT": 7, "D": 72}
+    made = kernel.compile(target="cpu", subs=sizes(**known))
+    made.save(tmp_path / "kernel.tw")
+    loaded, wanted = load(tmp_path / "kernel.tw"), [a.copy() for a in arrays]
+    made(*wanted)
+    loaded(*arrays)
+    assert arrays[-1].any() and loaded.proof.verdict == made.proof.verdict
+    np.testing.assert_array_equal(arrays[-1], wanted[-1])
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_proof_names_the_contracts_that_it_rests_on(name, sizes):
+    known = {"T": 37, "V": 50, "D": 72} if name != "write_cache" else {"T": 37, "V": 9, "SLOT": 7, "D": 72}
+    said = str(SAVED[name][0].compile(target="cpu", subs=sizes(**known)).proof)
+    rests = name not in ("embedding", "histogram")
+    assert ("by the contract of slots, because" in said) == rests and ("contract" in said) == rests
