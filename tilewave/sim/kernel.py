@@ -124,8 +124,8 @@ def _want_known_places(kernel: Kernel) -> None:
 
 
 WITHOUT_INDICES = (
-    "simulate a copy of it that reads and writes tiles, without at= and conditions, for the traffic of indices in order; "
-    "or time it with example indices: tilewave bench"
+    "simulate a copy of it that reads and writes tiles, without at= and conditions, for the traffic of indices in "
+    "order; or time it: tilewave bench"
 )
 
 
