@@ -12,7 +12,7 @@ from typing import Any
 from tilewave.call import room_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import I64, DType
-from tilewave.kernels.parameters import Parameters, given, kernel_of
+from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.kernels.softmaxes import power_for, powers
 from tilewave.lang.accesses import read, write
