@@ -282,7 +282,7 @@ class _Windows:
             case Cast(x):
                 found = self.source(x, axes, extent)
                 return found if found is None or _keeps_apart(op) else replace(found, how=("", None))
-            case Select(_, x, _):
+            case Select(_, x, other) if self.is_nowhere(other):
                 return self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
@@ -298,8 +298,8 @@ class _Windows:
                 facts = zip(op.memory.type.extents, op.at, strict=True)
                 return _Source(op, tuple(_Part(n, at, along.get(i)) for i, (n, at) in enumerate(facts)))
             case Elementwise():
-                found = [self.source(x, axes, extent) for x in op.operands if x in self.of_data]
-                return replace(found[0], how=("", None)) if len(found) == 1 and found[0] else None
+                each = [self.source(x, axes, extent) for x in op.operands if x in self.of_data]
+                return replace(each[0], how=("", None)) if len(each) == 1 and each[0] else None
             case _:
                 return None
 
@@ -343,6 +343,12 @@ class _Windows:
     def is_positive(self, n: object) -> bool:
         """Return whether a divisor is certainly not negative: a positive number or the size of an array."""
         return n > 0 if isinstance(n, int) else isinstance(n, Value) and n.name in self.sizes
+
+    def is_nowhere(self, v: Value) -> bool:
+        """Return whether an index is negative everywhere, which is no place."""
+        number = self.scalar(v)
+        value = None if number is None else self.known(number)
+        return isinstance(value, int) and value < 0
 
     def known(self, v: Value) -> object:
         op = self.defs.get(v)
