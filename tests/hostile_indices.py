@@ -41,4 +41,5 @@ def inside(ids, end):
 def picked(table, ids):
     """Return the rows of a table, 0 for those that it has not."""
     rows = table[np.clip(ids, 0, len(table) - 1)]
-    return np.where(inside(ids, len(table))[..., None], rows, np.zeros((), table.dtype))
+    there = inside(ids, len(table)).reshape(ids.shape + (1,) * (table.ndim - 1))
+    return np.where(there, rows, np.zeros((), table.dtype))

@@ -1,8 +1,8 @@
 """Weights of four bits: two to a byte, unpacked where they are used, with a scale for each output.
 
 Byte k of a row holds weight k in its low half and weight k + K/2 in its high half, so that one loop over the bytes
-multiplies both halves of A, which a call passes as two views of one array. There is no dtype of four bits and no shift
-in the language: `%` and `//` by 16 split a byte.
+multiplies both halves of A, which a call passes as two views of one array. The language has no dtype of
+four bits: `%` and `//` by 16 split a byte.
 """
 
 import numpy as np

@@ -6,6 +6,7 @@ from kernels import K, M, N
 from one_op import INTEGER_NAMES
 
 from tilewave import *
+from tilewave.errors import CoverageError
 from tilewave.ir.types import DTYPES
 
 pytestmark = pytest.mark.share(4)
@@ -88,11 +89,29 @@ def test_a_number_of_any_dtype_picks_a_row(target, name, sizes):
     np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_number_of_any_dtype_picks_a_matrix(target, name):
-    """A box of TMA has coordinates of 32 bits."""
-    dtype = DTYPES[name]
+@pytest.mark.parametrize("dtype", [i8, u16, i32, f32])
+def test_distinct_indices_that_are_cast_to_fewer_bits_may_collide(dtype):
+    @wave([WorkgroupConstraint(T, 16, 0)])
+    def narrowed(slots: Memory[T, G, i64, Indices(unique=True)], x: Memory[T, G, f32], out: Memory[V, G, f32]):
+        write(read(x), out, at={V: cast(cast(read(slots), dtype), i64)})
+
+    with pytest.raises(CoverageError, match="of which two may be equal"):
+        narrowed.compile(target="cpu")
+
+
+@pytest.mark.parametrize("dtype", [u64, i64])
+def test_distinct_indices_stay_apart_in_as_many_bits(dtype):
+    @wave([WorkgroupConstraint(T, 16, 0)])
+    def widened(slots: Memory[T, G, u32, Indices(unique=True)], x: Memory[T, G, f32], out: Memory[V, G, f32]):
+        write(read(x), out, at={V: cast(read(slots), dtype)})
+
+    slots, out = np.array([4, 1 << 31, 2], np.uint32), np.zeros(5, np.float32)
+    widened.compile(target="cpu")(slots, np.array([1, 2, 3], np.float32), out)
+    assert out.tolist() == [0, 0, 3, 0, 1]
+
+
+def expert_kernel(dtype):
+    """The product of a matrix with one of several, of which memory says which."""
     tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 64)]
 
     @wave(tiles)
@@ -107,19 +126,26 @@ def test_a_number_of_any_dtype_picks_a_matrix(target, name):
 
         write(total, c)
 
+    return expert
+
+
+@pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_any_dtype_picks_a_matrix(target, name):
+    dtype = DTYPES[name]
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 64), (2, 64, 64)))
-    made = expert.compile(target="cpu" if target == "numpy" else target, subs={M: 64, N: 64, K: 64, X: 2, T: 1})
+    product = a.astype(np.float32) @ b[1].T.astype(np.float32)
     for x in (1, 1 << 31, (1 << 32) + 1, (1 << 33) + 1, (1 << 63) + 1, -1, -(1 << 32) + 1, -(1 << 63) + 1):
-        if not DTYPES[name].bounds[0] <= x <= DTYPES[name].bounds[1]:
-            continue
-        c = np.full((64, 64), 7, np.float32)
-        given = np.array([x], DTYPES[name].numpy), a, b, c
-        if target == "cpu":
-            made(*given)
-        elif target in ("numpy", "sm_90a"):
-            made.interpret(*given, **({"level": "lane"} if target == "sm_90a" else {}))
-        else:
-            made.emulate(*given)
-        wanted = a.astype(np.float32) @ b[1].T.astype(np.float32) if x == 1 else np.zeros_like(c)
-        np.testing.assert_array_equal(c, wanted, err_msg=f"index {x}")
+        if dtype.bounds[0] <= x <= dtype.bounds[1]:
+            c = np.full((64, 64), 7, np.float32)
+            run(expert_kernel(dtype), target, {M: 64, N: 64, K: 64, X: 2, T: 1}, np.array([x], dtype.numpy), a, b, c)
+            np.testing.assert_array_equal(c, product if x == 1 else np.zeros_like(c), err_msg=f"index {x}")
+
+
+@pytest.mark.parametrize(("name", "fits"), [("i16", True), ("i32", True), ("u32", False), ("i64", False)])
+def test_a_coordinate_of_a_box_that_32_bits_do_not_hold_is_outside(name, fits):
+    """TMA takes coordinates of 32 bits, and lanes are interpreted with numbers of 64."""
+    made = expert_kernel(DTYPES[name]).compile(target="sm_90a", subs={M: 64, N: 64, K: 64, X: 2, T: 1})
+    assert "cp.async.bulk.tensor.3d" in made.llvm_ir
+    assert (f"i32 {-(1 << 31)}" in made.llvm_ir) == (not fits)

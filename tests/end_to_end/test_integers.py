@@ -3,7 +3,7 @@
 import exact
 import numpy as np
 import pytest
-from one_op import CPU, EMULATED, INTEGER_NAMES, WAYS, M, kernel_of, run
+from one_op import CPU, EMULATED, SIGNED_NAMES, UNSIGNED_NAMES, WAYS, M, kernel_of, run
 
 from tilewave import *
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
@@ -12,7 +12,7 @@ from tilewave.ir.types import DTYPES
 
 K, N = sym.K, sym.N
 GLOBAL = GLOBAL_ADDRESS_SPACE
-SMALLEST = {name: int(np.iinfo(DTYPES[name].numpy).min) for name in INTEGER_NAMES}
+SMALLEST = {name: int(np.iinfo(DTYPES[name].numpy).min) for name in SIGNED_NAMES}
 DIVISIONS = {"//": lambda x, y: x // y, "%": lambda x, y: x % y}
 
 
@@ -20,18 +20,36 @@ DIVISIONS = {"//": lambda x, y: x // y, "%": lambda x, y: x % y}
 def test_a_division_in_a_ragged_tile_has_an_answer_everywhere(way, tile):
     """Padding is zeros divided by zeros; tiles of 2048 are stored in memory on the CPU."""
     inputs, outputs, wanted = [], [], []
-    for name in INTEGER_NAMES:
+    for name in SIGNED_NAMES:
         least = SMALLEST[name]
-        a, b = np.array([7, 9, 5, least, -9], f"i{DTYPES[name].bytes}"), np.array([2, -1, 0, -1, -4])
+        a, b = np.array([7, 9, 5, least, -9], DTYPES[name].numpy), np.array([2, -1, 0, -1, -4])
         inputs += [a, b.astype(a.dtype)]
         outputs += [np.full(5, 77, a.dtype) for _ in DIVISIONS]
         wanted += [[3, -9, 0, least, 2], [1, 0, 0, 0, -1]]
     results = [
         (DTYPES[name], lambda *x, at=2 * i, op=op: op(x[at], x[at + 1]))
-        for i, name in enumerate(INTEGER_NAMES)
+        for i, name in enumerate(SIGNED_NAMES)
         for op in DIVISIONS.values()
     ]
-    run(way, kernel_of([DTYPES[n] for n in INTEGER_NAMES for _ in "ab"], results, tile=tile), [*inputs, *outputs])
+    run(way, kernel_of([DTYPES[n] for n in SIGNED_NAMES for _ in "ab"], results, tile=tile), [*inputs, *outputs])
+    assert [x.tolist() for x in outputs] == wanted
+
+
+@pytest.mark.parametrize(("way", "tile"), [*((way, 4) for way in WAYS), (CPU[0], 2048)])
+def test_an_unsigned_division_in_a_ragged_tile_has_an_answer_everywhere(way, tile):
+    names = UNSIGNED_NAMES
+    inputs, outputs, wanted = [], [], []
+    for name in names:
+        most = DTYPES[name].bounds[1]
+        inputs += [np.array(x, DTYPES[name].numpy) for x in ([7, most, 5, most, most - 1], [2, 1, 0, most, 3])]
+        outputs += [np.full(5, 77, DTYPES[name].numpy) for _ in DIVISIONS]
+        wanted += [[3, most, 0, 1, (most - 1) // 3], [1, 0, 0, 0, (most - 1) % 3]]
+    results = [
+        (DTYPES[name], lambda *x, at=2 * i, op=op: op(x[at], x[at + 1]))
+        for i, name in enumerate(names)
+        for op in DIVISIONS.values()
+    ]
+    run(way, kernel_of([DTYPES[n] for n in names for _ in "ab"], results, tile=tile), [*inputs, *outputs])
     assert [x.tolist() for x in outputs] == wanted
 
 

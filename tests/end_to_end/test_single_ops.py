@@ -3,7 +3,7 @@
 import exact
 import numpy as np
 import pytest
-from one_op import CPU, FLOAT_NAMES, INTEGER_NAMES, WAYS, kernel_of, pairs_of, run, words_of, wrong_ops
+from one_op import CPU, FLOAT_NAMES, INTEGER_NAMES, INTERPRETED, WAYS, kernel_of, pairs_of, run, words_of, wrong_ops
 
 from tilewave import *
 from tilewave.ir.types import DTYPES
@@ -13,15 +13,18 @@ MOST = 1024
 BYTES = (*(n for n in FLOAT_NAMES if DTYPES[n].bits == 8), "i8")
 QUICK = [
     *(("tiles", name) for name in (*FLOAT_NAMES, *INTEGER_NAMES)),
-    ("lanes of gfx942", "i8"),
-    *((CPU[0], name) for name in ("i8", "f32")),
-    *(("gfx942", name) for name in ("i32", "f64", "f32", "bf16", "f8e5m2fnuz")),
+    *((way, name) for way in INTERPRETED[1:] for name in INTEGER_NAMES),
+    *((CPU[0], name) for name in (*INTEGER_NAMES, "f32")),
+    *(("gfx942", name) for name in (*INTEGER_NAMES, "f64", "f32", "bf16", "f8e5m2fnuz")),
+    *(("gfx950", name) for name in INTEGER_NAMES),
 ]
 
 
 def operands(name, most):
-    """All pairs of all values, or so many."""
-    return pairs_of(exact.every_value(name, DTYPES[name].numpy), most)
+    """All pairs of all values, or so many; of integers of 16 bits and more those of hard values."""
+    like = DTYPES[name].numpy
+    is_small = name in FLOAT_NAMES or like.itemsize == 1
+    return pairs_of(exact.every_value(name, like) if is_small else exact.hard_integers(like), most)
 
 
 @pytest.mark.share(4)
@@ -99,6 +102,7 @@ TRUTHS = {
     "!=": (lambda x, y: x != y, [0, 1, 1, 0]),
     "&": (lambda x, y: x & y, [0, 0, 0, 1]),
     "|": (lambda x, y: x | y, [0, 1, 1, 1]),
+    "^": (lambda x, y: x ^ y, [0, 1, 1, 0]),
     "~": (lambda x, y: ~x, [1, 1, 0, 0]),
     "select": (lambda x, y: select(x, y, ~y), [1, 0, 0, 1]),
 }

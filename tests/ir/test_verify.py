@@ -31,7 +31,6 @@ ARGUMENTS = {
     "vector<4xf32>": "no vector<4xf32>",
     "mbarriers<2>": "no mbarriers<2>",
     "exchange<2x8x8xf32>": "no exchange<2x8x8xf32>",
-    "i16": "no i16",
     "memory<4x4xf32, shared>": "no memory<4x4xf32, shared>",
     "memory<4x4xindex, global>": "no memory<4x4xindex, global>",
     "memory<4294967296x4294967296xf32, global>": "has more than 281,474,976,710,656 elements",

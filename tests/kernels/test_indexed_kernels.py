@@ -8,6 +8,7 @@ from tilewave import *
 from tilewave import kernels
 from tilewave.errors import CallError, DTypeError
 from tilewave.ir.types import BOOL
+from tilewave.kernels.counts import bincount_kernel
 from tilewave.kernels.indexed import (
     RowTile,
     copy_kernel,
@@ -123,6 +124,23 @@ def test_sums_times_a_number(target):
     np.testing.assert_array_equal(y, added(0 * y, index, x.astype(np.float64))[0] / 2)
 
 
+@targets
+@pytest.mark.parametrize("dtype, counts", [(i32, i32), (i64, i64)])
+def test_counts(target, dtype, counts):
+    x, y = table_of(np.random.default_rng(9), 3000, 50, dtype.numpy), np.arange(50).astype(counts.numpy)
+    run(bincount_kernel(dtype, counts), target, x, y)
+    np.testing.assert_array_equal(y, np.arange(50) + np.bincount(x[inside(x, 50)], minlength=50))
+
+
+@targets
+def test_counts_with_weights(target):
+    rng = np.random.default_rng(10)
+    x, y, weights = table_of(rng, 3000, 50), np.zeros(50, np.float32), rng.integers(0, 9, 3000).astype(np.float16)
+    run(bincount_kernel(i32, f32, f16), target, x, y, weights)
+    there = inside(x, 50)
+    np.testing.assert_array_equal(y, np.bincount(x[there], weights[there], minlength=50))
+
+
 def test_rows_are_filled_and_copied():
     x, y = numbers(37, 72), np.full((37, 72), np.nan, np.float32)
     run(fill_kernel(RowTile(16, 64), f32), "cpu", y)
@@ -138,6 +156,8 @@ REFUSED = [
     (lambda y: kernels.embedding(ROW, WHOLE, y), CallError, "embedding: weight has 1 axes"),
     (lambda y: kernels.embedding(X, WHOLE[:2], y), CallError, "embedding: T is 2 by ids, but 3 by y"),
     (lambda y: kernels.index_add(X, WHOLE, y.astype(np.float16)), DTypeError, "y is f16, but sums of f32 are f32"),
+    (lambda y: kernels.bincount(ROW, y[0]), DTypeError, "bincount: x is f32, but it names rows"),
+    (lambda y: kernels.bincount(WHOLE, y[0]), DTypeError, "bincount: y is f32, but counts are integers"),
     (lambda y: kernels.index_add(X, WHOLE, X), CallError, "index_add: x overlaps y"),
 ]
 

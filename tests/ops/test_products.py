@@ -254,7 +254,7 @@ def test_a_layer_s_kernel_says_what_it_does():
         (lambda: ops.matmul(numbers((2, 5, 7)), numbers((3, 7, 2))), CallError, "do not go together"),
         (lambda: ops.matmul(numbers((5, 7)), numbers((7, 3), f16)), DTypeError, "a is f32, but b is f16"),
         (lambda: ops.matmul(*[np.ones((3, 3), np.int32)] * 2), DTypeError, "no products of i32"),
-        (lambda: ops.matmul(*[np.ones((3, 3), np.uint16)] * 2), CallError, "uint16, which no kernel takes"),
+        (lambda: ops.matmul(*[np.ones((3, 3), np.uint16)] * 2), DTypeError, "no products of u16"),
         (lambda: ops.matmul(np.float32(3).reshape(()), numbers((3,))), CallError, "a is a single number"),
         (lambda: ops.matmul([[1.0]], numbers((1, 1))), CallError, "not an array"),
         (lambda: ops.matmul(numbers((5, 7)), numbers((7, 3)), out=numbers((3, 5))), CallError, "out is 3x5"),

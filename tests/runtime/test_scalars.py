@@ -8,11 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewave.ir.types import BF16, BOOL, DTYPES, F8E4M3FN, F8E5M2, F16, F32, F64, I8, I32, I64, INTERNAL
+from tilewave.ir.types import BF16, BOOL, DTYPES, F8E4M3FN, F8E5M2, F16, F32, F64, I8, I32, I64, INTERNAL, U16, U64
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import largest, scalar_value, value_of, word_of
 
 PUBLIC = [d for d in DTYPES.values() if d not in INTERNAL]
+LEAST = -(1 << 63)
 FLOATS = [d for d in PUBLIC if d.is_float]
 
 
@@ -26,7 +27,7 @@ def refused(given, dtype):
 def test_a_word_gives_its_number_back(dtype):
     given = [True, False]
     if dtype.is_int:
-        given = [0, 1, -1, 7, (1 << dtype.bits - 1) - 1, -(1 << dtype.bits - 1)]
+        given = [0, 1, 7, *dtype.bounds, *([-1] if dtype.is_signed else [])]
     if dtype.is_float:
         given = [0.0, -0.0, 1.0, -1.5, 0.1, math.nan, float(largest(dtype))]
         given += [math.inf, -math.inf] if dtype in (F16, BF16, F32, F64, F8E5M2) else []
@@ -95,7 +96,10 @@ def test_numbers_of_numpy_are_taken(given, dtype, value):
         (1, BOOL, "x is 1 (int), but the kernel takes True or False", "write x=True"),
         (0.0, BOOL, "x is 0.0 (float), but the kernel takes True or False", "write x=False"),
         (128, I8, "x is 128, which is no i8", "i8 goes from -128 to 127, or declare x: i64"),
-        (1 << 63, I64, f"x is {1 << 63}, which is no i64", f"i64 goes from {-(1 << 63)} to {(1 << 63) - 1}"),
+        (1 << 63, I64, f"x is {1 << 63}, which is no i64", f"i64 goes from {LEAST} to {-LEAST - 1}, or declare x: u64"),
+        (1 << 64, I64, f"x is {1 << 64}, which is no i64", f"i64 goes from {LEAST} to {-LEAST - 1}"),
+        (-1, U16, "x is -1, which is no u16", "u16 goes from 0 to 65535, or declare x: i64"),
+        (1 << 64, U64, f"x is {1 << 64}, which is no u64", f"u64 goes from 0 to {(1 << 64) - 1}"),
         (
             *(-1e39, F32, "x is -1e+39, which f32 does not have"),
             f"the largest f32 is {largest(F32)}; declare x: f64 for numbers as large as this one",
@@ -128,7 +132,7 @@ def test_other_numbers_are_refused_with_what_to_write(given, dtype, what, remedy
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_integers_that_no_float_and_no_word_has_are_refused(digits):
     assert refused(10**digits, F32)[1] == f"the largest f32 is {largest(F32)}"
-    assert refused(10**digits, I32)[1] == "i32 goes from -2147483648 to 2147483647, or declare x: i64"
+    assert refused(10**digits, I32)[1] == "i32 goes from -2147483648 to 2147483647"
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

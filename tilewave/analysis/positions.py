@@ -103,8 +103,8 @@ class BlockScalars:
 
 
 def _where_it_fits(divisor: int, dtype: DType) -> int:
-    """Return the divisor that remains in a dtype: indices never wrap, narrower integers may."""
-    return divisor if dtype.bits >= INDEX_SCALAR.dtype.bits else _power_of_two(divisor)
+    """Return the divisor that remains in a dtype: indices never wrap, other integers may."""
+    return divisor if dtype == INDEX_SCALAR.dtype else _power_of_two(divisor)
 
 
 def _power_of_two(divisor: int) -> int:

@@ -94,13 +94,13 @@ def _shifted_right(a: Any, b: Any) -> Any:
 def _smaller(a: Any, b: Any) -> Any:
     """Return the minimum; NaN wins, and -0 is smaller than 0, which numpy leaves open."""
     if not _is_float(a):
-        return np.minimum(a, b)
+        return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
     return np.where(a == b, np.where(np.signbit(a), a, b), np.minimum(a, b))[()]
 
 
 def _larger(a: Any, b: Any) -> Any:
     if not _is_float(a):
-        return np.maximum(a, b)
+        return max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
     return np.where(a == b, np.where(np.signbit(a), b, a), np.maximum(a, b))[()]
 
 

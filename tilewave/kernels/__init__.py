@@ -16,6 +16,10 @@ from tilewave.kernels.attentions import Scores as Scores
 from tilewave.kernels.attentions import attention as attention
 from tilewave.kernels.attentions import attention_kernel as attention_kernel
 from tilewave.kernels.attentions import attention_tile_for as attention_tile_for
+from tilewave.kernels.caches import kv_cache_write as kv_cache_write
+from tilewave.kernels.caches import kv_cache_write_kernel as kv_cache_write_kernel
+from tilewave.kernels.counts import bincount as bincount
+from tilewave.kernels.counts import bincount_kernel as bincount_kernel
 from tilewave.kernels.decode import attention_decode as attention_decode
 from tilewave.kernels.decode import attention_rows_kernel as attention_rows_kernel
 from tilewave.kernels.decode import attention_splits_kernel as attention_splits_kernel
@@ -48,6 +52,8 @@ from tilewave.kernels.rows import kernel_for as kernel_for
 from tilewave.kernels.rows import rows_for as rows_for
 from tilewave.kernels.softmaxes import log_softmax as log_softmax
 from tilewave.kernels.softmaxes import log_softmax_kernel as log_softmax_kernel
+from tilewave.kernels.softmaxes import masked_softmax as masked_softmax
+from tilewave.kernels.softmaxes import masked_softmax_kernel as masked_softmax_kernel
 from tilewave.kernels.softmaxes import softmax as softmax
 from tilewave.kernels.softmaxes import softmax_kernel as softmax_kernel
 from tilewave.kernels.sums import argmax as argmax

@@ -9,15 +9,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from tilewave.call import room_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import I64, DType
-from tilewave.kernels.parameters import Parameters, given, kernel_of
+from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.kernels.softmaxes import power_for, powers
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
-from tilewave.lang.ops import cast, exp, log, scalar, select, self_index
+from tilewave.lang.ops import cast, log, scalar, select, self_index
 
 GRADIENT_BYTES = 4096
 """The bytes of a row that a workgroup of the gradient takes."""
@@ -75,8 +76,8 @@ def mean_loss_kernel(rows: Rows, loss_dtype: DType, target_dtype: DType, y_dtype
         numbers = RowNumbers(rows, of, read_them)
         write(cast(numbers.sum(lambda v: v[0]) / numbers.sum(lambda v: v[1]), y_dtype), to.y)
 
-    arrays = given(loss=matrix(loss_dtype), target=matrix(target_dtype), y=a_number_a_row(y_dtype))
-    return kernel_of("mean_loss", rows.constraints, {**arrays, "columns": I64, "ignored": I64}, mean)
+    arrays = {"loss": matrix(loss_dtype), "target": matrix(target_dtype), "y": a_number_a_row(y_dtype)}
+    return kernel_of("mean_loss", rows.constraints, given(**arrays, columns=I64, ignored=I64), mean)
 
 
 @cache
@@ -89,17 +90,21 @@ def cross_entropy_backward_kernel(
 
     def backward(to: Any) -> None:
         label = cast(read(to.target), I64)
-        share = exp(cast(read(to.x), of) - cast(read(to.lse), of))
+        share = power_for(grad_x_dtype)(cast(read(to.x), of) - cast(read(to.lse), of))
         slope = select(self_index(N, I64) == label, share - 1.0, share) * cast(read(to.grad), of)
         is_asked = _is_asked(label, scalar(N, I64), to.ignored)
         write(cast(select(is_asked, slope, 0.0), grad_x_dtype), to.grad_x)
 
-    numbers = {
-        name: a_number_a_row(t) for name, t in (("target", target_dtype), ("lse", lse_dtype), ("grad", grad_dtype))
-    }
-    parameters: Parameters = {"x": matrix(x_dtype), **numbers, "grad_x": matrix(grad_x_dtype), "ignored": I64}
+    of_rows = {"target": target_dtype, "lse": lse_dtype, "grad": grad_dtype}
+    arrays = {"x": matrix(x_dtype), **{name: a_number_a_row(dtype) for name, dtype in of_rows.items()}}
+    parameters = given(**arrays, grad_x=matrix(grad_x_dtype), ignored=I64)
     constraints = [WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, columns, 1)]
     return kernel_of("cross_entropy_backward", constraints, parameters, backward)
+
+
+def gradient_columns(columns: int, dtype: DType) -> int:
+    """Return how many columns of a row a workgroup of the gradient takes."""
+    return min(room_for(columns), GRADIENT_BYTES // max(2, dtype.bytes))
 
 
 def want_labels(kernel: str, target: DType) -> None:

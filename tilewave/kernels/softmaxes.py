@@ -10,13 +10,14 @@ from functools import cache
 from math import e, inf, log2
 from typing import Any
 
-from tilewave.ir.types import BF16, F32, F64, DType
-from tilewave.kernels.rows import M, N, RowNumbers, Rows, arithmetic_of, kernel_for, matrix
+from tilewave.errors import DTypeError, here
+from tilewave.ir.types import BF16, F32, F64, I64, DType
+from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.lang.accesses import read, write
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp, exp2, log, select
+from tilewave.lang.ops import cast, exp, exp2, log, select, self_index
 from tilewave.lang.types import RegisterType
 
 LOG2_E = log2(e)
@@ -35,6 +36,14 @@ def log_softmax(x: Any, y: Any) -> None:
     kernel_for(log_softmax_kernel, x=x, y=y)(x, y)
 
 
+def masked_softmax(x: Any, lengths: Any, y: Any) -> None:
+    """y = softmax of the first lengths[m] numbers of each row m of x, and 0 after them.
+
+    A length beyond the row is the row's; of 0 or less, the whole row of y is 0.
+    """
+    kernel_for(masked_softmax_kernel, x=x, lengths=lengths, y=y)(x, lengths, y)
+
+
 @cache
 def softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
     """Return the kernel from x[M, N] to y[M, N]."""
@@ -48,6 +57,28 @@ def softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
         numbers.each(lambda v: write(cast(power(v - largest) * share, y_dtype), y))
 
     return rows.kernel(softmax, x=matrix(x_dtype), y=matrix(y_dtype))
+
+
+@cache
+def masked_softmax_kernel(rows: Rows, x_dtype: DType, lengths_dtype: DType, y_dtype: DType) -> WaveKernel:
+    """Return the kernel from x[M, N] and lengths[M] to y[M, N]."""
+    of = arithmetic_of("masked_softmax", x=x_dtype, y=y_dtype)
+    if not lengths_dtype.is_int:
+        what = f"masked_softmax: lengths is {lengths_dtype}, but it counts columns"
+        raise DTypeError(what, loc=here(), remedy="cast lengths to i64 first")
+
+    def masked_softmax(x: Any, lengths: Any, y: Any) -> None:
+        length = cast(read(lengths), I64)
+
+        def where_it_counts(v: Any, otherwise: float) -> Any:
+            return select(self_index(N, I64) < length, v, otherwise)
+
+        numbers, power = RowNumbers(rows, of, lambda: where_it_counts(cast(read(x), of), -inf)), power_for(y_dtype)
+        largest, total = powers(numbers, power)
+        share = reciprocal(total)
+        numbers.each(lambda v: write(cast(where_it_counts(power(v - largest) * share, 0.0), y_dtype), y))
+
+    return rows.kernel(masked_softmax, x=matrix(x_dtype), lengths=a_number_a_row(lengths_dtype), y=matrix(y_dtype))
 
 
 @cache

@@ -24,7 +24,8 @@ RUNNING_SUMS = 256
 def sum_(x: Any, y: Any) -> None:
     """y = the sum of each row of x.
 
-    f16, bf16 and f8 are added in f32, i8 and bool in i32, and in y's dtype where that is wider; integers wrap.
+    f16, bf16 and f8 are added in f32, i8, i16 and bool in i32, u8 and u16 in u32, and in y's dtype where that is
+    wider; integers wrap.
     """
     kernel_for(sum_kernel, x=x, y=y)(x, y)
 

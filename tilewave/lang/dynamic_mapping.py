@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tilewave.errors import DimensionError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
-from tilewave.ir.types import INDEX, Tile
+from tilewave.ir.types import I64, Tile
 from tilewave.lang.index_mapping import DynamicValue, IndexMapping, Iterator
 from tilewave.lang.indexed import index_along, read_at
 from tilewave.lang.symbols import Expression, Symbol
@@ -54,9 +54,7 @@ class DynamicMapping:
             raise DimensionError(what, loc=here(), remedy=f"add {missing[0]}: …")
         moved = [d for d in self.argument.dims if not self._keeps(d, places[d])]
         known = {**self.trace.symbols, **self._iterators(), **self._dynamic_values()}
-        found = {d: self._one_number(places[d].evaluate(known)) for d in moved}
-        along = {d for x in found.values() if isinstance(x, Traced) for d in x.dims}
-        return {d: found[d] if d in found else known[places[d]] for d in self.argument.dims if d in found or d in along}
+        return {d: self._one_number(places[d].evaluate(known)) for d in moved}
 
     def _keeps(self, dim: Expression, place: Expression) -> bool:
         return isinstance(place, Iterator) and self._dim_of[place] == dim
@@ -72,10 +70,10 @@ class DynamicMapping:
 
     def _counted(self, dim: Expression) -> Traced:
         window = window_of(self.trace, dim, f"{self.op}: {self.argument}")
-        start = scalar_of(self.trace, window.start, INDEX)
+        start = scalar_of(self.trace, window.start, I64)
         if window.extent == 1:
             return start
-        counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((window.extent,), INDEX)), (dim,))
+        counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((window.extent,), I64)), (dim,))
         places: Traced = counted + start
         return places
 
@@ -85,7 +83,8 @@ class DynamicMapping:
         if missing:
             what = f"{self.op}: the mapping has {missing[0]}, but {len(self.values)} dynamic values are given"
             raise TraceError(what, loc=here(), remedy="give each a tile of integers: mapping_dynamic_vals=(indices, …)")
-        return {v: self._placed(self._numbered[v]) for v in used}
+        placed = {v: self._placed(self._numbered[v]) for v in used}
+        return {v: x.make(self.trace.cast(x.value, I64)) for v, x in placed.items()}  # sums of indices may wrap
 
     @property
     def _numbered(self) -> dict[DynamicValue, int]:

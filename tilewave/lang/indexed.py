@@ -5,6 +5,7 @@ its own dims in the place of that dim:
 
     Memory[V, D]    at={V: 3}                 [D]       one row
     Memory[V, D]    at={V: rows}, rows [T]    [T, D]    one row for each element of `rows`
+    Memory[T, V]    at={V: label}, label [T]  [T]       of each row the element that its label says
 """
 
 from __future__ import annotations
@@ -40,16 +41,13 @@ class IndexedPlace:
         found: dict[Any, int] = {}
         for d in self.memory.dims:
             if d not in self.given:
-                self._add(op, found, {d: extent_here(self.trace, d, f"{op}: {self.memory}")}, by_index=False)
+                self._add(op, found, {d: extent_here(self.trace, d, f"{op}: {self.memory}")})
             else:
-                self._add(op, found, extents_of(self.given[d]), by_index=True)
+                self._add(op, found, extents_of(self.given[d]))
         return found
 
-    def _add(self, op: str, found: dict[Any, int], more: Mapping[Any, int], by_index: bool) -> None:
+    def _add(self, op: str, found: dict[Any, int], more: Mapping[Any, int]) -> None:
         for d, extent in more.items():
-            if d in found and not by_index:
-                what = f"{op}: {d} is a dim of {self.memory} and of the indices"
-                raise DimensionError(what, loc=here(), remedy=f"rename the dim of the indices, or name {d} in at too")
             if found.setdefault(d, extent) != extent:
                 raise DimensionError(f"{op}: indices have {found[d]} and {extent} elements along {d}", loc=here())
 
@@ -92,7 +90,11 @@ class IndexedPlace:
     def in_runs(self) -> bool:
         """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
         last = self.memory.dims[-1]
-        if last in self.given or next(reversed(self.extents)) != last:
+        if (
+            last in self.given
+            or next(reversed(self.extents)) != last
+            or any(last in x.dims for x in self.given.values())
+        ):
             return False
         return window_of(self.trace, last, str(self.memory)).number is not None
 

@@ -211,7 +211,6 @@ NOT_THERE = {
     **dict.fromkeys(("gather", "index_select", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
     **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),
     **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
-    "bitcast": "bits cannot be reinterpreted as another dtype; cast(x, dtype) converts values",
     "topk": "write argmax(x, dim=…) k times, with select taking out what was found",
     "sigmoid": "write 1 / (1 + exp(-x))",
     "get_default_scheduling_params": "leave it out, and its result out of subs: passes decide how loops are scheduled",

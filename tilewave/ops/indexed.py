@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, DTypeError, here
-from tilewave.ir.types import DType
+from tilewave.ir.types import BOOL, I64, DType
+from tilewave.kernels.counts import bincount_kernel
 from tilewave.kernels.indexed import (
     B,
     RowTile,
@@ -19,9 +20,11 @@ from tilewave.kernels.indexed import (
     index_select_kernel,
     scatter_tile_for,
 )
+from tilewave.kernels.numbers import checked_axis
+from tilewave.kernels.ragged import segment_sum_kernel, segment_tile_for
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, evenly_strided, folded, spelled, target_of
-from tilewave.ops.plans import CallWork, KernelLaunch, Operated
+from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.results import WrittenResult, prepared, written
 
 
@@ -110,7 +113,7 @@ def _index_add(
         sums,
         None if alpha == 1 else sums,
     )
-    numbers = () if alpha == 1 else (alpha,)
+    numbers = () if alpha == 1 else (_factor(alpha, sums),)
     launches = [_copied(lib, "x", axis.view(x, axis.length), name, total)]
     if prod(source.shape):
         arrays = {"source": axis.view(source, index.shape[0]), "index": index, name: total}
@@ -148,7 +151,55 @@ embedding_backward = Operated("embedding_backward", ("grad", "ids"), _embedding_
 """The gradient of embedding's weights, by atomics; further arguments are the number of rows and the dtype."""
 
 
+def _segments(lib: ArrayLibrary, x: Array, offsets: Array, rows: Array, dtype: DType) -> CallWork:
+    found = lib.empty((offsets.shape[0] - 1, x.shape[-1]), dtype, x)
+    if not prod(found.shape):
+        return CallWork({"sums": found})
+    x_dtype, index = lib.dtype("segment_sum", "x", x), lib.dtype("segment_sum", "rows", rows)
+    tile = segment_tile_for(target_of("segment_sum", lib.device(x)), x.shape[-1], x_dtype)
+    kernel = segment_sum_kernel(tile, x_dtype, lib.dtype("segment_sum", "offsets", offsets), dtype, index)
+    return CallWork({"sums": found}, KernelLaunch(kernel, {"x": x, "offsets": offsets, "sums": found, "rows": rows}))
+
+
+segments = Operated("segment_sum", ("x", "offsets", "rows"), _segments)
+"""The sums of x[rows] in segments; a further argument is their dtype."""
+
+
+def _bincount(lib: ArrayLibrary, x: Array, weights: Array | None, out: Array | None, length: int) -> CallWork:
+    want_indices("bincount", lib, x=x)
+    dtype = I64 if weights is None else lib.dtype("bincount", "weights", weights)
+    if weights is not None and tuple(weights.shape) != tuple(x.shape):
+        what = f"bincount: weights is {spelled(weights.shape)}, but x is {spelled(x.shape)}"
+        raise CallError(what, loc=here(), remedy="pass a weight for each number")
+    found = prepared("bincount", lib, out, (length,), dtype, {"x": x, "weights": weights})
+    if not length:
+        return CallWork({"out": found})
+    sums, result = SUMMED_IN.get(dtype, dtype), lib.dtype("bincount", "out", found)
+    total = found if result == sums else lib.empty((length,), sums, x)
+    name = "out" if total is found else "total"
+    fill = fill_kernel(_tile(scatter_tile_for, lib, x, length, sums), sums)
+    launches = [KernelLaunch(fill, {name: total.reshape(1, length)})]
+    if prod(x.shape):
+        arrays = given_only(x=folded(x, 0), total=total, weights=None if weights is None else folded(weights, 0))
+        named = {name if of == "total" else of: array for of, array in arrays.items()}
+        weight = None if weights is None else dtype
+        launches.append(KernelLaunch(bincount_kernel(lib.dtype("bincount", "x", x), sums, weight), named))
+    if total is not found:
+        launches.append(_copied(lib, name, total.reshape(1, length), "out", found.reshape(1, length)))
+    return CallWork({"out": found}, launches[0], tuple(launches[1:]), {} if total is found else {name: total})
+
+
+bincount = Operated("bincount", ("x", "weights?", "out?"), _bincount)
+"""How often each number below a length, a further argument, is in x, or the sums of their weights."""
+
+
 # arguments ------------------------------------------------------------------------------------------------------------
+
+
+def axis_of(caller: str, dim: int, x: Array) -> int:
+    """Return an axis of x, counted from the first."""
+    axes = len(x.shape)
+    return checked_axis(caller, dim, axes) % max(axes, 1)
 
 
 def want_indices(caller: str, lib: ArrayLibrary, **arrays: Array) -> None:
@@ -174,9 +225,21 @@ def want_source(lib: ArrayLibrary, x: Array, index: Array, source: Array, dim: i
         what = f"index_add: source is {spelled(source.shape)}, but what is added is {spelled(shape)}"
         raise CallError(what, loc=here(), remedy=f"pass a source of shape {shape}")
     dtypes = [lib.dtype("index_add", name, array) for name, array in (("x", x), ("source", source))]
+    if BOOL in dtypes:
+        raise DTypeError("index_add: bool has no sums", loc=here(), remedy="cast both to i32 first")
     if dtypes[0] != dtypes[1]:
         what = f"index_add: source is {dtypes[1]}, but x is {dtypes[0]}"
         raise DTypeError(what, loc=here(), remedy="cast one of them: both have one dtype")
+
+
+def _factor(alpha: float, sums: DType) -> float:
+    """Return alpha as a number of the dtype that sums are in."""
+    if sums.is_float:
+        return float(alpha)
+    if alpha != int(alpha):
+        what = f"index_add: alpha is {alpha}, but what it multiplies is {sums}"
+        raise CallError(what, loc=here(), remedy="pass a whole number as alpha")
+    return int(alpha)
 
 
 def _tile(choose: Any, lib: ArrayLibrary, like: Array, columns: int, dtype: DType, batch: Any = ()) -> RowTile:

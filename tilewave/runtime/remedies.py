@@ -64,12 +64,17 @@ def wrong_dtype(p: Wanted, dtype: str, array: object, device: str) -> Refused:
         remedy = f"pass {p.name}.to({_spelled(p.stored, array)})"
     else:
         remedy = f"pass {p.name}.astype({_spelled(p.stored, array)})"
-    if not p.written and dtype.startswith("uint") and p.stored.name == f"i{dtype.removeprefix('uint')}":
+    if not p.written and dtype in DTYPES and _differ_in_sign(DTYPES[dtype], p.stored):
         kept = f"pass {p.name}.view({_spelled(p.stored, array)})"
-        remedy = f"{kept}, which keeps the bits; values above the largest {p.stored} change"
+        changed = f"above the largest {p.stored}" if p.stored.is_signed else "below 0"
+        remedy = f"{kept}, which keeps the bits; values {changed} change"
     if dtype in DTYPES:
         remedy += f", or compile with Memory[..., {dtype}]"
     return Refused(f"{p.name} is {dtype}, but the kernel {'writes' if p.written else 'reads'} {p.stored}", remedy)
+
+
+def _differ_in_sign(one: DType, other: DType) -> bool:
+    return one.is_int and other.is_int and one.bits == other.bits and one.is_signed != other.is_signed
 
 
 def _is_torch(array: object) -> bool:

@@ -21,8 +21,9 @@ from tilewave.lower.gpu.asynchronous_target import (
     SharedProduct,
     SharedRows,
 )
-from tilewave.lower.gpu.memory import GlobalPlace
+from tilewave.lower.gpu.memory import GlobalPlace, bounds
 from tilewave.lower.gpu.numbers import numbers_of
+from tilewave.lower.gpu.ranges import INT32, within
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedPlace
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, as_word, cut, natural_width, regrouped
@@ -108,6 +109,16 @@ class AsynchronousOps:
 
     def number(self, v: Value) -> str:
         return self.n.sum(self.n.positions.of(v), 32)
+
+    def coordinate(self, v: Value) -> str:
+        """Return a position as TMA takes it, in 32 bits; one that does not fit, of an index from memory, is outside."""
+        position = self.n.positions.of(v)
+        if within(bounds(position, self.n.positions), INT32):
+            return self.number(v)
+        f, whole = self.f, self.n.sum(position, 64)
+        short = f.value(f"trunc i64 {whole} to i32")
+        fits = f.value(f"icmp eq i64 {f.value(f'sext i32 {short} to i64')}, {whole}")
+        return f.value(f"select i1 {fits}, i32 {short}, i32 {INT32[0]}")
 
     def registers(self, role: ir.Role) -> tuple[Callable[[], None], Callable[[], None]]:
         """Return what the waves of a role and the others emit where it begins, to give consumers more registers."""
@@ -280,7 +291,7 @@ class AsynchronousOps:
         for panel in range(panels(place.memory)):
             far = offset(without_swizzle(place.memory), *where, *zeros, panel * width) * place.bytes
             addresses.append(self.f.value(f"add i32 {base}, {far if isinstance(far, int) else far.whole()}"))
-        *front, column = (self.number(op.at[axis]) for axis in axes)
+        *front, column = (self.coordinate(op.at[axis]) for axis in axes)
         columns = [column, *(self.f.value(f"add i32 {column}, {i * width}") for i in range(1, len(addresses)))]
         return [Box(name, (*front, at), address) for at, address in zip(columns, addresses, strict=True)]
 
