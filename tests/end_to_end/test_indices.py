@@ -237,8 +237,9 @@ def test_a_scatter_without_a_contract_is_refused():
         lambda s: s + 1,  # of -1, which may be there twice, it makes place 0
         lambda s: s - 1,
         lambda s: -s,
+        lambda s: select(s > 3, s, 0),
     ],
-    ids=["//", "*", "%", "+ s", "+ 1", "- 1", "-"],
+    ids=["//", "*", "%", "+ s", "+ 1", "- 1", "-", "select"],
 )
 def test_what_is_computed_of_distinct_indices_may_collide(made_of):
     @wave(ROWS)
