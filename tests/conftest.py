@@ -149,26 +149,42 @@ class IrItem(pytest.Item):
         return str(excinfo.value)
 
 
+COMPILE_MUCH = ("analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lower", "ops", "passes")
+"""Rooms whose tests compile and run kernels: their sweeps over several parameters are sampled without a mark."""
+UNMARKED = 3
+"""One in so many cases of these sweeps belongs to every run, and one of each value."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Select one case in n of a test marked share(n) for every run, always the same ones, and mark the rest slow."""
+    """Select a share of each sweep for every run, always the same cases, and mark the others slow."""
     sweeps = {}
     for item in items:
-        if (share := item.get_closest_marker("share")) and not item.get_closest_marker("slow"):
-            sweeps.setdefault((item.nodeid.partition("[")[0], share.args[0]), []).append(item)
-    for (_, n), cases in sweeps.items():
-        kept = _one_in(n, cases)
+        n, least = _share(item)
+        if n > 1 and not item.get_closest_marker("slow"):
+            sweeps.setdefault((item.nodeid.partition("[")[0], n, least), []).append(item)
+    for (_, n, least), cases in sweeps.items():
+        kept = _one_in(n, cases, least)
         for item in cases:
             if item.nodeid not in kept:
                 item.add_marker(pytest.mark.slow)
 
 
-def _one_in(n, cases):
-    """Return the ids of one case in n; among them is a case of each parameter's value that has at least n cases."""
+def _share(item):
+    """Return n, of which one case runs, and how many cases a value has of which one runs in any case."""
+    if share := item.get_closest_marker("share"):
+        return share.args[0], share.args[0]
+    is_sweep = len(item.callspec.params) > 1 if hasattr(item, "callspec") else False
+    room = item.nodeid.removeprefix("tests/").partition("/")[0]
+    return (UNMARKED, 1) if is_sweep and room in COMPILE_MUCH else (1, 1)
+
+
+def _one_in(n, cases, least):
+    """Return the ids of one case in n; among them is a case of each parameter's value that has `least` cases."""
     drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
     values = {item.nodeid: _values(item) for item in drawn}
     count = Counter(value for of_case in values.values() for value in of_case)
-    kept, left = [], {value for value, number in count.items() if number >= n}
+    kept, left = [], {value for value, number in count.items() if number >= least}
     while left:  # the case with the most values that no other has yet
         kept.append(max(values, key=lambda name: len(values[name] & left)))
         left -= values[kept[-1]]

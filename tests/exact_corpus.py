@@ -148,6 +148,7 @@ BY_COLUMNS = {
 }
 
 ATTENDED = {B: 1, H: 4, H_KV: 2, sym.M: 70, K2: 136}
+ONE_GROUP = {H: 2, H_KV: 1}
 
 
 def attending(sizes: dict[Any, int] | None = None, tile: tuple[int, ...] = (64, 64, 4), **asked: Any) -> Case:
@@ -170,6 +171,8 @@ def decoding(make: Callable[..., Any], sizes: dict[Any, int], **numbers: Any) ->
 ATTENTIONS = {
     "plain": attending(),
     "causal": attending(causal=True),
+    "plain, one group of heads": attending(ONE_GROUP),
+    "causal, one group of heads": attending(ONE_GROUP, causal=True),
     "window": attending(causal=True, window=40),
     "two-sided window": attending(window=30),
     "capped": attending(soft_cap=20.0),

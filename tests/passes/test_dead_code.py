@@ -105,7 +105,7 @@ def made(body, rounds, space=G):
     return kernel
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("space", [G, SHARED_ADDRESS_SPACE], ids=["global", "shared"])
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])

@@ -6,12 +6,11 @@ from exact_corpus import CORPUS
 NAMED = [(room, name, case) for room, cases in CORPUS.items() for name, case in cases.items()]
 CASES = [(room, name, target) for room, name, case in NAMED for target in case.targets]
 QUICK = {
-    ("attention", "causal", "sm_90a"),
-    ("attention", "plain", "gfx942"),
+    ("attention", "causal, one group of heads", "sm_90a"),
+    ("attention", "plain, one group of heads", "gfx942"),
     ("products", "f16", "sm_90a"),
     ("products", "f32", "gfx950"),
     ("products", "i8", "cpu"),
-    ("seeds", "reordered_gemm", "gfx942"),
 }
 """One case for each list of passes among those that take seconds; the others are slow tests."""
 

@@ -34,7 +34,7 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.ir.ops import Read, Store, WgmmaShared
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Panels
-from tilewave.layouts.fragments import GroupFragment
+from tilewave.layouts.fragments import WARPGROUP
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.lists import prefetch
 
@@ -112,7 +112,7 @@ def test_every_matrix_instruction(left, right, acc):
 
 @pytest.mark.parametrize(("rows", "cols", "waves"), [(64, 8, (4, 1)), (128, 24, (8, 1)), (256, 16, (8, 1))])
 def test_sums_lie_where_the_layout_says(rows, cols, waves):
-    layout = GroupFragment(16).sums((rows, cols), waves)
+    layout = WARPGROUP.sums((rows, cols), waves)
     where = layout.positions(waves[0], 32).reshape(-1, 2)
     assert len({tuple(at) for at in where}) == len(where) == rows * cols
     row, col = 64 * 1 + 16 * 2 + 8 + 5, 8 * 2 + 2 * 3 + 1  # block 1, wave 2, h 1, lane 5 · 4 + 3, j 2, e 1
@@ -124,7 +124,7 @@ def test_sums_lie_where_the_layout_says(rows, cols, waves):
 def test_sums_become_a_matrix_and_sums_again(batch):
     rng = np.random.default_rng(0)
     matrix = rng.standard_normal((*batch, 32, 24))  # the 16 rows that one wave has of each 64
-    fragment = GroupFragment(16)
+    fragment = WARPGROUP
     held = fragment.to_sums(matrix)
     np.testing.assert_array_equal(fragment.from_sums(held), matrix)
     layout = fragment.sums((*batch, 128, 24), (4, 1))
@@ -151,6 +151,7 @@ def test_no_lane_holds_an_operand():
     assert not any(op.spread == "rows" for op in walk(made.ir("predicate_edges").body) if isinstance(op, Read))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("depth", "width"), [(64, 0), (128, 64), (192, 64), (96, 32), (48, 16), (112, 16)])
 def test_rows_of_deep_steps_go_on_in_the_next_panel(depth, width):
     """The matrix unit reads rows of 128, 64 or 32 bytes."""

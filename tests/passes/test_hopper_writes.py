@@ -75,6 +75,7 @@ TRANSPOSED = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("shape", "tile", "chunks", "chunk"), TRANSPOSED.values(), ids=TRANSPOSED)
 def test_what_is_computed_transposed_leaves_in_chunks_of_the_result(shape, tile, chunks, chunk):
     """Each is as many columns wide as waves multiply rows at once."""
@@ -102,6 +103,7 @@ def test_few_rows_or_wide_results_that_are_transposed_are_stored_by_lanes(rows, 
     check(made, shape, out)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("tile", "chunks"),
     [((64, 64, 32), 2), ((64, 96, 32), 3), ((64, 8, 32), 1), ((128, 64, 32), 4), ((256, 32, 32), 4)],
@@ -141,6 +143,7 @@ def test_what_is_computed_from_sums_leaves_in_chunks(order):
     check_biased(made, shape, order)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_buffers_are_filled_again_for_the_next_tile(seed):
     shape = (192, 136, 96)

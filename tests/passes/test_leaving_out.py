@@ -84,6 +84,7 @@ LEFT_OUT = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("name", "number", "left_out"), LEFT_OUT, ids=[f"{n}-{told}" for n, _, told in LEFT_OUT])
 def test_a_list_without_one_of_its_passes(name, number, left_out):
     make, target, passes = LISTS[name]

@@ -95,7 +95,7 @@ def check(way, name, m, k, dtype=index, block_m=32, fixed=False):
 
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_only_blocks_that_some_row_sees_are_taken(way, name):
     check(way, name, 70, 90, i32, fixed=True)
 

@@ -113,6 +113,7 @@ FORMS = {
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_clusters_hand_over_parts_and_are_right_to_the_last_bit_in_any_order(form):
     *given, sharing = FORMS[form]

@@ -99,6 +99,7 @@ def test_whole_tiles_have_the_same_bits_however_they_are_shared(form):
         np.testing.assert_array_equal(found[-1], found[0])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_lanes_compute_the_same_to_the_last_bit_in_any_order(form):
     shape, parts, at_once, workgroups, count = rows_of(form)
