@@ -33,8 +33,9 @@ docs: $(READY)
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
+# Every case of every sweep, and all examples of property tests.
 test-slow: $(READY)
-	$(PYTEST)
+	TILEWAVE_TEST_ALL=1 $(PYTEST)
 
 # torch is several gigabytes, so neither `setup` nor the CI installs it; without it these tests are skipped.
 TORCH := .venv/.torch

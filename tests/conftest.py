@@ -14,7 +14,9 @@ from browser import browser  # noqa: F401
 from built_site import site  # noqa: F401
 from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401
+from gpu_here import why_no_gpu
 from hypothesis import settings
+from sampled import examples
 
 from tilewave.backend import assembler
 from tilewave.backend.assembler import assemble
@@ -26,7 +28,12 @@ ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EM
 
 # Timings vary on shared machines; what a property test must do is finish, and that pytest sees to.
 # In CI the examples are the same every time, so that a run is red for what changed; elsewhere they are new.
-settings.register_profile("tilewave", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "tilewave",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=examples(settings.default.max_examples),
+)
 settings.load_profile("tilewave")
 
 
@@ -59,6 +66,11 @@ def pytest_collection_finish(session):
     """The thousands of tests themselves need not be looked at whenever garbage is collected."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    if reason := why_no_gpu():
+        terminalreporter.write_line(f"tests/gpu is left out: {reason}")
 
 
 def pytest_runtest_setup(item):
@@ -142,7 +154,7 @@ def pytest_collection_modifyitems(items):
     """Select one case in n of a test marked share(n) for every run, always the same ones, and mark the rest slow."""
     sweeps = {}
     for item in items:
-        if share := item.get_closest_marker("share"):
+        if (share := item.get_closest_marker("share")) and not item.get_closest_marker("slow"):
             sweeps.setdefault((item.nodeid.partition("[")[0], share.args[0]), []).append(item)
     for (_, n), cases in sweeps.items():
         kept = _one_in(n, cases)
@@ -152,16 +164,16 @@ def pytest_collection_modifyitems(items):
 
 
 def _one_in(n, cases):
-    """Return the ids of one case in n, and of a case of each parameter's value that has at least n cases."""
-    drawn = {item.nodeid: crc32(item.nodeid.encode()) for item in cases}
-    count = Counter(value for item in cases for value in _values(item))
-    kept = {name for name, number in drawn.items() if number % n == 0}
-    covered = set().union(*(_values(item) for item in cases if item.nodeid in kept))
-    for item in sorted(cases, key=lambda item: drawn[item.nodeid]):
-        if any(count[value] >= n for value in _values(item) - covered):
-            kept.add(item.nodeid)
-            covered |= _values(item)
-    return kept
+    """Return the ids of one case in n; among them is a case of each parameter's value that has at least n cases."""
+    drawn = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
+    values = {item.nodeid: _values(item) for item in drawn}
+    count = Counter(value for of_case in values.values() for value in of_case)
+    kept, left = [], {value for value, number in count.items() if number >= n}
+    while left:  # the case with the most values that no other has yet
+        kept.append(max(values, key=lambda name: len(values[name] & left)))
+        left -= values[kept[-1]]
+    more, others = max(0, -(-len(drawn) // n) - len(kept)), [name for name in values if name not in kept]
+    return {*kept, *others[:more]}
 
 
 def _values(item):

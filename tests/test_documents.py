@@ -17,6 +17,7 @@ import io
 import linecache
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -25,7 +26,9 @@ from pathlib import Path
 import pytest
 
 import tilewave
+from tilewave.bench import measure
 from tilewave.cli.commands import COMMANDS
+from tilewave.cli.main import main
 from tilewave.errors import TilewaveError
 from tilewave.ir import ops
 from tilewave.ir.core import part_names
@@ -83,6 +86,7 @@ def workplace(tmp_path, monkeypatch):
     """An empty directory with `examples`, which can be imported; other tests' copies of them are put aside."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "PAUSE_SECONDS", 0)  # before each sample; no page shows a time of this machine
     monkeypatch.setattr(sys, "path", [str(tmp_path / "examples"), *sys.path])
     aside = {name: sys.modules.pop(name) for name in EXAMPLES if name in sys.modules}
     yield tmp_path
@@ -176,14 +180,44 @@ def run_commands(block, shown, directory, where):
     known = set(COMMANDS)
     asked = set(COMMAND.findall(block.text))
     assert asked <= known, f"{where}: no command is called {sorted(asked - known)[0]!r}"
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}
-    bash = ["bash", "-e", "-o", "pipefail", "-c", block.text]
-    done = subprocess.run(bash, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    printed = run_here(block.text, where) if is_plain(block.text) else run_in_bash(block.text, directory, where)
     if shown:
         pattern = ".*?".join(map(re.escape, shown.text.strip().split("…")))
-        assert re.search(pattern, done.stdout, re.DOTALL), f"{where}: the command printed\n{done.stdout}"
+        assert re.search(pattern, printed, re.DOTALL), f"{where}: the command printed\n{printed}"
+
+
+TERMINAL = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}
+
+
+def is_plain(text):
+    """Return whether each line is one of our commands, which needs no shell."""
+    lines = text.strip().splitlines()
+    words = [list(shlex.shlex(line, posix=True, punctuation_chars=True)) for line in lines]
+    return all(line[0] == "tilewave" and not any(set(word) <= set("|&;<>()") for word in line) for line in words)
+
+
+def run_here(text, where):
+    """Return what commands print, run in this process, where the compiler is there already."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        for name, value in TERMINAL.items():
+            patch.setenv(name, value)
+        for line in text.strip().splitlines():
+            patch.setattr(sys, "argv", shlex.split(line, comments=True))
+            try:
+                main()
+            except SystemExit as leave:
+                assert not leave.code, f"{where}: exit code {leave.code}\n{printed.getvalue()}"
+    return printed.getvalue()
+
+
+def run_in_bash(text, directory, where):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    bash = ["bash", "-e", "-o", "pipefail", "-c", text]
+    env = {**os.environ, **TERMINAL, "PATH": path}
+    done = subprocess.run(bash, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def compare(found, shown, where):

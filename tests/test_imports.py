@@ -114,8 +114,9 @@ tilewave.wav
 
 
 def test_types_are_known_to_who_checks_them(tmp_path):
+    """With the cache of `make check`, which checks the package by the same options."""
     (tmp_path / "user.py").write_text(TYPED)
-    words = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "user.py")]
+    words = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "user.py")]
     said = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1]).stdout
     assert 'Revealed type is "def (options: tilewave.options.WaveCompileOptions' in said
     assert 'Revealed type is "tilewave.lang.symbols.Names"' in said

@@ -8,7 +8,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tilewave.analysis.contracts import checks_contracts, want_kept
+from tilewave.analysis.contracts import checks_contracts, unless_checked, want_kept
 from tilewave.analysis.coverage import Cut
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
@@ -153,7 +153,8 @@ class Compiled(CompiledCode):
         if self.by_size is not None:
             shapes = _shapes(arrays)
             return self.by_size.of(shapes).replay(arrays, values, fresh) if self.by_size.is_settled(shapes) else None
-        return self.build.replay(arrays, values, self.arguments.sized, fresh)
+        call = self.build.replay(arrays, values, self.arguments.sized, fresh)
+        return unless_checked(call) if call is not None and self.kernel.contracts else call
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run the kernel's IR in numpy, on whole tiles or lane by lane, and report races and uninitialized reads.

@@ -157,6 +157,8 @@ class Trace(Builder):
     made_at: dict[Value, Loc] = field(default_factory=dict)
     zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
     """Tiles that are 0 out of bounds along these dims, as every tile just read is."""
+    read_from: dict[Value, Any] = field(default_factory=dict)
+    """The memory of which a value is the workgroup's tile."""
     max_sizes: Mapping[Any, int] = field(default_factory=dict)
     """The largest lengths of dynamic dimensions that a workgroup takes whole."""
     allocations: list[Op] = field(default_factory=list)

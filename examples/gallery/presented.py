@@ -36,6 +36,11 @@ TIMED = {
     "int8_gemm": {"m": 1024, "n": 1024, "k": 1024},
     "int4_gemm": {"n": 4096, "k": 4096},
     "attention_heads": {"heads": 8, "queries": 1024, "keys": 1024},
+    "embedding": {"tokens": 8192, "words": 32000, "size": 1024},
+    "scatter_rows": {"rows": 8192, "size": 1024},
+    "paged_write": {"pages": 256, "heads": 8},
+    "histogram": {"n": 4_000_000},
+    "gathered_product": {"m": 1024, "n": 1024, "k": 1024, "tokens": 4096},
 }
 """Every kernel, and the sizes at which it is timed; it is checked at small sizes with boundary tiles."""
 SECONDS = 1.0
@@ -59,6 +64,8 @@ class Case:
     """How large the numbers are that are rounded; without it, the result itself."""
     numbers: dict[str, Any] | None = None
     mapping: str = "linear()"
+    begin: int | None = None
+    """What outputs that the kernel adds to hold before; those that it stores hold a poison value."""
 
     def call(self):
         self.kernel(*self.inputs, *self.outputs, **(self.numbers or {}))
@@ -74,7 +81,8 @@ class Case:
 def check(case):
     """Every element within what its roundings allow; the largest share of it that was used."""
     for out in case.outputs:
-        out.fill(np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).min)
+        poison = np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).min
+        out.fill(poison if case.begin is None else case.begin)
     case.call()
     wide = [x.astype(np.float64) for x in case.inputs]
     wanted = case.exact(*wide)

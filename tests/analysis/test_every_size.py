@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tilewave import *
 from tilewave.analysis import size_proofs as verdicts
@@ -123,7 +124,7 @@ def test_what_the_language_deals_and_cuts_is_right_for_every_size(name):
     assert repr(kernel).endswith(", right for every size>")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([*PROVED]),
     st.fixed_dictionaries(
@@ -173,7 +174,7 @@ def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
         assert kernel.verdicts.looked_at <= max(times, 1), "and whatever numpy runs, once"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([gemm(), gemm(WorkgroupMapping("grouped(3)")), gemm(GridConstraint(7)), in_place, step_by_step]),
     st.data(),
@@ -490,8 +491,8 @@ def outcome(kernel, values):
 @pytest.mark.parametrize("text", [PLAIN, PERSISTENT, ROWS, OWN_LOOP], ids=["plain", "persistent", "rows", "own loop"])
 def test_whatever_looks_alike_is_judged_alike(text):
     """Kernels mutated at random, most of which are wrong for some sizes."""
-    rng, alike, wrong = random.Random(text), 0, 0
-    for _ in range(40):
+    rng, alike, wrong, kernels = random.Random(text), 0, 0, examples(60)
+    for _ in range(kernels):
         try:
             final, _ = run(verify(parse(spoiled(rng, text))), tile_level(as_mapping("linear()")))
         except TilewaveError:
@@ -505,7 +506,7 @@ def test_whatever_looks_alike_is_judged_alike(text):
             alike += key in found
             wrong += isinstance(came_to, type)
             assert found.setdefault(key, came_to) == came_to, (values, str(final))
-    assert alike > 40 and wrong > 40
+    assert alike > kernels and wrong > kernels
 
 
 def test_what_is_kept_does_not_grow(monkeypatch):

@@ -7,6 +7,8 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm, sizes
 
 from tilewave import *
 from tilewave.analysis.l2_residency import NOTHING_STREAMED, streamed
+from tilewave.backend.nvidia.code import ALIGNED
+from tilewave.ir.launch import numbers_of
 from tilewave.ir.ops import WaitPriorLaunch
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import GFX942, SM_90A
@@ -60,12 +62,16 @@ def test_where_requests_do_not_meet_nobody_minds_who_lies_where():
 
 
 @pytest.mark.parametrize("known", [{}, {N: 8192, K: 8192}])
-def test_calls_of_a_bucket_that_streams_start_when_those_before_have_ended(known):
-    """One tile serves both buckets; with one row of tiles, neighbours have no weights in common."""
+def test_calls_of_sizes_that_stream_start_when_those_before_have_ended(known):
+    """One code serves both numbers of rows; with one row of tiles, neighbours have no weights in common."""
     kernel = gemm(out=f16, epilogue=lambda x: cast(x, f16))
     tune = Tune(BLOCK_M=64, BLOCK_N=128, BLOCK_K=128)
     options = WaveCompileOptions(known, target="sm_90a", batch_invariant=True, tune=tune)
     one = wave_compile(options, kernel)
     two_rows, one_row = (one.by_size.near({M: m, N: 8192, K: 8192}).build for m in (128, 64))
-    waits = [any(isinstance(op, WaitPriorLaunch) for op in walk(build.lanes.body)) for build in (two_rows, one_row)]
-    assert waits == [False, True] and two_rows.key != one_row.key
+    assert two_rows.key == one_row.key and any(isinstance(op, WaitPriorLaunch) for op in walk(two_rows.lanes.body))
+    program = two_rows.program
+    formula = program._formula(program.code_for(ALIGNED))
+    names = [v.name for v in numbers_of(program.tiles)]
+    early = [formula([named((m, 8192, 8192))[name] for name in names]).uses_pdl for m in (128, 64)]
+    assert early == [0, True]

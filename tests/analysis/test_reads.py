@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
 from messages import HEAD, said, same
+from sampled import examples
 
 from tilewave.analysis import reads
 from tilewave.analysis.coverage import checked_schedule
@@ -250,7 +251,7 @@ def test_an_open_symbol_that_decides_who_exchanges_is_judged_at_the_call():
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-5, 5), st.integers(-5, 5), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_compiling_and_the_interpreter_agree_on_who_exchanges(m, n, down, right, by_formula):
     """Shifts of any length; the interpreter judges what it saw workgroups do, compiling what their arithmetic says."""
     rows = (i * 2 - i if by_formula else i) + down

@@ -203,10 +203,10 @@ def test_a_record_of_another_depth_does_not_serve_it(tmp_path):
         record = TileRecord(tiles.key({}), choice=choice, considered=36, predicted=5e-6)
         found = Found(record, tmp_path / "mine.jsonl")
         if serves:
-            assert tiles.of_record(found, {}, "") is not None
+            assert tiles.of_record(found, {}) is not None
         else:
             with pytest.raises(IllegalRecord, match="batch-invariant sums need BLOCK_K"):
-                tiles.of_record(found, {}, "")
+                tiles.of_record(found, {})
 
 
 # -- bits

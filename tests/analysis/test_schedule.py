@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
+from sampled import examples
 from seeds import SEEDS
 
 from tilewave.analysis.coverage import checked_schedule
@@ -54,7 +55,7 @@ def test_the_interpreter_writes_what_the_schedule_says():
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_persistent_workgroups_share_all_tiles_evenly(workgroups, rows, cols):
     kernel = compiled(gemm(constraints=[GridConstraint(workgroups)]), subs=sizes(rows * 64, cols * 64, 32))
     counts = np.bincount(kernel.schedule.workgroup, minlength=workgroups)

@@ -15,7 +15,7 @@ from tilewave.tune.native import NativeChoice
 from tilewave.tune.space import SPLIT
 
 TILE = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
-LANES, PACKED = (16, 4097, 4099), (300, 4097, 4099)
+LANES, PACKED = (16, 4097, 323), (300, 4097, 4099)
 
 
 @cache
@@ -45,7 +45,6 @@ def seconds(shape, split=1):
 
 @pytest.mark.parametrize("layout", ["NT", "NN", "TT", "TN"])
 def test_calls_load_operands_as_the_model_says(layout):
-    """Calls count the bytes of whole tiles, and the model those inside the arrays; between the two either is right."""
     draw, machine, program = random.Random(layout), tunable(layout).machine, compiled(layout).build.program
     found = set()
     for _ in range(60):
@@ -53,9 +52,7 @@ def test_calls_load_operands_as_the_model_says(layout):
         shapes = (k, m) if layout[0] == "T" else (m, k), (n, k) if layout[1] == "T" else (k, n), (m, n)
         plan = program.plans.plan_for([view(np.empty(shape, np.float16)) for shape in shapes])
         work = cut((m, n, k), layout)
-        loaded = sum(t.swept_bytes for t in work.operands) / machine.chip.tuning.packing.least_bytes
-        if not 0.5 < loaded < 1:
-            assert bool(machine.loads_in_place(work)) == plan.key.is_by_lanes, (m, n, k)
+        assert bool(machine.loads_in_place(work)) == plan.key.is_by_lanes, (m, n, k)
         found.add((plan.key.is_by_lanes, bool(plan.packed_copies)))
     assert found == {(True, False), (False, True), (False, False)}
 
@@ -76,7 +73,7 @@ def test_packed_copies_begin_on_cache_lines():
 def test_lanes_wait_for_each_step():
     """Parts of a sum, which have fewer steps, are then a choice for longer."""
     machine = tunable().machine
-    ahead, alone = (machine._step(cut((16, 4096, k))) for k in (4096, 4099))
+    ahead, alone = (machine._step(cut((16, 4096, k))) for k in (320, 323))
     assert alone.loads > 1.9 * ahead.loads and alone.alone > machine.parameters.latency
     gains = [seconds((16, 4096, k)) / seconds((16, 4096, k), split=4) for k in (4096, 4099)]
     assert gains[1] > gains[0]

@@ -14,7 +14,7 @@ G, S = GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 T, V, D, X = sym.T, sym.V, sym.D, sym.X
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
 ROWS = 50
-EDGES = [1 << n for n in (7, 8, 15, 16, 31, 32, 33, 40, 60, 61, 62, 63, 64)]
+EDGES = [1 << bits for bits in (7, 8, 15, 16, 31, 32, 33, 40, 60, 61, 62, 63, 64)]
 
 
 def hostile(name):

@@ -337,9 +337,8 @@ def cross_entropy(asked: Asked) -> dict[str, Result]:
     y, err = ref.log_softmax(x.x, of)
     there = np.clip(target.x, 0, max(columns - 1, 0))
     loss, off = (v[np.arange(rows), there] if columns else np.zeros(rows) for v in (-y, err))
-    outside = target.x >= columns
-    loss = np.where(target.x < 0, 0.0, np.where(outside, np.nan, loss))
-    return {"y": written(loss, np.where((target.x < 0) | outside, 0, off), dtype, of)}
+    outside = (target.x < 0) | (target.x >= columns)
+    return {"y": written(np.where(outside, 0.0, loss), np.where(outside, 0, off), dtype, of)}
 
 
 def _kernel_sum(running: bool) -> Callable[[Asked], dict[str, Result]]:

@@ -17,6 +17,7 @@ from . import (
     texts,
     torch_calls,
 )
+from .indexed_kernels import INDEXED
 from .judge import Outcome
 from .kernels import KERNELS
 from .surface import PublicCalls
@@ -46,7 +47,7 @@ class ShrinkingNet(Protocol):
 
 
 CALLS = {"calls": PublicCalls()}
-SHRINKING: dict[str, ShrinkingNet] = {**KERNELS, **CALLS}
+SHRINKING: dict[str, ShrinkingNet] = {**KERNELS, **INDEXED, **CALLS}
 
 NETS: dict[str, Net] = {
     **{name: net.case for name, net in SHRINKING.items()},

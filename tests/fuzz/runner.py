@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from .indexed_kernels import INDEXED
 from .judge import Outcome, plain
 from .kernels import KERNELS
 from .nets import CALLS, SHRINKING
@@ -50,7 +51,7 @@ class Plan:
 
     def places(self, net: str) -> tuple[str, ...]:
         """Where the cases of a net run: targets, devices, or in one place that has no name."""
-        return self.targets if net in KERNELS else self.devices if net in CALLS else ("",)
+        return self.targets if net in {**KERNELS, **INDEXED} else self.devices if net in CALLS else ("",)
 
     def cases(self) -> Iterator[Case]:
         """Each net's seeds in turn, in each of its places."""

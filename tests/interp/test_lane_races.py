@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lane_texts import ORDERS, line_of, run_text, text_of
+from sampled import examples
 
 from tilewave.errors import InterpreterError
 from tilewave.interp.lane_order import LaneOrder, lane_bits
@@ -255,7 +256,7 @@ ACTS = st.tuples(st.sampled_from(["read", "write", "barrier"]), NUMBERS, NUMBERS
 """What is done, at (wave · p + q) % SIZE, with the value wave · r + v."""
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(ACTS, max_size=8))
 def test_a_race_is_found_exactly_where_there_is_one_in_every_order(acts):
     text = text_of(program(acts), waves=WAVES)

@@ -5,6 +5,7 @@ is matched is declared as a union of just these ops, so that the type checker se
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def names_all(match, around):
     return bool(kinds) and kinds == set().union(*(classes_in(c.pattern) for c in match.cases if c.guard is None))
 
 
-FILES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py") if any(matches_in(path)))
+MATCH = re.compile(r"^ *match .*:$", re.MULTILINE)
+FILES = sorted(p for room in ROOMS for p in (PACKAGE / room).rglob("*.py") if MATCH.search(p.read_text()))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -73,4 +75,4 @@ def test_the_test_sees_matches():
         (function,), (match,) = ([n for n in ast.walk(tree) if isinstance(n, k)] for k in (ast.FunctionDef, ast.Match))
         found.append(is_closed(match, [function], text.splitlines()))
     assert found == [False, False, True, True, False]
-    assert len(FILES) > 20
+    assert sum(any(matches_in(path)) for path in FILES) > 20

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import kernels
+import ml_dtypes
 import numpy as np
 import pytest
 import row_kernels as of
@@ -136,6 +137,35 @@ def test_rows_without_a_number_are_as_in_numpy():
         np.testing.assert_array_equal(y, want)
 
 
+@pytest.mark.parametrize("rows", [HELD, WALKED], ids=["held", "walked"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
+@pytest.mark.share(4)
+def test_softmax_of_the_first_columns(rows, way, dtype):
+    lengths = np.array([70, 0, 1, 33, -(2**31), 2**31 - 1, -1, 64, 69], np.int32)
+    x, y = of.rows_of("normal", len(lengths), 70, dtype), np.full((len(lengths), 70), np.nan, dtype.numpy)
+    x[3, 33:] = np.nan  # what is masked has no effect
+    target = way.removeprefix("lanes of ")
+    options = {"max_sizes": {kernels.N: 96}, "target": "cpu" if way == "numpy" else target}
+    made = shipped.masked_softmax_kernel(rows, dtype, i32, dtype).compile(**options)
+    level = {"level": "lane"} if way != target else {}
+    (made if way == "cpu" else made.emulate if way in ("gfx942", "gfx950") else made.interpret)(x, lengths, y, **level)
+    counts = np.arange(70) < lengths[:, None]
+    powers = np.exp(np.where(counts, x, -np.inf).astype(np.float64))
+    want = np.where(counts, powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300), 0)
+    eps = float(ml_dtypes.finfo(dtype.numpy).eps)
+    assert (y[~counts] == 0).all()
+    assert (np.abs(y - want) <= (eps / 2 + 40 * 2.0**-24) * want + 2.0**-24).all()
+
+
+def test_lengths_are_integers_and_may_be_beyond_32_bits():
+    x, y = np.zeros((2, 8), np.float32), np.full((2, 8), np.nan, np.float32)
+    shipped.masked_softmax(x, np.array([2**32 + 2, -(2**32) + 2]), y)
+    assert (y[0] == 0.125).all() and (y[1] == 0).all()
+    with pytest.raises(DTypeError, match="lengths is f32, but it counts columns"):
+        shipped.masked_softmax(x, y[:, 0], y)
+
+
 # -- what may be given -----------------------------------------------------------------------------------------------
 
 
@@ -188,7 +218,7 @@ def test_targets_of_any_width(target):
 def test_targets_beyond_32_bits_are_no_columns():
     x, y = np.zeros((3, 16), np.float32), np.full(3, -1, np.float32)
     shipped.cross_entropy(x, np.array([2**32 + 5, -(2**32) + 5, 5]), y)
-    assert np.isnan(y[0]) and y[1] == 0 and y[2] > 0
+    assert y[0] == 0 and y[1] == 0 and y[2] > 0
 
 
 def test_places_are_i32_or_i64():

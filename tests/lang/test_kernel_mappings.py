@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
+from sampled import examples
 
 from tilewave.errors import CallError, ConstraintError, CoverageError, SymbolError
 from tilewave.mapping import (
@@ -57,14 +58,14 @@ def with_constraints(*constraints):
 
 
 @given(mappings(), st.integers(1, 12), st.integers(1, 12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_compiled_kernel_does_what_the_mapping_says(mapping, rows, cols):
     kernel = compiled(with_constraints(WorkgroupMapping(mapping)), subs={M: 4 * rows, N: 4 * cols})
     np.testing.assert_array_equal(kernel.schedule.table(), mapping.table(Grid(rows, cols)))
 
 
 @given(mappings(), st.integers(1, 12), st.integers(1, 12), st.integers(1, 40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_persistent_kernel_deals_the_tiles_in_rounds(mapping, rows, cols, workgroups):
     constraints = [WorkgroupMapping(mapping), GridConstraint(workgroups)]
     schedule = compiled(with_constraints(*constraints), subs={M: 4 * rows, N: 4 * cols}).schedule
@@ -83,7 +84,7 @@ def test_persistent_workgroups_keep_to_their_xcds_part_of_the_grid(workgroups):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_named_mapping_and_the_formulas_it_stands_for_have_one_schedule(rows, cols, xcds, size):
     """Wave's reordering, as constraints and by name."""
     wg0, wg1 = WORKGROUP_0, WORKGROUP_1

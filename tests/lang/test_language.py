@@ -9,6 +9,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
+from sampled import examples
 
 import tilewave as tw
 from tilewave.errors import SymbolError
@@ -307,7 +308,7 @@ def test_expressions_mean_what_python_means(m, n, p, q):
 
 
 @given(small, small, st.integers(1, 9))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_sympys_functions_over_our_symbols_keep_their_meaning(m, n, p):
     m_, n_, p_ = sym.m, sym.n, sym.p
     values = {m_: m, n_: n, p_: p}

@@ -48,11 +48,13 @@ def test_it_matches_float64_on_large_shapes(seed, shape):
     run_and_check(seed.compile(*shape), *shape)
 
 
-def test_the_documents_own_shape():
-    """One of them in every run; the others are slow tests."""
-    run_and_check(SEEDS[-1].compile(2048, 2048, 2048), 2048, 2048, 2048)
+def test_the_documents_own_shape(target):
+    """On the CPU in every run; the interpreter and the other kernels are slow tests."""
+    side = 2048 if target == "cpu" else 512
+    run_and_check(SEEDS[-1].compile(side, side, side), side, side, side)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
 def test_the_order_of_workgroups_does_not_matter(seed):
     run_and_check(seed.compile(300, 300, 300, block_m=64, block_n=64), 300, 300, 300, order="shuffled", seed=3)
@@ -64,6 +66,7 @@ def test_reordering_with_fewer_tile_rows_than_a_group_and_with_grids_that_8_does
         run_and_check(reordered.compile(m, n, 40, block_m=64, block_n=64, group_size_m=group), m, n, 40)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("workgroups", [1, 2, 5, 16, 32])
 def test_persistent_kernels_with_fewer_workgroups_than_tiles(workgroups):
     for seed in SEEDS[2:4]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mapping_strategies import MAPPINGS
+from sampled import examples
 
 from tilewave import WaveCompileOptions, wave_compile
 from tilewave.analysis.index_trace import visits
@@ -41,9 +42,10 @@ def test_paired_is_a_bijection_on_all_grids_to_48(along):
     prove(paired(along), 48, 48)
 
 
+@pytest.mark.parametrize("side", [20, pytest.param(48, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workgroups", [1, 2, 5, 7, 31, 132, 304])
-def test_folded_is_a_permutation_of_every_number_of_tiles_to_48x48(workgroups):
-    prove(folded() >> last_first() >> linear("n"), 48, 48, workgroups=workgroups)
+def test_folded_is_a_permutation_of_every_number_of_tiles(workgroups, side):
+    prove(folded() >> last_first() >> linear("n"), side, side, workgroups=workgroups)
 
 
 def test_words_for_uneven_tiles_compose_on_all_grids_to_48():
@@ -133,7 +135,7 @@ def one_by_one(lengths, queue_of_unit):
     xcds=st.integers(1, 5),
     more=st.integers(0, 11),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_workgroups_go_to_the_next_free_unit_of_their_xcd(lengths, xcds, more):
     units = np.arange(xcds + more) % xcds
     start, unit = next_free(np.array(lengths), units)
@@ -142,7 +144,7 @@ def test_workgroups_go_to_the_next_free_unit_of_their_xcd(lengths, xcds, more):
 
 
 @given(mapping=MAPPINGS, rows=st.integers(1, 20), cols=st.integers(1, 9), units=st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_order_ends_before_the_work_is_done_nor_a_longest_tile_after_it(mapping, rows, cols, units):
     grid = Grid(rows, cols)
     found = balance(mapping, grid, ONE_A_ROW.costs(grid), units=units)

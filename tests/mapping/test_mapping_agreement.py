@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mapping_strategies import MAPPINGS, NUMBER
+from sampled import examples
 from traced_index import Tape
 
 from tilewave.mapping import (
@@ -31,7 +32,7 @@ WORKGROUPS = st.one_of(st.none(), st.integers(1, 400))
 
 
 @given(mapping=MAPPINGS, grid=GRIDS, workgroups=WORKGROUPS, data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_ints_arrays_and_traced_values_agree(mapping, grid, workgroups, data):
     some = data.draw(st.lists(st.integers(0, grid.size - 1), min_size=1, max_size=8))
     tape = Tape()
@@ -45,7 +46,7 @@ def test_ints_arrays_and_traced_values_agree(mapping, grid, workgroups, data):
 
 
 @given(mapping=MAPPINGS, grid=GRIDS, workgroups=WORKGROUPS, data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_parameters_that_only_the_launch_tells_agree_with_those_known_before(mapping, grid, workgroups, data):
     """Every number of the mapping becomes an argument of the traced code, as WGM does."""
     tape = Tape()
@@ -116,7 +117,7 @@ def test_the_operations_that_a_mapping_costs_are_those_in_the_document(mapping, 
 
 
 @given(grid=st.builds(Grid, st.integers(1, 64), st.integers(1, 64)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_curves_never_need_more_than_four_hundred_operations_to_64x64(grid):
     for curve in (morton(), hilbert()):
         tape = Tape()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mapping_strategies import MAPPINGS
 from open_index import Hidden, Wide, shown
+from sampled import examples
 from traced_index import Tape
 
 from tilewave.interp.tiles import interpret
@@ -198,7 +199,7 @@ def launches(draw):
 
 
 @given(mapping=MAPPINGS, launch=launches(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_mapping_on_any_grid(mapping, launch, seed):
     want_same_on_some(mapping, *launch, seed)
 
@@ -304,7 +305,7 @@ def test_a_free_formula_computes_on_an_open_grid_too():
 
 
 @given(mapping=MAPPINGS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_named_mappings_are_right_on_every_grid(mapping):
     assert is_right_on_every_grid(mapping) and is_right_on_every_grid(str(mapping))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tilewave.mapping import (
     Deal,
@@ -46,15 +47,16 @@ def test_batches_come_one_after_the_other():
     assert tiles[12:, 1:].tolist() == grouped(2).tiles(Grid(3, 4)).tolist()
 
 
+@pytest.mark.parametrize("side", [20, pytest.param(48, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", [linear(), linear(along="n"), morton(), hilbert()], ids=str)
-def test_orders_without_numbers_are_bijections_on_all_grids_to_48(order):
-    prove(order, 48, 48)
+def test_orders_without_numbers_are_bijections(order, side):
+    prove(order, side, side)
 
 
 @pytest.mark.parametrize("along", ["m", "n"])
 @pytest.mark.parametrize("order", [grouped, snake])
 def test_grouped_and_snake_are_bijections(order, along):
-    prove(lambda size: order(size, along), 24, 24, size=[1, 2, 3, 4, 7, 8, 13, 23, 24, 25, 64])
+    prove(lambda size: order(size, along), 14, 14, size=[1, 2, 3, 7, 8, 13, 14, 15, 64])
 
 
 @pytest.mark.slow
@@ -65,7 +67,7 @@ def test_grouped_and_snake_are_bijections_on_all_grids_to_48_for_all_sizes_to_64
 
 
 def test_supertiles_are_bijections():
-    prove(supertiles, 20, 20, rows=[1, 2, 3, 5, 20, 64], cols=[1, 2, 4, 7, 21])
+    prove(supertiles, 12, 12, rows=[1, 2, 3, 5, 12, 64], cols=[1, 2, 4, 7, 13])
 
 
 @pytest.mark.slow
@@ -82,7 +84,7 @@ def test_supertiles_are_as_even_as_possible():
 
 
 @given(rows=SIDE, cols=SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_hilbert_steps_from_neighbour_to_neighbour(rows, cols):
     grid = Grid(rows, cols)
     assert (steps(hilbert(), grid) == 1).all()
@@ -130,7 +132,7 @@ def test_hilbert_keeps_a_run_of_tiles_in_few_rows_and_columns(side):
 
 
 @given(rows=SIDE, cols=SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_morton_is_the_order_of_interleaved_bits(rows, cols):
     tiles = morton().tiles(Grid(rows, cols)).astype(np.int64)
     code = sum((((tiles[:, 0] >> b) & 1) << (2 * b + 1)) | (((tiles[:, 1] >> b) & 1) << (2 * b)) for b in range(9))
@@ -138,7 +140,7 @@ def test_morton_is_the_order_of_interleaved_bits(rows, cols):
 
 
 @given(rows=SIDE, cols=SIDE, size=st.integers(1, 40), along=st.sampled_from("mn"))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_snake_keeps_its_row_or_its_column_at_every_step(rows, cols, size, along):
     order = snake(size, along)
     moves = np.abs(np.diff(order.tiles(Grid(rows, cols)).astype(int), axis=0))
@@ -150,7 +152,7 @@ def test_snake_keeps_its_row_or_its_column_at_every_step(rows, cols, size, along
 
 
 @given(rows=SIDE, cols=SIDE, data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_order_is_a_bijection_on_large_ragged_grids(rows, cols, data):
     numbers = st.integers(1, 400)
     order = data.draw(

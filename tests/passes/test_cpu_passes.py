@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernels import *
+from sampled import examples
 from seeds import SEEDS
 from strategies import kernels, outcome
 
@@ -347,7 +348,7 @@ def test_both_passes_are_quick():
 
 
 @given(kernel=kernels())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_random_kernels_over_one_memory_keep_their_meaning(kernel):
     after = verify(SplitTiles(1, 1)(verify(kernel)))
     np.testing.assert_array_equal(outcome(after), outcome(kernel))
@@ -481,14 +482,14 @@ sizes_of_blocks = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
 @given(programs(), sizes_of_blocks, st.integers(1, 2), st.integers(1, 3), st.sampled_from([(), (simplify,)]))
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_random_tile_programs_keep_their_meaning(kernel, block, group, groups, first):
     pack = PrepackOperands(*block, group * groups, {"f32": PanelFormat("f32", group)})
     check_passes(verify(kernel), {}, [*first, SplitTiles(*block), pack, simplify])
 
 
 @given(programs(), sizes_of_blocks)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_random_tile_programs_are_cut(kernel, block):
     """None of them ties rows to columns, so that all can be split, after DCE."""
     after = SplitTiles(*block)(simplify(kernel))
@@ -537,7 +538,7 @@ NUMBERS += [ops.Neg, ops.Cast, ops.Select]
 
 
 @given(numbers())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_is_said_about_numbers_before_they_are_known_holds(drawn):
     body, known = drawn
     positions, by_formula = BlockScalars(body), {}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, B, G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, operands
+from sampled import examples
 from seeds import SEEDS
 
 from tilewave import *
@@ -151,7 +152,7 @@ def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_any_shape_tile_and_number_of_workgroups(shape, tile, group, stages, workgroups, order, seed):
     shape = (*shape[:2], 8 * shape[2])
     kernel = lanes(shape, tile, f"grouped({group})", workgroups, stages)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import K, gemm, poisoned, sizes
 from lane_runs import ORDERS, TIMES, check_same_bits, operands
+from sampled import examples
 from tunings import FREE
 
 from tilewave import *
@@ -132,7 +133,7 @@ def test_turns_that_nobody_looked_at_may_differ(monkeypatch):
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 def test_any_shape_whose_rows_begin_on_lines(shape, workgroups, group, order, seed):
     shape = (*shape[:2], 64 * shape[2])
     check_same_bits(in_ranges(shape, workgroups, f"grouped({group})"), shape, [(order, seed)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from kernels import *
+from sampled import examples
 from seeds import SEEDS
 from strategies import kernels, outcome
 
@@ -24,7 +25,7 @@ PASSES = [StrengthReduceDivision(), fold_permutes, simplify]
 
 @pytest.mark.parametrize("p", PASSES, ids=pass_name)
 @given(kernel=kernels())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_pass_keeps_the_meaning(p, kernel):
     after = verify(p(verify(kernel)))
     np.testing.assert_array_equal(outcome(after), outcome(kernel))
@@ -32,7 +33,7 @@ def test_a_pass_keeps_the_meaning(p, kernel):
 
 @pytest.mark.parametrize("p", PASSES, ids=pass_name)
 @given(kernel=kernels())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_pass_has_nothing_left_to_do_the_second_time(p, kernel):
     once = p(kernel)
     assert p(once) == once

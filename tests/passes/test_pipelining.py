@@ -9,6 +9,7 @@ import pytest
 from barrier_judge import Recorder, barriers, check, passed, races
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import examples
 from seeds import SEEDS
 
 from tilewave.analysis.residues import Residue, Residues
@@ -152,7 +153,7 @@ def test_a_pipelined_loop_computes_the_same(trips, num_stages, around):
     operands=st.integers(1, 3),
     between=st.sampled_from(["", "neg"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_with_the_number_of_steps_written_the_loops_dissolve(trips, num_stages, around, operands, between):
     depth = shape_of(trips)
     kernel = staged(trips, operands, around, depth, between)
@@ -217,7 +218,7 @@ def test_the_kernels_of_the_documents(seed, shape, num_stages):
     between=st.sampled_from(["", "neg"]),
     dissolved=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_barriers_are_enough_and_none_is_needless(num_stages, around, operands, between, dissolved):
     kernel = staged(None, operands, around, between=between)
     kernel = SoftwarePipeline(num_stages)(kernel) if num_stages else kernel

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, check_same_bits, operands
+from sampled import examples
 from tunings import FREE, SPLITS
 
 from tilewave import *
@@ -148,7 +149,7 @@ def test_every_step_of_a_tile_is_read_once_and_beyond_its_end_nothing_is_there(f
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_any_shape_tile_and_number_of_workgroups(shape, tile, group, stages, workgroups, order, seed):
     shape = (*shape[:2], 8 * shape[2])
     kernel = lanes(shape, tile, f"grouped({group})", workgroups, stages)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from kernels import *
 from messages import same
+from sampled import examples
 from seeds import SEEDS
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane, memory_order
@@ -187,9 +188,9 @@ def test_loads_per_lane(block, cut, before, after):
 
 
 def test_each_element_is_loaded_exactly_once_whatever_the_tile():
-    """A thousand tiles, dtypes, orders of axes and wave counts, those that the lanes do not divide included."""
+    """Up to a thousand tiles, dtypes, orders of axes and wave counts, those that the lanes do not divide included."""
     rng = np.random.default_rng(5)
-    for _ in range(1000):
+    for _ in range(examples(1000)):
         dtype = DTYPES[str(rng.choice(["f16", "bf16", "f32", "f64", "i8", "f8e4m3fn"]))]
         rank = int(rng.integers(1, 4))
         shape = tuple(int(x) for x in rng.integers(1, [5, 70, 90][-rank:]))

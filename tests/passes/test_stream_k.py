@@ -28,6 +28,7 @@ from kernels import (
     tiling,
 )
 from lane_runs import ORDERS, check_same_bits, operands
+from sampled import examples
 from seeds import SEEDS
 from tunings import FREE, SPLITS
 
@@ -184,7 +185,7 @@ def test_lanes_compute_the_same_to_the_last_bit_in_any_order(form):
     order=st.sampled_from(ORDERS),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_any_shape_tile_and_number_of_workgroups(shape, tile, workgroups, stages, order, seed):
     shape = (*shape[:2], 8 * shape[2])
     kernel = lanes_of(tiles_of(shape, tile), workgroups, stages)

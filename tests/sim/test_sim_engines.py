@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from launches import ENGINES, SHARP, Launch, chip, launches, machines, pairs_walked
+from sampled import examples
 
 from tilewave.machine import L2, LastLevel
 from tilewave.sim import Gemm, Residency, SimError, simulate
@@ -32,14 +33,14 @@ needs_numba = pytest.mark.skipif(
 TILES = ((128, 256, 64), (128, 128, 64))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(launch=launches(machines(partitions=(1,)), depths=(256, 512), walks=WALKS[:1]))
 def test_the_closed_form_and_the_trace_agree(launch):
     """Where a stream has 32 steps or more: the closed form takes steps to be small."""
     assert_engines_agree(launch)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(launch=launches(machines((1,), smallest=15, last_level=st.none()), depths=(256, 512), walks=WALKS[1:]))
 def test_the_closed_form_and_the_trace_agree_to_and_fro(launch):
     """Where a cache holds some dozen steps, and with no last level: that hears of the far ends of streams alone."""
@@ -91,7 +92,7 @@ SIDES = st.integers(4, 40).map(lambda count: 128 * count)
 
 
 @needs_numba
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @example(5120, 7808, 1152, (128, 256, 64), 4)
 @example(3968, 7424, 1536, (128, 128, 64), 1)
 @given(SIDES, SIDES, st.integers(8, 32).map(lambda count: 64 * count), st.sampled_from(TILES), st.integers(1, 32))

@@ -348,3 +348,58 @@ def test_work_that_is_uneven_ends_sooner_in_an_order_that_begins_with_the_longes
     assert first.seconds < last.seconds and first.launch_waves < last.launch_waves
     (start,) = (part for part in first.breakdown if part.name == "start and end")
     assert start.seconds == pytest.approx(48 / 4 * timing_of(four).start_seconds)  # twelve tiles a unit
+
+
+T, V, D, E = sym.T, sym.V, sym.D, sym.E
+ROWS = [WorkgroupConstraint(T, 16, 0), WorkgroupConstraint(D, 64, 1)]
+
+
+@wave(ROWS)
+def gathered(ids: Memory[T, GLOBAL, i32], table: Memory[V, D, GLOBAL, f16], out: Memory[T, D, GLOBAL, f16]):
+    write(read(table, at={V: read(ids)}), out)
+
+
+@wave(ROWS)
+def added(ids: Memory[T, GLOBAL, i32], x: Memory[T, D, GLOBAL, i32], out: Memory[V, D, GLOBAL, i32]):
+    atomic_add(read(x), out, at={V: read(ids)})
+
+
+@wave(ROWS)
+def of_one_expert(expert: Memory[E, GLOBAL, i32], table: Memory[V, T, D, GLOBAL, f16], out: Memory[T, D, GLOBAL, f16]):
+    write(read(table, at={V: read(expert, at={E: 0})}), out)
+
+
+@wave(ROWS)
+def on_condition(flag: Memory[E, GLOBAL, i32], x: Memory[T, D, GLOBAL, f16], out: Memory[T, D, GLOBAL, f16]):
+    @conditional(read(flag, at={E: 0}) > 0)
+    def then():
+        write(read(x), out)
+
+
+DECIDED_BY_DATA = {
+    gathered: "gathered reads table at indices from memory",
+    added: "added writes out at indices from memory",
+    of_one_expert: "of_one_expert reads table at indices from memory",
+    on_condition: "on_condition has a loop or a condition that data decides",
+}
+
+
+@pytest.mark.parametrize("kernel", DECIDED_BY_DATA, ids=lambda k: k.name)
+def test_traffic_that_data_decides_is_not_simulated(kernel):
+    made = compiled(kernel, {T: 100, V: 50, D: 128, E: 1})
+    with pytest.raises(
+        SimError, match=f"{DECIDED_BY_DATA[kernel]}, so its traffic is known only at a launch"
+    ) as raised:
+        simulate(made, "MI300X")
+    assert raised.value.loc.line
+
+
+def test_the_remedy_for_indices_works():
+    """The same rows one after the other."""
+
+    @wave(ROWS)
+    def copied(table: Memory[T, D, GLOBAL, f16], out: Memory[T, D, GLOBAL, f16]):
+        write(read(table), out)
+
+    report = simulate(compiled(copied, {T: 100, D: 128}), "MI300X")
+    assert report.asked_bytes == 100 * 128 * 2

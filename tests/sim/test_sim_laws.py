@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import ENGINES, Launch, chip, launches, machines
+from sampled import examples
 
 from tilewave.machine import L2, UnitRun
 from tilewave.sim import Gemm, Residency, simulate
@@ -23,7 +24,7 @@ def at_most(less: float, more: float) -> bool:
 
 
 @engines
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(launch=launches())
 def test_hits_and_misses_are_all_accesses(engine, launch):
     report = simulate(launch.gemm, launch.machine, launch.mapping, engine=engine)
@@ -37,7 +38,7 @@ def test_hits_and_misses_are_all_accesses(engine, launch):
 
 
 @engines
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(launch=launches())
 def test_misses_are_at_least_the_distinct_bytes(engine, launch):
     flows, distinct = launch.flows(engine), launch.accesses().distinct_bytes
@@ -47,7 +48,7 @@ def test_misses_are_at_least_the_distinct_bytes(engine, launch):
 
 
 @engines
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(launch=launches(machines(partitions=(1,))))
 def test_nothing_is_missed_that_was_not_asked_for(engine, launch):
     accesses, _ = launch.placed()
@@ -57,7 +58,7 @@ def test_nothing_is_missed_that_was_not_asked_for(engine, launch):
 
 
 @engines
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(launch=launches(machines(partitions=(1,))), factor=st.floats(1.0, 8.0))
 def test_a_larger_lru_cache_never_misses_more(engine, launch, factor):
     small = launch.machine
@@ -67,7 +68,7 @@ def test_a_larger_lru_cache_never_misses_more(engine, launch, factor):
 
 
 @engines
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(launch=launches(machines(partitions=(1,))))
 def test_a_larger_last_level_never_asks_more_of_memory(engine, launch):
     small = launch.machine
@@ -79,7 +80,7 @@ def test_a_larger_last_level_never_asks_more_of_memory(engine, launch):
 
 
 @engines
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(launch=launches(st.just(chip(l2=L2(1 << 40)))))
 def test_one_workgroup_with_an_infinite_cache_misses_its_footprint(engine, launch):
     alone = replace(launch, gemm=replace(launch.gemm, workgroups=1))
@@ -89,7 +90,7 @@ def test_one_workgroup_with_an_infinite_cache_misses_its_footprint(engine, launc
 
 
 @engines
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     launch=launches(st.just(chip())), names=st.permutations(range(4)), runs=st.permutations([0, 0, 1, 1, 2, 2, 3, 3])
 )
@@ -106,7 +107,7 @@ def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
     assert [moved[names[x.xcd]] for x in one.xcds] == pytest.approx([x.l2_missed_bytes for x in one.xcds])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(launch=launches())
 def test_every_task_has_a_seat_of_its_own_in_its_beat(launch):
     accesses, placed = launch.placed()
@@ -116,7 +117,7 @@ def test_every_task_has_a_seat_of_its_own_in_its_beat(launch):
         assert (placed.xcd == accesses.workgroup % launch.machine.xcds).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(launch=launches(machines(partitions=(1,))), skew=st.floats(0.1, 50))
 def test_residents_out_of_step_never_hit_more(launch, skew):
     calm = simulate(launch.gemm, launch.machine, launch.mapping)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import K, M, N, check_product, gemm, poisoned, random_array
+from sampled import examples
 
 import tilewave.files
 import tilewave.tune.store as store
@@ -131,7 +132,7 @@ def test_of_many_illegal_records_a_few_are_tried(directory, monkeypatch):
     assert len(compiled().choice.notes) == 8
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     st.dictionaries(st.sampled_from(["BLOCK_M", "BLOCK_N", "BLOCK_K", "split", "buffers"]), st.integers(-1, 2**70)),
     st.text(),

@@ -17,11 +17,9 @@ from tilewave.analysis.schedule import (
     NO_CORRECTION,
     OUTSIDE,
     SEEN_AT_ONCE,
-    WRITE_SOMETHING,
     Correction,
     Schedule,
     stores,
-    writes_something,
 )
 from tilewave.errors import CoverageError, Loc
 from tilewave.forks import cached_property
@@ -46,8 +44,6 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
-        if not writes_something(kernel):
-            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
         kernel = as_windows(kernel)
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, divided, number, number_of
-from tilewave.analysis.indexed_writes import as_windows
+from tilewave.analysis.indexed_writes import as_windows, relied_on
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number
@@ -65,6 +65,8 @@ class EverySize:
     windows: tuple[WrittenWindow, ...] = ()
     positive: tuple[str, ...] = ()
     """Symbols of the call that must be at least 1 for the order of tiles."""
+    contracts: tuple[str, ...] = ()
+    """The arrays of indices without whose contracts two writes might have one place."""
 
     @cached_property
     def holds(self) -> bool:
@@ -92,7 +94,8 @@ class EverySize:
         return "right for every size" if self.holds else "checked when it was compiled"
 
     def __str__(self) -> str:
-        return f"{self.verdict}, because {' and '.join(self.doubts) or self.because}"
+        by_contract = f", by the contract of {' and '.join(self.contracts)}" if self.contracts else ""
+        return f"{self.verdict}{by_contract}, because {' and '.join(self.doubts) or self.because}"
 
 
 def _tiles(shape: Sequence[int], window: Window) -> int:
@@ -101,9 +104,10 @@ def _tiles(shape: Sequence[int], window: Window) -> int:
 
 def every_size(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) -> EverySize:
     """Return what is proven of a traced kernel; `order` describes its order of tiles, `doubt` an objection to it."""
+    contracts = relied_on(traced)
     if not any(v.type == INDEX_SCALAR for v in traced.body.args):
-        return EverySize()
-    return _looked_at(traced, order, doubt, positive)
+        return EverySize(contracts=contracts)
+    return replace(_looked_at(traced, order, doubt, positive), contracts=contracts)
 
 
 def is_right_unseen(traced: Kernel, doubt: str) -> bool:

@@ -1,6 +1,6 @@
 """Writes at indices from memory, as writes whose positions are known.
 
-Where a kernel writes `out[slots[t], d]`, nobody knows the place before there is data. What is known is which workgroup
+Where a kernel writes `out[slots[t], d]`, the place is known only when there is data. What is known is which workgroup
 stores which (t, d). So for the analyses the write goes to a memory of the dims of `slots` and of its windows, and that
 memory is judged like any output: each (t, d) is stored, by one workgroup, once.
 
@@ -10,7 +10,7 @@ That two of them have different places in `out` is another question: they do if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
@@ -94,12 +94,18 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 
 
 def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse reads by index from an array that the kernel writes: nobody knows which of them comes first."""
-    written = {v for op in walk(kernel.body) for v in op.written}
-    for op in walk(kernel.body):
+    """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
+    of_data = made_of_data(kernel.body)
+    ops = [op for op in walk(kernel.body) if op.read or op.written]
+    written = {v for op in ops for v in op.written}
+    at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
+    for op in ops:
         if isinstance(op, ReadIndexed) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
             raise AccessError(what, loc=op.loc, remedy="write to another array")
+        for memory in at_indices.intersection(op.read):
+            what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
+            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
 
 
 def want_no_order(kernel: Kernel) -> None:
@@ -111,19 +117,28 @@ def want_no_order(kernel: Kernel) -> None:
 def _want_distinct(kernel: Kernel) -> None:
     """Refuse writes at indices of which two may be equal."""
     of_data = made_of_data(kernel.body)
-    unique = {name for name, _, *flags in kernel.contracts if "unique" in flags}
-    sources = _Windows(kernel)
+    windows = _Windows(kernel)
     for op in walk(kernel.body):
-        is_added = isinstance(op, WriteIndexed) and op.combine
-        if is_added or not isinstance(op, (Write, WriteIndexed)) or not _is_indexed(op, of_data):
-            continue
-        for read, hows in sources.by_read(op).items():
-            name = read.memory.name if read is not None else ""
-            if name not in unique or not _are_distinct(hows):
-                indices = name or "indices"
-                what = f"{kernel.name} writes {op.memory.name} at indices from {indices}, of which two may be equal"
-                remedy = MAY_COLLIDE.format(indices=indices, memory=op.memory.name)
+        if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data) and not _is_added(op):
+            colliding = windows.colliding(op)
+            if colliding is not None:
+                what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
+                remedy = MAY_COLLIDE.format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
+
+
+def _is_added(op: Op) -> bool:
+    return isinstance(op, WriteIndexed) and bool(op.combine)
+
+
+def relied_on(kernel: Kernel) -> tuple[str, ...]:
+    """Return the names of the arrays of indices without whose contracts two writes might collide."""
+    if not _has_indexed(kernel):
+        return ()
+    windows, of_data = _Windows(kernel), made_of_data(kernel.body)
+    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data)]
+    reads = [read for op in writes if not _is_added(op) for read in windows.places(op).deciding]
+    return tuple(dict.fromkeys(read.memory.name for read in reads))
 
 
 def _are_distinct(hows: set[tuple[str, object]]) -> bool:
@@ -132,11 +147,34 @@ def _are_distinct(hows: set[tuple[str, object]]) -> bool:
     return any(how == "whole" for how, _ in hows) or bool(numbers)
 
 
+@dataclass(frozen=True)
+class _Places:
+    """What the positions of a write's elements are made of, of which `parts` tell the elements apart."""
+
+    rank: int
+    parts: tuple[_Part, ...]
+    deciding: tuple[Read, ...]
+    """The arrays of distinct indices that some of the parts come from."""
+    others: Mapping[Read, tuple[_Part, ...]]
+    """The reads of indices of which two may be equal."""
+
+    @property
+    def axes(self) -> list[int]:
+        return [part.axis for part in self.parts if part.axis is not None]
+
+    @property
+    def are_known(self) -> bool:
+        """Whether the parts span each axis of the tile once."""
+        return bool(self.parts) and sorted(self.axes) == list(range(self.rank))
+
+
 class _Windows:
     """The writes of a kernel with their positions known."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.defs, self.of_data = kernel, kernel.defs, made_of_data(kernel.body)
+        self.unique = {name for name, _, *flags in kernel.contracts if "unique" in flags}
+        self.sizes = {n for v in kernel.body.args if isinstance(v.type, Memory) for n in v.type.extents}
         self.judged: list[Value] = []
         """The memories of the writes."""
 
@@ -150,31 +188,71 @@ class _Windows:
         if not _is_indexed(op, self.of_data):
             return [op]
         assert isinstance(op, (Write, WriteIndexed))
-        sources = list(self.sources(op))
-        parts = _each_once(sources)
-        axes = [part.axis for part in parts if part.axis is not None]
-        is_known = bool(parts) and sorted(axes) == list(range(len(op.tile.type.shape)))
-        is_added = isinstance(op, WriteIndexed) and bool(op.combine)
-        if is_added and not (is_known and any(source and source.read for source in sources)):
+        places = self.places(op)
+        if _is_added(op) and not (places.are_known and places.deciding):
             return []  # many workgroups may add to one element
-        if not is_known:
+        if not places.are_known:
             return [op]
-        kind = Memory(tuple(part.extent for part in parts), op.memory.type.dtype, "global")
+        kind = Memory(tuple(part.extent for part in places.parts), op.memory.type.dtype, "global")
         memory = Value(f"{op.memory.name}.stored", kind)
         self.judged.append(memory)
-        along = {part.axis: i for i, part in enumerate(parts) if part.axis is not None}
-        at = tuple(part.start for part in parts)
-        return [Write(op.tile, memory, at, tuple(along[axis] for axis in range(len(axes))), loc=op.loc)]
+        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None}
+        at = tuple(part.start for part in places.parts)
+        return [Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)]
 
-    def by_read(self, op: Write | WriteIndexed) -> Mapping[Read | None, set[tuple[str, object]]]:
-        """Return how positions are made, by the read that they are made of; None: by what is not known."""
-        found: dict[Read | None, set[tuple[str, object]]] = {}
-        for source in self.sources(op):
-            if source is None:
-                found[None] = set()
-            elif source.read is not None:
-                found.setdefault(source.read, set()).add(source.how)
-        return found
+    def colliding(self, op: Write | WriteIndexed) -> str | None:
+        """Return the name of the indices by which two elements may have one position; None where none have."""
+        places = self.places(op)
+        starts = {part.start for part in places.parts}
+        apart = [
+            read
+            for read, parts in places.others.items()
+            if any(
+                part.axis is None and part.start not in starts and not self.is_constant(part.start) for part in parts
+            )
+        ]
+        if places.are_known and not apart:
+            return None
+        return next((read.memory.name for read in (*apart, *places.others)), "indices")
+
+    def places(self, op: Write | WriteIndexed) -> _Places:
+        """Return what tells a write's elements apart: its windows first, then distinct indices."""
+        sources = [source for source in self.sources(op) if source is not None]
+        parts = [part for source in sources if source.read is None for part in source.parts]
+        reads: dict[Read, tuple[_Part, ...]] = {}
+        hows: dict[Read, set[tuple[str, object]]] = {}
+        for source in sources:
+            if source.read is not None:
+                reads[source.read] = source.parts
+                hows.setdefault(source.read, set()).add(source.how)
+        others = {read: parts for read, parts in reads.items() if not self.is_trusted(op, read, hows[read])}
+        deciding = []
+        for read in (read for read in reads if read not in others):
+            more = [part for part in reads[read] if self.tells_apart(part, parts)]
+            parts += more
+            deciding += [read] if more else []
+        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others)
+
+    def is_trusted(self, op: Write | WriteIndexed, read: Read, hows: set[tuple[str, object]]) -> bool:
+        """Return whether different elements of an array of indices may be taken to be stored at different positions."""
+        return _is_added(op) or (read.memory.name in self.unique and _are_distinct(hows))
+
+    def tells_apart(self, part: _Part, others: list[_Part]) -> bool:
+        """Return whether a part spans an axis of the tile that others do not, or is moved by a number of its own."""
+        if part.axis is None:
+            return not self.is_constant(part.start) and self.plain(part.start) not in self.starts(others)
+        return part.axis not in {other.axis for other in others}
+
+    def starts(self, parts: Iterable[_Part]) -> set[Value]:
+        return {self.plain(part.start) for part in parts}
+
+    def plain(self, v: Value) -> Value:
+        """Return an index before it was cast."""
+        op = self.defs.get(v)
+        return self.plain(op.x) if isinstance(op, Cast) else v
+
+    def is_constant(self, v: Value) -> bool:
+        return isinstance(self.defs.get(v), Const)
 
     def sources(self, op: Write | WriteIndexed) -> Iterator[_Source | None]:
         """Yield what the positions along each axis of the memory are made of; None: not known."""
@@ -204,7 +282,7 @@ class _Windows:
             case Cast(x):
                 source = self.source(x, axes, extent)
                 return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
-            case Select(_, x, _):
+            case Select(_, x, other) if self.is_nowhere(other):
                 return self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
@@ -215,13 +293,13 @@ class _Windows:
                 return _Source(None, (_Part(extent, v, axes[0]),))  # `added` gives it its start
             case Add(a, b) | Sub(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b):
                 return self.combined(op, a, b, axes, extent)
-            case Read() if op.memory in self.kernel.body.args:
+            case Read() if op.memory in self.kernel.body.args and self.of_data.isdisjoint(op.at):
                 along = dict(zip(op.axes, axes, strict=True))
                 facts = zip(op.memory.type.extents, op.at, strict=True)
                 return _Source(op, tuple(_Part(n, at, along.get(i)) for i, (n, at) in enumerate(facts)))
             case Elementwise():
-                found = [self.source(x, axes, extent) for x in op.operands if x in self.of_data]
-                return replace(found[0], how=("", None)) if len(found) == 1 and found[0] else None
+                each = [self.source(x, axes, extent) for x in op.operands if x in self.of_data]
+                return replace(each[0], how=("", None)) if len(each) == 1 and each[0] else None
             case _:
                 return None
 
@@ -242,13 +320,11 @@ class _Windows:
         if found is None or number is None or found.how[0] != "whole":
             return found and replace(found, how=("", None))
         match op:
-            case Add() | Sub():
-                return found
-            case FloorDiv() if of_a:
+            case FloorDiv() if of_a and self.is_positive(self.known(number)):
                 return replace(found, how=("quotient", self.known(number)))
-            case Mod() if of_a:
+            case Mod() if of_a and self.is_positive(self.known(number)):
                 return replace(found, how=("remainder", self.known(number)))
-            case _:
+            case _:  # a sum too: equal negative indices, which are no place, may become one place
                 return replace(found, how=("", None))
 
     def scalar(self, v: Value) -> Value | None:
@@ -264,6 +340,16 @@ class _Windows:
             else None
         )
 
+    def is_positive(self, n: object) -> bool:
+        """Return whether a divisor is certainly not negative: a positive number or the size of an array."""
+        return n > 0 if isinstance(n, int) else isinstance(n, Value) and n.name in self.sizes
+
+    def is_nowhere(self, v: Value) -> bool:
+        """Return whether an index is negative everywhere, which is no place."""
+        number = self.scalar(v)
+        value = None if number is None else self.known(number)
+        return isinstance(value, int) and value < 0
+
     def known(self, v: Value) -> object:
         op = self.defs.get(v)
         return op.value if isinstance(op, Const) else self.known(op.x) if isinstance(op, Cast) else v
@@ -275,17 +361,6 @@ def _keeps_apart(op: Cast) -> bool:
     return old.is_int and new.is_int and new.bits >= old.bits
 
 
-def _each_once(sources: list[_Source | None]) -> tuple[_Part, ...]:
-    """Return the axes of all sources, each read once; none where a source is not known."""
-    if None in sources:
-        return ()
-    reads: dict[Value, tuple[_Part, ...]] = {}
-    parts: list[_Part] = []
-    for source in sources:
-        assert source is not None
-        if source.read is None:
-            parts += source.parts
-        else:
-            reads[source.read.result] = source.parts
-    found = (*(part for each in reads.values() for part in each), *parts)
-    return found if all(isinstance(part.start.type, Scalar) for part in found) else ()
+def _of_numbers(parts: list[_Part]) -> tuple[_Part, ...]:
+    """Return the parts; none where the start of one is no number."""
+    return tuple(parts) if all(isinstance(part.start.type, Scalar) for part in parts) else ()

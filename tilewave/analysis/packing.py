@@ -29,9 +29,11 @@ class TileRead:
     walked: int
     element_bytes: int
 
-    def bytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes a workgroup loads of an array of this shape; tiles end with the array."""
-        return prod(min(n, shape[axis]) for axis, n in self.cut) * shape[self.walked] * self.element_bytes
+    def bytes(self, shape: Sequence[int], tiles: int) -> int:
+        """Return how many bytes so many workgroups load of an array of this shape; tiles end with the array."""
+        own = prod(-(-shape[axis] // n) for axis, n in self.cut)
+        whole = prod(shape[axis] for axis, _ in self.cut) * shape[self.walked] * self.element_bytes
+        return tiles // max(1, own) * whole
 
 
 @dataclass(frozen=True)
@@ -41,43 +43,46 @@ class TileLoads:
     reads: tuple[TileRead, ...]
     writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
     """For each array that is written, the axes of a tile and its extent along each."""
+    element_bytes: tuple[tuple[str, int], ...] = ()
     products: int = 1
     """The products of tiles that the kernel computes: the results of one may be operands of another."""
 
     @staticmethod
     def of(kernel: Kernel) -> TileLoads:
-        reads, writes, products = [], [], 0
+        reads, writes, sizes, products = [], [], {}, 0
         for op in walk(kernel.body):
             match op:
                 case Write(tile, memory):
+                    sizes[memory.name] = memory.type.dtype.bytes
                     writes.append((memory.name, tuple(zip(op.axes, tile.type.shape, strict=True))))
                 case Read(memory) if op.result.type.rank > 1:
                     *cut, (walked, _) = zip(op.axes, op.result.type.shape, strict=True)
+                    sizes[memory.name] = memory.type.dtype.bytes
                     reads.append(TileRead(memory.name, tuple(cut), walked, memory.type.dtype.bytes))
                 case Mma():
                     products += 1
                 case _:
                     pass  # it moves no tile of an array
-        return TileLoads(tuple(reads), tuple(writes), products)
+        return TileLoads(tuple(reads), tuple(writes), tuple(sizes.items()), products)
 
     def are_worth_it(
         self, shapes: Mapping[str, Sequence[int]], tuning: PackingTuning, in_place: Container[str] = ()
     ) -> bool:
         """Return whether packing pays for arrays of these shapes; lanes can load those named in `in_place` unpacked.
 
-        How many products want each element is known of a single product; several, as those of attention, want many.
+        Several products, as those of attention, use each element often: then the bytes decide alone.
         """
-        elements = sum(prod(shape) for name, shape in shapes.items() if name in in_place) if self.products < 2 else 0
-        return bool(tuning.pays(self._bytes(shapes), self._products(shapes), elements))
+        sizes = [(name, size) for name, size in self.element_bytes if name in in_place and name in shapes]
+        packed = sum(prod(shapes[name]) * size for name, size in sizes) if self.products < 2 else 0
+        return bool(tuning.pays(self._bytes(shapes), self._depth(shapes), packed))
 
-    def _products(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """Return the products of two elements: the elements written times the depth."""
-        written = sum(prod(shapes[name]) for name, _ in self.writes if name in shapes)
-        return written * max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)
+    def _depth(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        return max((shapes[read.array][read.walked] for read in self._of(shapes)), default=0)
 
     def _bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Return the bytes that all workgroups load."""
-        return self.tiles(shapes) * sum(read.bytes(shapes[read.array]) for read in self._of(shapes))
+        tiles = self.tiles(shapes)
+        return sum(read.bytes(shapes[read.array], tiles) for read in self._of(shapes))
 
     def _of(self, shapes: Mapping[str, Sequence[int]]) -> list[TileRead]:
         """Return the reads of arrays; reads of workgroup memory are left out."""

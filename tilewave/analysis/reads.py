@@ -32,8 +32,8 @@ MOST_PLACES = 1 << 24
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
     want_followed(kernel, lambda op: () if isinstance(op, ReadIndexed) else op.read)
-    kernel = as_windows(kernel)
     covered = Covered.by(kernel, symbols, remedy)
+    kernel = as_windows(kernel)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):
         _Judge(kernel, symbols, covered.covers).judge()
     return covered.schedule

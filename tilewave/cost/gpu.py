@@ -169,10 +169,12 @@ class GpuCost:
             return 0
         unaligned = work.unaligned(self.chip.tma.grain_bytes)
         columns = any(t.is_across and p.dtype.name in ALONG_DEPTH for p in work.products for t in work.operands)
-        left = sum(chosen(is_odd, t.array_elements, 0) for is_odd, t in unaligned)
-        known = 0 if columns or len(work.products) > 1 else left
-        loaded, products = sum(t.swept_bytes for t in work.operands), sum(p.all for p in work.products)
-        pays = self.chip.tuning.packing.pays(loaded, products, known)
+        left = sum(chosen(is_odd, t.array_bytes, 0) for is_odd, t in unaligned)
+        in_place = 0 if columns or len(work.products) > 1 else left
+        loaded = sum(t.swept_bytes for t in work.operands)
+        written = sum(quotient(t.swept_bytes * t.elements, t.tile_bytes) for t in work.transfers if t.is_written)
+        depth = sum(quotient(p.all, larger(written, 1)) for p in work.products[:1])
+        pays = self.chip.tuning.packing.pays(loaded, depth, in_place)
         return chosen(left > 0, chosen(pays, 0, 1), 0)
 
     def refused(self, work: CutWork) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.forks import cached_property
-from tilewave.ir.host_program import Number, quotient, remainder, rounded_up
+from tilewave.ir.host_program import Number, remainder, rounded_up
 from tilewave.ir.types import DType
 
 UNSAID = 0
@@ -58,11 +58,6 @@ class CutTransfer:
     """Bytes of the tile along the rows of the array."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
-
-    @property
-    def array_elements(self) -> Number:
-        """Elements of the part of the array that the launch accesses."""
-        return quotient(self.array_bytes, self.tile_bytes // self.elements)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,24 @@ def checked_soft_cap(caller: str, soft_cap: Any) -> float | None:
     return found
 
 
+def checked_alpha(caller: str, alpha: Any) -> float:
+    """Return the factor of what is added."""
+    return alpha if type(alpha) is int else _finite(caller, "alpha", alpha, "pass alpha=1")
+
+
+def checked_length(caller: str, length: Any) -> int:
+    """Return the number of elements of a result."""
+    found = _whole(caller, "length", length, "pass the number of bins")
+    if found < 0:
+        raise CallError(f"{caller}: length is {found}", loc=here(), remedy="pass the number of bins")
+    return found
+
+
+def checked_ignored(caller: str, ignored: Any) -> int:
+    """Return the label that asks for nothing."""
+    return _whole(caller, "ignore_index", ignored, "pass ignore_index=-100")
+
+
 def _whole(caller: str, name: str, value: Any, remedy: str) -> int:
     """Return a Python or numpy integer; a bool is refused."""
     value = _of_array(value)

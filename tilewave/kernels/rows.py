@@ -106,13 +106,13 @@ class RowNumbers:
 
 Make = Callable[..., WaveKernel]
 """From `Rows` and the dtype of each array, None for a missing one, to the kernel."""
-Choose = Callable[[str, int, DType], Rows]
-"""From a target, the number of columns and the dtype of x to the tiling of rows."""
+Choose = Callable[[str, int, DType], Any]
+"""From a target, the number of columns and the dtype of the first array to the tiling of rows."""
 _KERNELS: dict[tuple[Any, ...] | None, WaveKernel] = {}
 
 
 def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKernel:
-    """Return the kernel for a call with these arrays: the first is `x`, the rows; a missing one is None."""
+    """Return the kernel for a call with these arrays: the first has the rows; a missing one is None."""
     key = _quick_key(make, tuple(arrays.values()))
     if key in _KERNELS:
         return _KERNELS[key]
@@ -134,11 +134,11 @@ def _views(name: str, make: Make, arrays: dict[str, Any]) -> dict[str, ArrayView
 
 
 def _made(name: str, make: Make, choose: Choose, views: dict[str, ArrayView | None]) -> WaveKernel:
-    x = views["x"]
+    first, x = next(iter(views.items()))
     assert x is not None, "every kernel has rows"
     if len(x.shape) != 2:
-        what = f"{name}: x has {len(x.shape)} axes, but it takes rows and columns"
-        raise CallError(what, loc=here(), remedy="pass x.reshape(-1, x.shape[-1])")
+        what = f"{name}: {first} has {len(x.shape)} axes, but it takes rows and columns"
+        raise CallError(what, loc=here(), remedy=f"pass {first}.reshape(-1, {first}.shape[-1])")
     rows = choose(target_on(name, x.device).name, x.shape[1], x.dtype)
     return make(rows, *(None if v is None else v.dtype for v in views.values()))
 

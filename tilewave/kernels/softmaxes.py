@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and the cross entropy of rows.
+"""Softmax and its logarithm.
 
 Long rows are read twice: first for the largest number so far and the sum of powers relative to it, then for the result.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import e, inf, log2, nan
+from math import e, inf, log2
 from typing import Any
 
 from tilewave.errors import DTypeError, here
-from tilewave.ir.types import BF16, F32, F64, I32, I64, DType
+from tilewave.ir.types import BF16, F32, F64, I64, DType
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.lang.accesses import read, write
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp, exp2, log, scalar, select, self_index
+from tilewave.lang.ops import cast, exp, exp2, log, select, self_index
 from tilewave.lang.types import RegisterType
 
 LOG2_E = log2(e)
@@ -36,12 +36,12 @@ def log_softmax(x: Any, y: Any) -> None:
     kernel_for(log_softmax_kernel, x=x, y=y)(x, y)
 
 
-def cross_entropy(x: Any, target: Any, y: Any) -> None:
-    """y = -log_softmax(x)[target] for each row; `target` are whole numbers, one a row, as is y.
+def masked_softmax(x: Any, lengths: Any, y: Any) -> None:
+    """y = softmax of the first lengths[m] numbers of each row m of x, and 0 after them.
 
-    A negative target, such as torch's -100, asks for nothing: y is 0 there. One past the last column gives NaN.
+    A length beyond the row is the row's; of 0 or less, the whole row of y is 0.
     """
-    kernel_for(cross_entropy_kernel, x=x, target=target, y=y)(x, target, y)
+    kernel_for(masked_softmax_kernel, x=x, lengths=lengths, y=y)(x, lengths, y)
 
 
 @cache
@@ -51,12 +51,34 @@ def softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
     def softmax(x: Any, y: Any) -> None:
         numbers = RowNumbers(rows, of, lambda: cast(read(x), of))
-        power = _power(y_dtype)
-        largest, total = _powers(numbers, power)
+        power = power_for(y_dtype)
+        largest, total = powers(numbers, power)
         share = reciprocal(total)
         numbers.each(lambda v: write(cast(power(v - largest) * share, y_dtype), y))
 
     return rows.kernel(softmax, x=matrix(x_dtype), y=matrix(y_dtype))
+
+
+@cache
+def masked_softmax_kernel(rows: Rows, x_dtype: DType, lengths_dtype: DType, y_dtype: DType) -> WaveKernel:
+    """Return the kernel from x[M, N] and lengths[M] to y[M, N]."""
+    of = arithmetic_of("masked_softmax", x=x_dtype, y=y_dtype)
+    if not lengths_dtype.is_int:
+        what = f"masked_softmax: lengths is {lengths_dtype}, but it counts columns"
+        raise DTypeError(what, loc=here(), remedy="cast lengths to i64 first")
+
+    def masked_softmax(x: Any, lengths: Any, y: Any) -> None:
+        length = cast(read(lengths), I64)
+
+        def where_it_counts(v: Any, otherwise: float) -> Any:
+            return select(self_index(N, I64) < length, v, otherwise)
+
+        numbers, power = RowNumbers(rows, of, lambda: where_it_counts(cast(read(x), of), -inf)), power_for(y_dtype)
+        largest, total = powers(numbers, power)
+        share = reciprocal(total)
+        numbers.each(lambda v: write(cast(where_it_counts(power(v - largest) * share, 0.0), y_dtype), y))
+
+    return rows.kernel(masked_softmax, x=matrix(x_dtype), lengths=a_number_a_row(lengths_dtype), y=matrix(y_dtype))
 
 
 @cache
@@ -66,42 +88,25 @@ def log_softmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel
 
     def log_softmax(x: Any, y: Any) -> None:
         numbers = RowNumbers(rows, of, lambda: cast(read(x), of))
-        largest, total = _powers(numbers, _power(y_dtype))
+        largest, total = powers(numbers, power_for(y_dtype))
         logarithm = log(total)
         numbers.each(lambda v: write(cast(v - largest - logarithm, y_dtype), y))
 
     return rows.kernel(log_softmax, x=matrix(x_dtype), y=matrix(y_dtype))
 
 
-@cache
-def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """Return the kernel from x[M, N] and target[M] to y[M]."""
-    of = arithmetic_of("cross_entropy", x=x_dtype, y=y_dtype)
-    if not target_dtype.is_int:
-        what = f"cross_entropy: target is {target_dtype}, but it names columns"
-        raise DTypeError(what, loc=here(), remedy="cast target to i64 first")
+def power_for(result: DType) -> Callable[[Any], Any]:
+    """Return the function exp for differences, as precise as results of a dtype need it.
 
-    def cross_entropy(x: Any, target: Any, y: Any) -> None:
-        numbers, wanted = RowNumbers(rows, of, lambda: cast(read(x), of)), read(target)
-        largest, total = _powers(numbers, _power(y_dtype))
-        column = cast(wanted, I32)  # a target that does not fit is out of range, and its row is replaced below
-        there = numbers.sum(lambda v: select(column == self_index(N, I32), v - largest, 0.0))
-        is_column = cast(wanted, I64) < scalar(N, I64)
-        write(cast(select(wanted < 0, 0.0, select(is_column, log(total) - there, nan)), y_dtype), y)
-
-    parameters = {"x": matrix(x_dtype), "target": a_number_a_row(target_dtype), "y": a_number_a_row(y_dtype)}
-    return rows.kernel(cross_entropy, **parameters)
-
-
-def _power(result: DType) -> Callable[[Any], Any]:
-    """Return exp for a difference; for results of less precision by exp2, which GPUs have an instruction for, and where
-    results are 0 far above the subnormals of f32, with these flushed."""
+    For results of 16 bits it is made of exp2, which GPUs have an instruction for, and where results are 0 far above the
+    subnormals of f32, with these flushed.
+    """
     if result in (F32, F64):
         return lambda difference: exp(difference)
     return lambda difference: exp2(difference * LOG2_E, flush=result != BF16)
 
 
-def _powers(numbers: RowNumbers, power: Callable[[Any], Any]) -> Any:
+def powers(numbers: RowNumbers, power: Callable[[Any], Any]) -> Any:
     """Return each row's largest number, and its sum of exp(number - largest)."""
     if numbers.held is not None:
         largest = numbers.held.max(dim=N)

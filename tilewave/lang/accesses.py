@@ -8,9 +8,10 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Tile, dims
+from tilewave.ir.types import INDEX_SCALAR, Tile, dims
+from tilewave.lang.dynamic_mapping import DynamicMapping
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
-from tilewave.lang.indexed import IndexedPlace
+from tilewave.lang.indexed import IndexedPlace, read_at
 from tilewave.lang.operands import count, want_tile
 from tilewave.lang.ops import select
 from tilewave.lang.symbols import Expression, Symbol, Whole
@@ -41,9 +42,11 @@ def read(
     _want_memory("read", memory)
     _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = count(trace, "read", elements_per_thread)
-    mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
+    mapping, values = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target, at)
+    if mapping is not None and mapping.dynamic_values:
+        return _read_mapped(trace, memory, mapping, values, per_lane)
     if at is not None:
-        return _read_indexed(trace, memory, at, per_lane)
+        return read_at(trace, "read", memory, at, per_lane)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(extent_here(trace, d, f"read: {memory}") for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
@@ -55,6 +58,8 @@ def read(
         value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
+    if mapping is None:
+        trace.read_from[value] = memory
     its_dims = tuple(trace.goes_with.get(d, d) for d in tile_dims)
     if memory.has_edges:
         both = zip(its_dims, tile_dims, strict=True)
@@ -64,19 +69,15 @@ def read(
     return Traced(trace, value, its_dims)
 
 
-def _read_indexed(trace: Trace, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int) -> Traced:
-    place = IndexedPlace(trace, "read", memory, at)
-    if not place.extents:
-        return _read_number(trace, memory, place)
-    dims = tuple(place.extents)
-    kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
-    want_room(trace, kind, dims, f"read: {memory}")
-    trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
-    if place.has_tiles:
-        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
-    else:
-        value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
-    return Traced(trace, value, dims)
+def _read_mapped(
+    trace: Trace, memory: MemoryArgument, mapping: IndexMapping, values: Sequence[Any], per_lane: int
+) -> Traced:
+    """Return the tile of a mapping with dynamic values."""
+    place = DynamicMapping(trace, "read", memory, mapping, values, "outputs", "inputs")
+    found = read_at(trace, "read", memory, place.positions(), per_lane)
+    missing = {d: extent for d, extent in place.extents.items() if d not in found.dims}
+    whole = repeated(trace, found, {**missing, **extents_of(found)}) if missing else found
+    return in_order(whole, place.dims)
 
 
 @taggable
@@ -103,7 +104,9 @@ def write(
     _want_memory("write", memory)
     _want_mapping_by_name("write", memory, elements_per_thread)
     per_lane = count(trace, "write", elements_per_thread)
-    mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
+    mapping, values = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target, at)
+    if mapping is not None and mapping.dynamic_values:
+        at = DynamicMapping(trace, "write", memory, mapping, values, "inputs", "outputs").positions()
     if at is not None:
         _write_indexed(trace, "write", tile, memory, at)
         return
@@ -138,27 +141,29 @@ def _write_indexed(
     trace.effect(ir.WriteIndexed, tile.value, memory.value, positions, place.in_runs(), combine)
 
 
-def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> Traced:
-    """Return one element of a memory as a number; 0 out of bounds."""
-    kind = Tile((1,), memory.value.type.dtype)
-    starts, _ = place.window()
-    trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
-    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
-    how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
-    return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
-
-
 def _atomic(name: str, combine: str) -> Any:
-    def apply(tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any] | None = None) -> None:
+    def apply(
+        tile: Traced,
+        memory: MemoryArgument,
+        elements_per_thread: int = 0,
+        mapping: IndexMapping | None = None,
+        mapping_dynamic_vals: Sequence[Traced] = (),
+        at: Mapping[Any, Any] | None = None,
+    ) -> None:
         trace = current(name)
         want_tile(name, tile)
         _want_memory(name, memory)
+        _want_mapping_by_name(name, memory, elements_per_thread)
+        count(trace, name, elements_per_thread)
+        mapping, values = _mapping(trace, name, memory, mapping, mapping_dynamic_vals, None, None, at)
+        if mapping is not None:  # its inputs index the memory, as those of a read do
+            at = DynamicMapping(trace, name, memory, mapping, values, "outputs", "inputs").positions()
         _write_indexed(trace, name, tile, memory, at or {}, combine)
 
     apply.__name__ = name
     apply.__doc__ = (
         f"Combine each element of a tile with what `memory` has, by `{combine}`, atomically and in any order; elements "
-        "out of bounds are left out."
+        "out of bounds are left out. The inputs of a mapping are positions in the memory."
     )
     return taggable(apply)
 
@@ -304,9 +309,9 @@ def _want_memory(op: str, x: object) -> None:
         raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here(), remedy=remedy)
 
 
-BY_DATA = (
-    "the positions of tiles are known before there is data: store the elements in the order in which they are read, by "
-    "a kernel or on the host, or write the position as a formula of an IndexMapping"
+NO_MAPPING = (
+    "give them to a mapping, IndexMapping(…, inputs={M: IndexMapping.dynamic_val(0), …}), or leave both out and write "
+    "at={M: indices}"
 )
 
 
@@ -315,17 +320,22 @@ def _mapping(
     op: str,
     memory: MemoryArgument,
     mapping: IndexMapping | None,
-    by_data: Sequence[Traced],
+    values: Sequence[Any] | Traced,
     source: Sequence[Any] | None,
     target: Sequence[Any] | None,
-) -> IndexMapping | None:
-    """Return the mapping of a read or write, from `mapping=` or from `source=` and `target=`."""
-    if by_data:
-        what = f"{op}: mapping_dynamic_vals are positions in {memory} that depend on data"
-        raise TraceError(what, loc=here(), remedy=BY_DATA)
+    at: Mapping[Any, Any] | None,
+) -> tuple[IndexMapping | None, Sequence[Any]]:
+    """Return the mapping of an access, from `mapping=` or from `source=` and `target=`, and its dynamic values."""
+    given = values if isinstance(values, (list, tuple)) else (values,)
     _want_mapping(op, mapping)
+    if at is not None and (mapping is not None or source is not None or target is not None):
+        what = f"{op}: at and a mapping both say where the elements are in {memory}"
+        raise TraceError(what, loc=here(), remedy="leave one of them out; at={V: rows} gives the indices along V alone")
     if source is None and target is None:
-        return mapping
+        if given and mapping is None:
+            what = f"{op}: mapping_dynamic_vals are indices of a mapping, and there is none"
+            raise TraceError(what, loc=here(), remedy=NO_MAPPING)
+        return mapping, given
     if source is None or target is None or mapping is not None:
         what = f"{op}: source and target are given together, in the place of a mapping"
         raise TraceError(what, loc=here(), remedy=f"write {op}(…, source=(m, k), target=(m, k)), or mapping=…")

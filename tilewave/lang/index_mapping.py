@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import Loc, TraceError, here
+from tilewave.ir.build import Number
 from tilewave.lang.symbols import Combined, Expression, Symbol, Whole, expression, replaced
 
 ITERATORS = "write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile"
@@ -31,17 +32,38 @@ class Iterator(Symbol):
 
 
 @dataclass(frozen=True)
+class DynamicValue(Symbol):
+    """One of the indices given as `mapping_dynamic_vals`; `IndexMapping.dynamic_val(i)` makes it."""
+
+    __hash__ = Symbol.__hash__
+    __str__ = Symbol.__str__
+
+    def __repr__(self) -> str:
+        return f"IndexMapping.{self.name}"
+
+
+@dataclass(frozen=True)
 class IndexMapping:
-    """A mapping between tile and memory: for a read `inputs` index memory, `outputs` the tile; reversed for a write."""
+    """A mapping between tile and memory: for a read `inputs` index memory, `outputs` the tile; reversed for a write.
+
+    `dynamic_val(i)` in a position is element by element what `mapping_dynamic_vals[i]` has; the i-th of
+    `dynamic_val_mappings` gives, for each of its dims, the iterator that runs along it.
+    """
 
     num_iterators: int
     inputs: Mapping[Expression, Expression]
     outputs: Mapping[Expression, Expression]
+    dynamic_val_mappings: Mapping[Expression, Expression] | Sequence[Mapping[Expression, Expression]] = ()
     loc: Loc = field(default_factory=here, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs"):
-            object.__setattr__(self, name, self._side(name))
+            object.__setattr__(self, name, self._side(name, getattr(self, name)))
+        given = self.dynamic_val_mappings
+        each = (given,) if isinstance(given, Mapping) else tuple(given or ())
+        object.__setattr__(
+            self, "dynamic_val_mappings", tuple(self._side("dynamic_val_mappings", one) for one in each if one)
+        )
         expected = [self.iterator(i) for i in range(self.num_iterators)]
         used = {s for e in (*self.inputs.values(), *self.outputs.values()) for s in iterators_in(e)}
         if unknown := sorted(map(str, used - {*expected})):
@@ -50,8 +72,7 @@ class IndexMapping:
             what = f"the mapping has {self.num_iterators} iterators, but {unused[0]} is nowhere in it"
             self._refuse(what, self._by_iterators(unused) or ITERATORS)
 
-    def _side(self, name: str) -> dict[Expression, Expression]:
-        given = getattr(self, name)
+    def _side(self, name: str, given: object) -> dict[Expression, Expression]:
         if not isinstance(given, Mapping) or not all(isinstance(dim, Expression) for dim in given):
             self._refuse(
                 f"the mapping's {name} are a dict from dims to places, not {given!r}",
@@ -105,24 +126,49 @@ class IndexMapping:
             )
         return tuple(side)
 
+    @property
+    def dynamic_values(self) -> list[DynamicValue]:
+        """The dynamic values in the mapping's positions."""
+        places = (*self.inputs.values(), *self.outputs.values())
+        return list(dict.fromkeys(s for e in places for s in e.symbols() if isinstance(s, DynamicValue)))
+
+    def along(self, i: int) -> Mapping[Expression, Expression]:
+        """Return the place, for each dim of the i-th dynamic value, of the value that an element takes."""
+        each = self.dynamic_val_mappings
+        assert not isinstance(each, Mapping)
+        return each[i] if i < len(each) else {}
+
     @staticmethod
     def iterator(i: int) -> Iterator:
         return Iterator(f"iterator({i})")
 
+    @staticmethod
+    def dynamic_val(i: int) -> DynamicValue:
+        return DynamicValue(f"dynamic_val({i})")
+
 
 def mapping_between(
     op: str, memory: HasDims, bindings: Mapping[Symbol, Symbol], source: Sequence[Any], target: Sequence[Any]
-) -> IndexMapping:
-    """Return the mapping of `source=` and `target=` of a read or write; symbols of `IteratorBindings` are iterators."""
+) -> tuple[IndexMapping, list[Any]]:
+    """Return the mapping of `source=` and `target=` of a read or write; symbols of `IteratorBindings` are iterators.
+
+    Places that are tiles or numbers of the kernel are the dynamic values of the mapping.
+    """
     tile_side, memory_side = (target, source) if op == "read" else (source, target)
     names = [_iterator_name(op, e, bindings) for e in tile_side]
     by = {name: IndexMapping.iterator(at) for at, name in enumerate(names)}
     if len(memory_side) != len(memory.dims):
         what = f"{op}: {len(memory_side)} places are given for {memory}, which has {len(memory.dims)} dims"
         raise TraceError(what, loc=here(), remedy="give each dim of the memory its place, in their order")
-    tile = {bindings[name]: by[name] for name in names}
-    places = {d: replaced(expression(e), by) for d, e in zip(memory.dims, memory_side, strict=True)}
-    return IndexMapping(len(names), *((places, tile) if op == "read" else (tile, places)))
+    tile: dict[Expression, Expression] = {bindings[name]: by[name] for name in names}
+    values = [e for e in memory_side if isinstance(e, Number)]
+    numbers = iter(range(len(values)))
+    places: dict[Expression, Expression] = {
+        d: IndexMapping.dynamic_val(next(numbers)) if isinstance(e, Number) else replaced(expression(e), by)
+        for d, e in zip(memory.dims, memory_side, strict=True)
+    }
+    inputs, outputs = (places, tile) if op == "read" else (tile, places)
+    return IndexMapping(len(names), inputs, outputs, [tile] * len(values)), values
 
 
 def _iterator_name(op: str, e: Any, bindings: Mapping[Symbol, Symbol]) -> Symbol:

@@ -5,6 +5,7 @@ its own dims in the place of that dim:
 
     Memory[V, D]    at={V: 3}                 [D]       one row
     Memory[V, D]    at={V: rows}, rows [T]    [T, D]    one row for each element of `rows`
+    Memory[T, V]    at={V: label}, label [T]  [T]       of each row the element that its label says
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import INDEX, Tile
+from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, window_of
-from tilewave.trace import Trace
+from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, want_room, window_of
+from tilewave.trace import TileTransfer, Trace
 
 
 class IndexedPlace:
@@ -32,7 +33,7 @@ class IndexedPlace:
                 named = ", ".join(map(str, memory.dims))
                 what = f"{op}: at names {d}, which {memory} has not"
                 raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
-        self.given = {d: self._in_bounds(_index(trace, op, d, at[d])) for d in memory.dims if d in at}
+        self.given = {d: self._in_bounds(index_along(trace, op, d, at[d])) for d in memory.dims if d in at}
         self.extents = self._extents(op)
 
     def _extents(self, op: str) -> dict[Any, int]:
@@ -40,16 +41,13 @@ class IndexedPlace:
         found: dict[Any, int] = {}
         for d in self.memory.dims:
             if d not in self.given:
-                self._add(op, found, {d: extent_here(self.trace, d, f"{op}: {self.memory}")}, by_index=False)
+                self._add(op, found, {d: extent_here(self.trace, d, f"{op}: {self.memory}")})
             else:
-                self._add(op, found, extents_of(self.given[d]), by_index=True)
+                self._add(op, found, extents_of(self.given[d]))
         return found
 
-    def _add(self, op: str, found: dict[Any, int], more: Mapping[Any, int], by_index: bool) -> None:
+    def _add(self, op: str, found: dict[Any, int], more: Mapping[Any, int]) -> None:
         for d, extent in more.items():
-            if d in found and not by_index:
-                what = f"{op}: {d} is a dim of {self.memory} and of the indices"
-                raise DimensionError(what, loc=here(), remedy=f"rename the dim of the indices, or name {d} in at too")
             if found.setdefault(d, extent) != extent:
                 raise DimensionError(f"{op}: indices have {found[d]} and {extent} elements along {d}", loc=here())
 
@@ -92,7 +90,11 @@ class IndexedPlace:
     def in_runs(self) -> bool:
         """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
         last = self.memory.dims[-1]
-        if last in self.given or next(reversed(self.extents)) != last:
+        if (
+            last in self.given
+            or next(reversed(self.extents)) != last
+            or any(last in x.dims for x in self.given.values())
+        ):
             return False
         return window_of(self.trace, last, str(self.memory)).number is not None
 
@@ -108,7 +110,33 @@ class IndexedPlace:
         return places
 
 
-def _index(trace: Trace, op: str, dim: Any, x: Any) -> Traced:
+def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any], per_lane: int = 0) -> Traced:
+    """Return the elements of a memory at indices; 0 out of bounds."""
+    place = IndexedPlace(trace, op, memory, at)
+    if not place.extents:
+        return _read_number(trace, memory, place)
+    dims = tuple(place.extents)
+    kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
+    want_room(trace, kind, dims, f"{op}: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
+    if place.has_tiles:
+        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    else:
+        value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+    return Traced(trace, value, dims)
+
+
+def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> Traced:
+    """Return one element of a memory as a number; 0 out of bounds."""
+    kind = Tile((1,), memory.value.type.dtype)
+    starts, _ = place.window()
+    trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
+    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
+    return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
+
+
+def index_along(trace: Trace, op: str, dim: Any, x: Any) -> Traced:
     """Return an index, or a tile of indices."""
     if isinstance(x, MemoryArgument):
         raise TraceError(f"{op}: {x} is a memory, and no index along {dim}", loc=here(), remedy=f"write {x.read_as}")

@@ -187,10 +187,7 @@ def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
 
 # -- names that are not there -----------------------------------------------------------------------------------------
 
-_INDICES = "indices from memory are not supported yet; positions are expressions of symbols and iterators"
-_ATOMICS = (
-    "atomics are not supported; SplitConstraint(K, n) splits a sum among workgroups (split-K), added in a fixed order"
-)
+_INDICES = "write read(memory, at={V: indices}), which takes elements at indices along V"
 _NUMBERS = "random numbers are not supported; pass an array of them"
 _SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
 
@@ -209,8 +206,9 @@ OF_OTHERS = {
 
 NOT_THERE = {
     **OF_OTHERS,
-    **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max", "scatter_add"), _ATOMICS),
-    **dict.fromkeys(("gather", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
+    **dict.fromkeys(("scatter_add", "index_add"), "write atomic_add(tile, memory, at={V: indices})"),
+    **dict.fromkeys(("scatter", "index_copy"), "write write(tile, memory, at={V: indices}), with Indices(unique=True)"),
+    **dict.fromkeys(("gather", "index_select", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
     **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),
     **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
     "topk": "write argmax(x, dim=…) k times, with select taking out what was found",

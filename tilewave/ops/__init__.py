@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewave.errors import CallError, here
 from tilewave.kernels.activations import activation_named
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
-from tilewave.kernels.numbers import checked_axis, checked_causal, checked_eps
+from tilewave.kernels.numbers import (
+    checked_alpha,
+    checked_axis,
+    checked_causal,
+    checked_eps,
+    checked_ignored,
+    checked_length,
+)
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import products, rows
+from tilewave.ops import indexed, losses, products, rows
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
+from tilewave.ops.indexed import axis_of
 from tilewave.ops.operation import Operation
+from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape
 
 
@@ -119,6 +129,53 @@ def _attention(
     return _given(attend(lib, tuple(arrays), asked, False), out)
 
 
+def _embedding(weight: Array, ids: Array, *, out: Array | None = None) -> Array:
+    """weight[ids]: a row of weights for each id, zeros for an id out of bounds."""
+    if are_torchs(weight, ids):
+        return torch_operators().embedding(weight, ids, out)
+    lib, arrays = taken(indexed.embedding.arguments, weight, ids, out)
+    return _given(indexed.embedding(lib, tuple(arrays)), out)
+
+
+def _index_select(x: Array, dim: int, index: Array, *, out: Array | None = None) -> Array:
+    """x at the indices along an axis, zeros for an index out of bounds."""
+    if are_torchs(x, index):
+        return torch_operators().index_select(x, dim, index, out)
+    lib, arrays = taken(indexed.index_select.arguments, x, index, out)
+    return _given(indexed.index_select(lib, tuple(arrays), axis_of("index_select", dim, arrays[0])), out)
+
+
+def _index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: float = 1, out: Array | None = None) -> Array:
+    """x with alpha · source added at the indices along an axis, in any order; indices out of bounds add nothing."""
+    alpha = checked_alpha("index_add", alpha)
+    if are_torchs(x, index, source):
+        return torch_operators().index_add(x, dim, index, source, alpha, out)
+    lib, arrays = taken(indexed.index_add.arguments, x, index, source, out)
+    return _given(indexed.index_add(lib, tuple(arrays), axis_of("index_add", dim, arrays[0]), alpha), out)
+
+
+def _bincount(x: Array, length: int, weights: Array | None = None, *, out: Array | None = None) -> Array:
+    """How often each number from 0 up to a length is in x, or the sum of its weights; other numbers are left out."""
+    length = checked_length("bincount", length)
+    if are_torchs(x):
+        return torch_operators().bincount(x, length, weights, out)
+    lib, arrays = taken(indexed.bincount.arguments, x, weights, out)
+    return _given(indexed.bincount(lib, tuple(arrays), length), out)
+
+
+def _cross_entropy(
+    logits: Array, labels: Array, *, ignore_index: int = -100, reduction: str = "mean", out: Array | None = None
+) -> Array:
+    """-log_softmax(logits)[label] of each row, their sum, or their mean over labels that are columns."""
+    losses.want_reduction(reduction)
+    ignore_index = checked_ignored("cross_entropy", ignore_index)
+    if are_torchs(logits, labels):
+        return torch_operators().cross_entropy(logits, labels, ignore_index, reduction, out)
+    lib, arrays = taken(losses.cross_entropy.arguments, logits, labels, out)
+    found, _ = losses.cross_entropy(lib, tuple(arrays), ignore_index, reduction)
+    return _given(found, out)
+
+
 def _given(found: Array, out: Array | None) -> Array:
     """Return `out`, of which an operation writes a view, where the caller gave one; else the result."""
     return found if out is None else out
@@ -171,6 +228,40 @@ def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Arr
     return folded(x), others
 
 
+def _embedding_kernel(weight: Array, ids: Array) -> WaveKernel:
+    lib, arrays = _library(indexed.embedding.arguments, weight, ids)
+    return _run_by(indexed.embedding, lib, arrays)
+
+
+def _index_select_kernel(x: Array, dim: int, index: Array) -> WaveKernel:
+    lib, arrays = _library(indexed.index_select.arguments, x, index)
+    return _run_by(indexed.index_select, lib, arrays, axis_of("index_select", dim, x))
+
+
+def _index_add_kernel(x: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> WaveKernel:
+    lib, arrays = _library(indexed.index_add.arguments, x, index, source)
+    return _run_by(indexed.index_add, lib, arrays, axis_of("index_add", dim, x), alpha)
+
+
+def _bincount_kernel(x: Array, length: int, weights: Array | None = None) -> WaveKernel:
+    lib, arrays = _library(indexed.bincount.arguments, x, weights)
+    return _run_by(indexed.bincount, lib, arrays, length)
+
+
+def _cross_entropy_kernel(logits: Array, labels: Array) -> WaveKernel:
+    lib, arrays = _library(losses.cross_entropy.arguments, logits, labels)
+    return _run_by(losses.cross_entropy, lib, arrays, -100, "none")
+
+
+def _run_by(of: Operated, lib: ArrayLibrary, arrays: list[Array], *said: Any) -> WaveKernel:
+    """Return the kernel of an operation's name among those that a call launches."""
+    name = of.arguments.caller
+    kernels = [launch.kernel for launch in of.work(lib, *arrays, *said).launches if launch.kernel.name == name]
+    if not kernels:
+        raise CallError(f"{name}: there is nothing to compute", loc=here(), remedy="pass arrays with elements")
+    return kernels[0]
+
+
 def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
     lib, (q, k, v, *_) = _library(attend.arguments, q, k, v)
     return attention_kernel_of(lib, q, k, v, AttentionAsked(checked_causal("attention", causal)))
@@ -182,3 +273,8 @@ linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
+embedding = Operation("embedding", _embedding, _embedding_kernel)
+index_select = Operation("index_select", _index_select, _index_select_kernel)
+index_add = Operation("index_add", _index_add, _index_add_kernel)
+cross_entropy = Operation("cross_entropy", _cross_entropy, _cross_entropy_kernel)
+bincount = Operation("bincount", _bincount, _bincount_kernel)

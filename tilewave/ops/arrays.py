@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from math import gcd, prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tilewave.runtime.remedies import as_array, described
 
 Array = Any
 Shape = tuple[int, ...]
+F = TypeVar("F", bound=Callable[..., Any])
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 
@@ -137,9 +138,13 @@ def folded(x: Array, kept: int = 1) -> Array:
 def folds(lib: ArrayLibrary, x: Array, kept: int = 1) -> bool:
     """Return whether `folded` gives a view: whether the axes are evenly strided, so that they collapse into one."""
     count = len(x.shape) - kept
-    axes = zip(x.shape[:count], lib.steps(x)[:count], strict=True)
-    longer = [(size, step) for size, step in axes if size != 1]
-    return 0 in x.shape[:count] or all(step == size * inner for (_, step), (size, inner) in pairwise(longer))
+    return evenly_strided(x.shape[:count], lib.steps(x)[:count])
+
+
+def evenly_strided(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    """Return whether axes with these strides collapse into one."""
+    longer = [(size, step) for size, step in zip(shape, steps, strict=True) if size != 1]
+    return 0 in shape or all(step == size * inner for (_, step), (size, inner) in pairwise(longer))
 
 
 def broadcast(caller: str, lib: ArrayLibrary, name: str, array: Array, shape: Shape) -> Array:
@@ -174,14 +179,20 @@ def torch_operators() -> Any:
     return _Door.operators
 
 
+def constant_for_compilers(function: F) -> F:
+    """Let torch's compiler run a function as it traces a call, and take its result for a constant.
+
+    As `torch.compiler.assume_constant_result`, which imports the compiler and so takes seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_for_compilers
 def _open_door() -> None:
+    """Import torch's operators, which no trace can."""
     if _Door.operators is None:
         _Door.operators = Hooks.torch_operators()
-
-
-# As by torch.compiler.assume_constant_result, but without torch: a compiler that traces a call runs this, as no trace
-# can import.
-_open_door._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def are_torchs(*arrays: Array) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewave.analysis.reduction_order import sum_orders
 from tilewave.errors import NOWHERE, ConstraintError
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Loop, MakeExchange
+from tilewave.ir.ops import Loop, MakeExchange, WriteIndexed
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import walk
 from tilewave.pipeline.runner import Step, last_on_tiles
@@ -22,10 +22,24 @@ STAGING = ("stage_shared", "prepack_operands")
 
 def want_batch_invariant(name: str, start: Kernel, steps: Sequence[Step]) -> tuple[Remark, ...]:
     """Return what is proved of each sum, for `why()`; raise where the result of one may change with the batch."""
+    _want_no_float_atomics(name, start)
     found, broken = sum_orders(judged(start, steps))
     for why in broken:
         raise ConstraintError(f"{name} is not batch-invariant: {why.what}", loc=why.loc, remedy=why.remedy)
     return tuple(PROVED.at(one.loc, order=one) for one in found) or (NO_SUM.at(NOWHERE),)
+
+
+def _want_no_float_atomics(name: str, kernel: Kernel) -> None:
+    for op in walk(kernel.body):
+        if isinstance(op, WriteIndexed) and op.combine == "add" and op.tile.type.dtype.is_float:
+            what = f"{name} is not batch-invariant: atomic_add adds floats to {op.memory.name} in any order"
+            raise ConstraintError(what, loc=op.loc, remedy=IN_ORDER)
+
+
+IN_ORDER = (
+    "write a sum in order: read(x, at={T: indices}).sum(dim=K) of the rows of each place, or SplitConstraint(K, n) for "
+    "a sum among workgroups; or add integers, whose sum is the same in any order"
+)
 
 
 def judged(start: Kernel, steps: Sequence[Step]) -> Kernel:

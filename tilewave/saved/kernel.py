@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from tilewave.analysis.every_size import EverySize
-from tilewave.analysis.schedule import Correction
+from tilewave.analysis.indexed_writes import as_windows
+from tilewave.analysis.schedule import Correction, stores
 from tilewave.analysis.size_proofs import Verdicts
 from tilewave.backend.protocol import Build
 from tilewave.backend.targets import TARGETS
@@ -13,6 +14,7 @@ from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.effects import touched
 from tilewave.ir.launch import numbers_of, open_sizes
+from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, Extent, Memory
 from tilewave.lang.assumptions import Assumed, from_record
 from tilewave.runtime.records import Record, restored
@@ -106,7 +108,8 @@ def _every_size(contents: Contents, kernel: Kernel) -> EverySize:
     ranks = {v.name: v.type.rank for v in kernel.body.args if isinstance(v.type, Memory)}
     windows = all(ranks.get(w.array) == len(w.window) and min(w.window) >= 1 for w in found.windows)
     symbols = {v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR}
-    if not windows or not symbols.issuperset(found.positive) or (found.holds and not found.windows):
+    has_windows = any(op.memory in kernel.body.args for op in walk(as_windows(kernel).body) if stores(op))
+    if not windows or not symbols.issuperset(found.positive) or (found.holds and has_windows and not found.windows):
         raise contents.unaligned(TILES)
     return found
 

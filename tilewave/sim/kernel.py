@@ -14,10 +14,18 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tilewave.analysis.index_trace import CHUNK, FOLLOWED, Visit, needed_values, visits, want_followed
+from tilewave.analysis.index_trace import (
+    CHUNK,
+    FOLLOWED,
+    Visit,
+    made_of_data,
+    needed_values,
+    visits,
+    want_followed,
+)
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import bind, is_open, numbers_of, open_sizes
-from tilewave.ir.ops import Allocate, Gather, Mma, Scatter
+from tilewave.ir.ops import Allocate, Gather, Loop, Mma, Read, ReadIndexed, Scatter, Write, WriteIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
@@ -73,6 +81,7 @@ def product_tile(kernel: Kernel) -> tuple[int, ...]:
 def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
     """What the workgroups of a kernel touch, step by step."""
     _check_symbols(kernel, symbols)
+    _want_known_places(kernel)
     if is_open(kernel):
         kernel = bind(kernel, {v.name: symbols.get(v.name, 0) for v in numbers_of(kernel)})
     segments = list(_segments(kernel, symbols))
@@ -92,6 +101,32 @@ def _check_symbols(kernel: Kernel, symbols: Mapping[str, int]) -> None:
     if missing:
         given = ", ".join(f"'{name}': …" for name in missing)
         raise SimError(f"{kernel.name} needs a value for {', '.join(missing)}", remedy=f"write symbols={{{given}}}")
+
+
+def _want_known_places(kernel: Kernel) -> None:
+    """Refuse a kernel whose accesses depend on what its arrays hold: their traffic is not known before a launch."""
+    of_data = made_of_data(kernel.body)
+    for op in walk(kernel.body):
+        memory = next(iter((*op.read, *op.written)), None)
+        at = op.at if isinstance(op, (Read, Write)) else ()
+        if isinstance(op, (ReadIndexed, WriteIndexed)) or not of_data.isdisjoint(at):
+            assert memory is not None
+            verb = "writes" if op.written else "reads"
+            what = (
+                f"{kernel.name} {verb} {memory.name} at indices from memory, so its traffic is known only at a launch"
+            )
+            raise SimError(what, loc=op.loc, remedy=WITHOUT_INDICES)
+        if isinstance(op, Loop) and op.trips in of_data:
+            what = (
+                f"{kernel.name} has a loop or a condition that data decides, so its traffic is known only at a launch"
+            )
+            raise SimError(what, loc=op.loc, remedy=WITHOUT_INDICES)
+
+
+WITHOUT_INDICES = (
+    "simulate a copy of it that reads and writes tiles, without at= and conditions, for the traffic of indices in "
+    "order; or time it: tilewave bench"
+)
 
 
 @dataclass

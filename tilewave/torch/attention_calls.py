@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tilewave.ops.arrays import constant_for_compilers
 from tilewave.torch.attention_operators import attention
 from tilewave.torch.layers import runs_on
 from tilewave.torch.tensors import device_name
@@ -77,7 +78,7 @@ def _is_ours(q: Tensor, k: Tensor, v: Tensor, dropped: float, causal: bool, grou
     return bool(heads and same and takes(device_name(q.device), q.dtype))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_for_compilers
 def takes(device: str, dtype: torch.dtype) -> bool:
     """Return whether there is a kernel for a dtype on a device: GPUs take 16-bit floats, the CPU all dtypes."""
     return runs_on(device) and (dtype in HALVES or device in ("cpu", "meta"))

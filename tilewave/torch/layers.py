@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tilewave.errors import SlowCodeWarning, TargetError, levels_to_author
-from tilewave.ops.arrays import target_of
+from tilewave.ops.arrays import constant_for_compilers, target_of
 from tilewave.torch.operators import layer_norm, linear, rms_norm, softmax
 from tilewave.torch.tensors import device_name
 
@@ -85,7 +85,7 @@ OURS = {nn.Linear: OurLinear, nn.LayerNorm: OurLayerNorm, nn.RMSNorm: OurRmsNorm
 THEIRS_OF = {ours: theirs for theirs, ours in OURS.items()}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_for_compilers
 def runs_on(device: str) -> bool:
     """Return whether tilewave has code for a device; where it has none, warn once and let torch run the layer."""
     return has_target(device)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
+from sampled import examples
 from strategies import kernels as random_kernels
 
 from tilewave.backend.assembler import AssemblyFailed, LlvmMachine, assemble
@@ -76,14 +77,14 @@ def test_an_instruction_set_that_is_not_here_compiles_and_says_so_at_the_call():
 
 
 @given(random_kernels())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_random_kernels_do_what_the_interpreter_does(kernel):
     random_kernel_agrees(kernel)
 
 
 @pytest.mark.slow
 @given(random_kernels())
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_a_thousand_random_kernels_do_what_the_interpreter_does(kernel):
     random_kernel_agrees(kernel)
 
@@ -100,7 +101,7 @@ def random_kernel_agrees(kernel):
 
 
 @given(st.integers(1, 80), st.integers(1, 80), st.integers(1, 80), st.sampled_from([f32, i8]), st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_small_integers_come_out_exactly(m, n, k, dtype, turned):
     rng = np.random.default_rng(m * n + k)
     a, b = (rng.integers(-8, 9, s).astype(dtype.numpy) for s in ((m, k), (n, k)))

@@ -52,7 +52,7 @@ CLASSES = {
     (300, 264, 136): UNALIGNED_LINES,
     (100, 264, 301): ANYWHERE,
     (129, 250, 64): ANYWHERE,  # TMA would store six columns too many
-    (5, 8, 0): ANYWHERE,
+    (5, 8, 0): ANY,  # no block could be loaded
 }
 
 
