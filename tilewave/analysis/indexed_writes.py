@@ -280,8 +280,8 @@ class _Windows:
             case Permute(x, order):
                 return self.source(x, tuple(axes[order.index(a)] for a in range(len(order))), extent)
             case Cast(x):
-                found = self.source(x, axes, extent)
-                return found if found is None or _keeps_apart(op) else replace(found, how=("", None))
+                source = self.source(x, axes, extent)
+                return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
             case Select(_, x, other) if self.is_nowhere(other):
                 return self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
