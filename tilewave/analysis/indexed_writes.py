@@ -1,6 +1,6 @@
 """Writes at indices from memory, as writes whose positions are known.
 
-Where a kernel writes `out[slots[t], d]`, nobody knows the place before there is data. What is known is which workgroup
+Where a kernel writes `out[slots[t], d]`, the place is unknown before there is data. What is known is which workgroup
 stores which (t, d). So for the analyses the write goes to a memory of the dims of `slots` and of its windows, and that
 memory is judged like any output: each (t, d) is stored, by one workgroup, once.
 
@@ -94,7 +94,7 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 
 
 def _want_unwritten(kernel: Kernel) -> None:
-    """Refuse reads by index from an array that the kernel writes: nobody knows which of them comes first."""
+    """Refuse reads by index from an array that the kernel writes: which of them comes first is unknown."""
     written = {v for op in walk(kernel.body) for v in op.written}
     for op in walk(kernel.body):
         if isinstance(op, ReadIndexed) and op.memory in written:
