@@ -169,7 +169,7 @@ def fill_kernel(tile: RowTile, y_dtype: DType) -> WaveKernel:
 
 @cache
 def copy_kernel(tile: RowTile, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """Return the kernel that copies x[T, D] to y[T, D], in y's dtype, with dims before the rows as the tile has them."""
+    """Return the kernel that copies x[T, D] to y[T, D], in y's dtype, with the dims before the rows of the tile."""
     want_kept_kind("copy", x_dtype, y_dtype)
 
     def copy(to: Any) -> None:
