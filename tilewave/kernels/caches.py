@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewave.call import room_for
 from tilewave.errors import CallError, here
-from tilewave.ir.types import I64, DType
+from tilewave.ir.types import I32, I64, DType
 from tilewave.kernels.indexed import STORED_BYTES, WIDEST_BYTES, array_of, want_indices
 from tilewave.kernels.parameters import kernel_of
 from tilewave.kernels.rows import arithmetic_of, looked_at
@@ -153,6 +153,8 @@ def _slots(dtype: DType) -> Any:
 
 
 def _place(slots: Any) -> dict[Any, Any]:
-    """Return the page of each slot, and its place there."""
-    slot, places = cast(read(slots), I64), scalar(S, I64)
+    """Return the page of each slot, and its place there; divisions of 64 bits only where slots have them."""
+    slot = read(slots)
+    of = I64 if slot.dtype.bits > 32 else I32
+    slot, places = cast(slot, of), scalar(S, of)
     return {V: slot // places, S: slot % places}
