@@ -124,13 +124,19 @@ def write(
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
 
 
+AT_THESE = (
+    "an element goes to each place that the indices and the other dims of the memory give: give the tile those dims, "
+    "or indices along the dims that it lacks: at={…, N: 0}"
+)
+
+
 def _write_indexed(
     trace: Trace, op: str, tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any], combine: str = ""
 ) -> None:
     place = IndexedPlace(trace, op, memory, at)
     dims = tuple(place.extents)
     tile = _with_dims(trace, tile, place.extents)
-    _check_fits(op, tile, memory, place.extents)
+    _check_fits(op, tile, memory, place.extents, AT_THESE)
     trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
     tile = in_order(tile, dims)
     if trace.mask is None and not place.has_tiles and not combine:
@@ -187,16 +193,17 @@ def _with_dims(trace: Trace, tile: Traced, extents: Mapping[Any, int]) -> Traced
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
-    _check_fits("write", tile, memory, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims})
+    declared = f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile"
+    _check_fits("write", tile, memory, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}, declared)
 
 
-def _check_fits(op: str, tile: Traced, memory: MemoryArgument, extents: Mapping[Any, int]) -> None:
+def _check_fits(op: str, tile: Traced, memory: MemoryArgument, extents: Mapping[Any, int], remedy: str) -> None:
     if dict(zip(tile.dims, tile.type.shape, strict=True)) != extents:
         expected = f"[{', '.join(map(str, extents))}] ({dims(tuple(extents.values()))})"
         raise ShapeError(
             f"{op}: {describe(tile)} does not fit {memory.name}, which takes {expected}",
             loc=here(),
-            remedy=f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile",
+            remedy=remedy,
         )
     if tile.dtype != memory.value.type.dtype:
         wanted = memory.value.type.dtype
