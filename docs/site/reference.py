@@ -42,7 +42,19 @@ MODULES = {
     "tilewave.emulator": "Emulator",
     "tilewave.view": "Pictures",
 }
-OPERATIONS = ("attention", "layer_norm", "linear", "matmul", "rms_norm", "softmax")
+OPERATIONS = (
+    "attention",
+    "bincount",
+    "cross_entropy",
+    "embedding",
+    "index_add",
+    "index_select",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "rms_norm",
+    "softmax",
+)
 METHODS = ("Compiled", "IndexMapping", "Mapping", "Schedule", "WaveKernel")
 """Classes whose methods are listed; for other classes, the fields are enough."""
 

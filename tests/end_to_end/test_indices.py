@@ -237,8 +237,9 @@ def test_a_scatter_without_a_contract_is_refused():
         lambda s: s + 1,  # of -1, which may be there twice, it makes place 0
         lambda s: s - 1,
         lambda s: -s,
+        lambda s: select(s > 3, s, 0),
     ],
-    ids=["//", "*", "%", "+ s", "+ 1", "- 1", "-"],
+    ids=["//", "*", "%", "+ s", "+ 1", "- 1", "-", "select"],
 )
 def test_what_is_computed_of_distinct_indices_may_collide(made_of):
     @wave(ROWS)
@@ -507,3 +508,36 @@ def test_a_proof_names_the_contracts_that_it_rests_on(name, sizes):
     said = str(SAVED[name][0].compile(target="cpu", subs=sizes(**known)).proof)
     rests = name not in ("embedding", "histogram")
     assert ("by the contract of slots, because" in said) == rests and ("contract" in said) == rests
+
+
+@pytest.mark.parametrize(
+    "how, dtype, said",
+    [
+        (atomic_or, f32, "atomic_or combines the bits of integers, not f32"),
+        (atomic_add, bf16, "atomic_add: no target combines bf16 atomically"),
+        (atomic_max, f8e4m3fn, "atomic_max: no target combines f8e4m3fn atomically"),
+    ],
+)
+def test_dtypes_that_are_not_combined_atomically(how, dtype, said):
+    @wave([WorkgroupConstraint(T, 64, 0)])
+    def combined(x: Memory[T, G, dtype], out: Memory[T, G, dtype]):
+        how(read(x), out)
+
+    with pytest.raises(TilewaveError, match=said):
+        combined.compile(target="cpu")
+
+
+@pytest.mark.parametrize("how", ["read", "write", "atomic_add"])
+def test_shared_memory_has_no_indices(how):
+    @wave([WorkgroupConstraint(T, 64, 0)])
+    def indexed(x: Memory[T, G, i32], out: Memory[T, G, i32]):
+        own = allocate((T,), (64,), i32)
+        write(read(x), own)
+        if how == "write":
+            write(read(x), own, at={T: read(x)})
+        if how == "atomic_add":
+            atomic_add(read(x), own)
+        write(read(own, at={T: read(x)}) if how == "read" else read(own), out)
+
+    with pytest.raises(TilewaveError, match="is shared memory of the workgroup, which has no indices and no atomics"):
+        indexed.compile(target="cpu")

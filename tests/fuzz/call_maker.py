@@ -214,6 +214,15 @@ class CallMaker:
         kind = self.t.whole if self.t.whole != "bool" else "i64"
         return call.having(target=self.array(x.shape[:1], kind, "small"))
 
+    def embedding(self) -> Call:
+        kind = self.t.whole if self.t.whole != "bool" else "i64"
+        shape, columns = (*self.batch(), self.size(self.t.wide)), self.size(self.t.deep)
+        dtype = self.rng.choice([self.t.dtype, self.t.dtype, kind])
+        content = self.content() if dtype in FLOATS else "extreme"
+        weight = self.array((self.size(self.t.high), columns), dtype, content, self.rng.choice([False, None]))
+        ids = self.array(shape, kind, self.rng.choice(["small", "small", "extreme"]))
+        return self.with_out(self.call(weight=weight, ids=ids), (*shape, columns), dtype)
+
     def kernel_layer_norm(self) -> Call:
         call, t = self.rows(self.t.dtype, self.t.fourth), self.t
         shape = call.get("x").shape  # type: ignore[union-attr]
@@ -377,6 +386,7 @@ MAKERS: dict[str, Callable[[CallMaker], Call]] = {
     "kernels.argmax": CallMaker.argmax,
     "kernels.attention": CallMaker.kernel_attention,
     "kernels.attention_decode": CallMaker.kernel_attention,
+    "ops.embedding": CallMaker.embedding,
 }
 
 

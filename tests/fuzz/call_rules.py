@@ -341,6 +341,23 @@ def cross_entropy(asked: Asked) -> dict[str, Result]:
     return {"y": written(np.where(outside, 0.0, loss), np.where(outside, 0, off), dtype, of)}
 
 
+def embedding(asked: Asked) -> dict[str, Result]:
+    weight, ids = asked.array("weight"), asked.array("ids")
+    if ids.dtype in (*FLOATS, "bool"):
+        raise Unfit("ids name rows")
+    if len(weight.shape) != 2:
+        raise Unfit("weight has no rows and columns")
+    asked.check_written("out", (*ids.shape, weight.shape[1]))
+    dtype = asked.out_dtype("out", weight.dtype)
+    if weight.dtype in FLOATS and dtype not in FLOATS:
+        raise Unfit("floats do not become whole numbers")
+    asked.may_refuse |= "bool" in (weight.dtype, dtype) and weight.dtype != dtype
+    there = (ids.x >= 0) & (ids.x < weight.shape[0])
+    rows = weight.x[np.where(there, ids.x, 0)] if weight.shape[0] else np.zeros((*ids.shape, weight.shape[1]))
+    found = np.where(there[..., None], rows, 0).astype(weight.x.dtype)
+    return {"out": written(found, np.zeros(found.shape), dtype, weight.dtype)}
+
+
 def _kernel_sum(running: bool) -> Callable[[Asked], dict[str, Result]]:
     def rule(asked: Asked) -> dict[str, Result]:
         x, dtype = _rows(asked, "y")
@@ -468,6 +485,7 @@ RULES: dict[str, Callable[[Asked], dict[str, Result]]] = {
     "kernels.argmax": argmax,
     "kernels.attention": kernels_attention,
     "kernels.attention_decode": kernels_attention,
+    "ops.embedding": embedding,
 }
 
 

@@ -91,7 +91,7 @@ def test_what_is_wrong_is_seen(monkeypatch):
     assert wrong_where(monkeypatch, changes_the_table) == "an input changed"
 
 
-def test_a_broken_contract_that_nobody_finds_is_seen(monkeypatch):
+def test_a_broken_contract_that_is_not_found_is_seen(monkeypatch):
     broken = replace(SCATTER, indices=(replace(SCATTER.indices[0], broken=True),))
     assert wrong_where(monkeypatch, lambda compiled, arrays: None, broken) == "a broken contract is not found"
 

@@ -275,3 +275,18 @@ def test_elements_that_are_no_numbers_are_counted_and_said():
     found = made.check_passes(*arrays.values())
     assert found and found.undecided == arrays["c"].shape[1]
     assert str(found).splitlines()[-1] == f"{found.undecided:,} elements of the results are NaN or open"
+
+
+def test_unsigned_integers_of_64_bits_are_no_elements():
+    """Elements are stored as uint64, too."""
+    text = """kernel @k {workgroups = 1} (%a: memory<8xu64, global>, %c: memory<1xu64, global>) {
+  %zero = const() {value = 0} : index
+  %x = read(%a, [%zero]) {axes = [0]} : tile<8xu64>
+  %sum = reduce(%x) {axes = [0], how = sum} : u64
+  %y = broadcast(%sum) {axes = []} : tile<1xu64>
+  write(%y, %c, [%zero]) {axes = [0]}
+}
+"""
+    x, c = np.arange(8, dtype=np.uint64) << np.uint64(61), np.zeros(1, np.uint64)
+    interpret(verify(parse(text, "k.ir")), [x, c], {}, numbers=EXACT_NUMBERS)
+    assert c[0] == x.sum()

@@ -289,7 +289,7 @@ def test_an_open_grid_of_known_sides_costs_what_the_known_grid_does():
 
 def test_a_call_for_one_batch_needs_to_know_that_there_is_one():
     assert [shown(x) for x in as_mapping(linear())(Hidden(5), OpenGrid(Hidden(4), Hidden(3)))] == [1, 1]
-    with pytest.raises(MappingError, match=r"use tile\(\), which tells the batch"):
+    with pytest.raises(MappingError, match=r"use tile\(\), which also returns the batch"):
         as_mapping(linear())(Hidden(5), OpenGrid(4, 3, Hidden(1)))
 
 

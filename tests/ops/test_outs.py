@@ -16,6 +16,7 @@ def numbers(*shape, seed=0):
 
 A, B = numbers(2, 3, 5, 7), numbers(2, 3, 7, 6, seed=1)
 X, W, V = numbers(2, 3, 5, 6), numbers(6, 6, seed=1), numbers(6, seed=2)
+IDS = np.random.default_rng(3).integers(-1, 7, (2, 3, 5))
 CALLS = {
     "matmul": lambda **out: ops.matmul(A, B, **out),
     "matmul, one b": lambda **out: ops.matmul(A, B[0, 0], **out),
@@ -27,6 +28,10 @@ CALLS = {
     "rms_norm with a residual": lambda **out: ops.rms_norm(X, V, residual=X, **out)[0],
     "layer_norm": lambda **out: ops.layer_norm(X, V, V, **out),
     "attention": lambda **out: ops.attention(X, X, X, causal=True, **out),
+    "embedding": lambda **out: ops.embedding(W, IDS, **out),
+    "index_select": lambda **out: ops.index_select(X, 1, np.array([2, 0, 2]), **out),
+    "index_select of the last axis": lambda **out: ops.index_select(X, -1, np.array([5, 5, 1, 0, -1, 7]), **out),
+    "index_add": lambda **out: ops.index_add(X, 2, np.array([2, 0, -1, 1, 3]), X, **out),
 }
 calls = pytest.mark.parametrize("name", CALLS)
 SHAPE = (2, 3, 5, 6)

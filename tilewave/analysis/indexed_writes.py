@@ -43,6 +43,11 @@ MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "
     "atomic_add(tile, {memory}, at={{…}})"
 )
+FORMULA = (
+    "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
+    "-1 + 1 is a place: store the places in an array with its own contract, or add where others add: "
+    "atomic_add(tile, {memory}, at={{…}})"
+)
 Axis = int | None
 
 
@@ -102,7 +107,7 @@ def _want_unwritten(kernel: Kernel) -> None:
     for op in ops:
         if isinstance(op, ReadIndexed) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
-            raise AccessError(what, loc=op.loc, remedy="write to another array")
+            raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
         for memory in at_indices.intersection(op.read):
             what = f"{kernel.name} reads {memory.name}, and writes it at indices, or by atomics"
             raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
@@ -123,7 +128,8 @@ def _want_distinct(kernel: Kernel) -> None:
             colliding = windows.colliding(op)
             if colliding is not None:
                 what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
-                remedy = MAY_COLLIDE.format(indices=colliding, memory=op.memory.name)
+                remedy = FORMULA if colliding in windows.unique else MAY_COLLIDE
+                remedy = remedy.format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
 
 
@@ -280,8 +286,8 @@ class _Windows:
             case Permute(x, order):
                 return self.source(x, tuple(axes[order.index(a)] for a in range(len(order))), extent)
             case Cast(x):
-                found = self.source(x, axes, extent)
-                return found if found is None or _keeps_apart(op) else replace(found, how=("", None))
+                source = self.source(x, axes, extent)
+                return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
             case Select(_, x, other) if self.is_nowhere(other):
                 return self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):

@@ -21,15 +21,33 @@ CHECKED_BYTES = 8 * 12
 
 
 def make_arguments(compiled: Compiled, seed: int) -> list[Array]:
-    """Return random arguments: normal floats, integers from -127 to 127; outputs are filled with a poison value."""
+    """Return random arguments: normal floats, integers from -127 to 127, indices that keep their contract; outputs are
+    filled with a poison value."""
     _check_memory(compiled)
     _, read = touched(compiled.kernel)
     names = {value.name for value in arguments(compiled.kernel)[0] if value in read}
     draw = np.random.default_rng(seed)
-    return [
+    contracts = {name: (into, flags) for name, into, *flags in compiled.kernel.contracts}
+    made = [
         _random(draw, p) if p.name in names or not p.written else np.full(p.shape, poison_of(p.dtype), p.dtype.numpy)
         for p in compiled.parameters
     ]
+    return [
+        _indices(draw, p, *contracts[p.name]) if p.name in contracts else array
+        for p, array in zip(compiled.parameters, made, strict=True)
+    ]
+
+
+def _indices(draw: np.random.Generator, parameter: Parameter, into: str, flags: Sequence[str]) -> Array:
+    """Return indices below a length that keep their contract; those that are too many to be distinct are -1."""
+    count = math.prod(parameter.shape)
+    end = int(into) if into.isdecimal() else count
+    if "unique" in flags:
+        found = np.full(count, -1)
+        found[: min(count, end)] = draw.permutation(end)[:count]
+    else:
+        found = draw.integers(0, end, count)
+    return (np.sort(found) if "sorted" in flags else found).reshape(parameter.shape).astype(parameter.dtype.numpy)
 
 
 def _random(draw: np.random.Generator, parameter: Parameter) -> Array:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as kept
 from typing import Any
 
 from tilewave.call import room_for
 from tilewave.errors import CallError, here
-from tilewave.ir.types import I64, DType
+from tilewave.ir.types import I32, I64, DType
 from tilewave.kernels.indexed import STORED_BYTES, WIDEST_BYTES, array_of, want_indices
 from tilewave.kernels.parameters import kernel_of
 from tilewave.kernels.rows import arithmetic_of, looked_at
@@ -66,7 +66,8 @@ def kv_cache_write(
         what = f"kv_cache_write: {missing[0]} is missing"
         raise CallError(what, loc=here(), remedy="pass cos, sin and positions, or none of them")
     if missing:
-        _kernel(x, slots, cache)(x, slots, cache)
+        dtypes = _dtypes(x, slots, cache)
+        kv_cache_write_kernel(cache_tile_for(x.shape[1], x.shape[2], dtypes[2]), *dtypes)(x, slots, cache)
         return
     half = x.shape[2] // 2
     if x.shape[2] != 2 * half or cache.shape[3] != 2 * half:
@@ -74,17 +75,15 @@ def kv_cache_write(
         raise CallError(what, loc=here(), remedy="pass heads of an even number of elements")
     halves = [array[..., part] for array in (x, cache) for part in (slice(half), slice(half, None))]
     a, b, first, second = halves
-    _kernel(a, slots, first, cos, sin, positions)(a, b, slots, first, second, cos, sin, positions)
+    dtypes = _dtypes(a, slots, first, cos, sin, positions)
+    tile = cache_tile_for(x.shape[1], 2 * half, dtypes[2])
+    kernel = rotary_cache_write_kernel(replace(tile, elements=max(1, tile.elements // 2)), *dtypes)
+    kernel(a, b, slots, first, second, cos, sin, positions)
 
 
-def _kernel(x: Array, slots: Array, cache: Array, *rotary: Array) -> WaveKernel:
+def _dtypes(*arrays: Array) -> list[DType]:
     names = ("x", "slots", "cache", "cos", "sin", "positions")
-    dtypes = [
-        looked_at("kv_cache_write", name, array).dtype
-        for name, array in zip(names, (x, slots, cache, *rotary), strict=False)
-    ]
-    make = rotary_cache_write_kernel if rotary else kv_cache_write_kernel
-    return make(cache_tile_for(x.shape[1], x.shape[2], dtypes[2]), *dtypes)
+    return [looked_at("kv_cache_write", name, array).dtype for name, array in zip(names, arrays, strict=False)]
 
 
 def _want_axes(**arrays: tuple[Array, int]) -> None:
@@ -154,6 +153,8 @@ def _slots(dtype: DType) -> Any:
 
 
 def _place(slots: Any) -> dict[Any, Any]:
-    """Return the page of each slot, and its place there."""
-    slot, places = cast(read(slots), I64), scalar(S, I64)
+    """Return the page of each slot, and its place there; divisions of 64 bits only where slots have them."""
+    slot = read(slots)
+    of = I64 if slot.dtype.bits > 32 else I32
+    slot, places = cast(slot, of), scalar(S, of)
     return {V: slot // places, S: slot % places}

@@ -169,10 +169,10 @@ def fill_kernel(tile: RowTile, y_dtype: DType) -> WaveKernel:
 
 @cache
 def copy_kernel(tile: RowTile, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """Return the kernel that copies x[T, D] to y[T, D], in y's dtype."""
+    """Return the kernel that copies x[T, D] to y[T, D], in y's dtype, with the dims before the rows of the tile."""
     want_kept_kind("copy", x_dtype, y_dtype)
 
     def copy(to: Any) -> None:
         write(cast(read(to.x), y_dtype), to.y)
 
-    return kernel_of("copy", tile.constraints(), {"x": array_of(x_dtype, T, D), "y": array_of(y_dtype, T, D)}, copy)
+    return kernel_of("copy", tile.constraints(), {"x": tile.array(T, x_dtype), "y": tile.array(T, y_dtype)}, copy)

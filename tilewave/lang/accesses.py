@@ -8,7 +8,7 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import INDEX_SCALAR, Tile, dims
+from tilewave.ir.types import BF16, BOOL, INDEX_SCALAR, DType, Tile, dims
 from tilewave.lang.dynamic_mapping import DynamicMapping
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.indexed import IndexedPlace, read_at
@@ -124,13 +124,19 @@ def write(
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
 
 
+AT_THESE = (
+    "an element goes to each place that the indices and the other dims of the memory give: give the tile those dims, "
+    "or indices along the dims that it lacks: at={…, N: 0}"
+)
+
+
 def _write_indexed(
     trace: Trace, op: str, tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any], combine: str = ""
 ) -> None:
     place = IndexedPlace(trace, op, memory, at)
     dims = tuple(place.extents)
     tile = _with_dims(trace, tile, place.extents)
-    _check_fits(op, tile, memory, place.extents)
+    _check_fits(op, tile, memory, place.extents, AT_THESE)
     trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
     tile = in_order(tile, dims)
     if trace.mask is None and not place.has_tiles and not combine:
@@ -139,6 +145,15 @@ def _write_indexed(
         return
     positions = place.positions(trace.mask)
     trace.effect(ir.WriteIndexed, tile.value, memory.value, positions, place.in_runs(), combine)
+
+
+def _want_atomic(op: str, dtype: DType, combine: str) -> None:
+    """Refuse dtypes that no target combines atomically."""
+    if combine in ("and", "or") and not dtype.is_int:
+        raise DTypeError(f"{op} combines the bits of integers, not {dtype}", loc=here(), remedy="use an array of i32")
+    if dtype in (BF16, BOOL) or (dtype.is_float and dtype.bits < 16):
+        remedy = "use an array of f32, cast(tile, f32)" if dtype.is_float else "use an array of i32, cast(tile, i32)"
+        raise DTypeError(f"{op}: no target combines {dtype} atomically", loc=here(), remedy=remedy)
 
 
 def _atomic(name: str, combine: str) -> Any:
@@ -154,6 +169,7 @@ def _atomic(name: str, combine: str) -> Any:
         want_tile(name, tile)
         _want_memory(name, memory)
         _want_mapping_by_name(name, memory, elements_per_thread)
+        _want_atomic(name, memory.value.type.dtype, combine)
         count(trace, name, elements_per_thread)
         mapping, values = _mapping(trace, name, memory, mapping, mapping_dynamic_vals, None, None, at)
         if mapping is not None:  # its inputs index the memory, as those of a read do
@@ -187,16 +203,17 @@ def _with_dims(trace: Trace, tile: Traced, extents: Mapping[Any, int]) -> Traced
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
-    _check_fits("write", tile, memory, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims})
+    declared = f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile"
+    _check_fits("write", tile, memory, {d: extent_here(trace, d, f"write: {memory}") for d in tile_dims}, declared)
 
 
-def _check_fits(op: str, tile: Traced, memory: MemoryArgument, extents: Mapping[Any, int]) -> None:
+def _check_fits(op: str, tile: Traced, memory: MemoryArgument, extents: Mapping[Any, int], remedy: str) -> None:
     if dict(zip(tile.dims, tile.type.shape, strict=True)) != extents:
         expected = f"[{', '.join(map(str, extents))}] ({dims(tuple(extents.values()))})"
         raise ShapeError(
             f"{op}: {describe(tile)} does not fit {memory.name}, which takes {expected}",
             loc=here(),
-            remedy=f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile",
+            remedy=remedy,
         )
     if tile.dtype != memory.value.type.dtype:
         wanted = memory.value.type.dtype

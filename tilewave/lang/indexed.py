@@ -28,6 +28,9 @@ class IndexedPlace:
 
     def __init__(self, trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]) -> None:
         self.trace, self.memory = trace, memory
+        if not memory.has_edges:
+            what = f"{op}: {memory} is shared memory of the workgroup, which has no indices and no atomics"
+            raise TraceError(what, loc=here(), remedy="read and write it by tiles, or use an array of the kernel")
         for d in at:
             if d not in memory.dims:
                 named = ", ".join(map(str, memory.dims))

@@ -26,4 +26,6 @@ def want_tile(op: str, x: object) -> None:
     if not isinstance(x, Traced) or not x.dims:
         found = describe(x) if isinstance(x, Traced) else "nothing" if x is None else repr(x)
         remedy = "a tile is read(memory), Register[M, N, f32](0.0), or what is computed from them"
+        if x is None:
+            remedy += "; write and atomics return nothing"
         raise TraceError(f"{op} needs a tile, not {found}", loc=here(), remedy=remedy)

@@ -250,8 +250,9 @@ def _tile(choose: Any, lib: ArrayLibrary, like: Array, columns: int, dtype: DTyp
 def _copied(lib: ArrayLibrary, of: str, x: Array, to: str, y: Array) -> KernelLaunch:
     """Return the launch that copies rows, in the dtype of their new place."""
     dtypes = [lib.dtype("copy", name, array) for name, array in ((of, x), (to, y))]
-    kernel = copy_kernel(_tile(gather_tile_for, lib, x, x.shape[-1], dtypes[1]), *dtypes)
-    return KernelLaunch(kernel, {of: folded(x), to: folded(y)})
+    batch = (B,) if len(x.shape) == 3 else ()
+    kernel = copy_kernel(_tile(gather_tile_for, lib, x, x.shape[-1], dtypes[1], batch), *dtypes)
+    return KernelLaunch(kernel, {of: x, to: y})
 
 
 def _written_along(lib: ArrayLibrary, found: Array, axis: _Axis, dim: int) -> WrittenResult:
