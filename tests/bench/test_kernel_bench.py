@@ -391,6 +391,7 @@ def gpu(monkeypatch):
     return gpu
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype, out", [(f16, f16), (bf16, f32), (f8e4m3fn, bf16)], ids=str)
 def test_a_gpu_is_measured_by_its_own_clock_in_bursts(gpu, dtype, out):
     settings = KernelSettings(rounds=5, modes=(SHORT, SUSTAINED))
