@@ -149,8 +149,9 @@ class IrItem(pytest.Item):
         return str(excinfo.value)
 
 
-COMPILE_MUCH = ("analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lower", "ops", "passes")
-"""Rooms whose tests compile and run kernels: their sweeps over several parameters are sampled without a mark."""
+SAMPLED = {"analysis", "backend", "emulator", "end_to_end", "interp", "kernels", "lang", "lower", "mapping", "ops"}
+SAMPLED |= {"passes", "runtime", "saved", "sim", "transform"}
+"""Rooms of the most expensive tests: their sweeps over several parameters are sampled without a mark."""
 UNMARKED = 3
 """One in so many cases of these sweeps belongs to every run, and one of each value."""
 
@@ -176,7 +177,7 @@ def _share(item):
         return share.args[0], share.args[0]
     is_sweep = len(item.callspec.params) > 1 if hasattr(item, "callspec") else False
     room = item.nodeid.removeprefix("tests/").partition("/")[0]
-    return (UNMARKED, 1) if is_sweep and room in COMPILE_MUCH else (1, 1)
+    return (UNMARKED, 1) if is_sweep and room in SAMPLED else (1, 1)
 
 
 def _one_in(n, cases, least):
