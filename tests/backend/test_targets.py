@@ -215,6 +215,7 @@ JUDGE = "emulator"
 about each chip."""
 
 WORDS = {
+    "analysis/contracts.py": "torch's method cpu",
     "bench/baselines.py": "numpy, the library, beside us",
     "cli/doctor.py": "numpy, the package",
     "cli/declared/run.py": "numpy, the library, beside us",

@@ -24,7 +24,7 @@ def test_random_commands_succeed_or_say_why_not():
 
 def test_command_lines_cover_every_command():
     lines = [command_line(seed) for seed in range(600)]
-    assert {line.words[0] for line in lines} == set(COMMANDS)
+    assert {line.words[0] for line in lines} == {*COMMANDS} - {"warm"}  # which compiles for minutes
     assert sum(bool(line.wrong) for line in lines) > 100 and sum(line.is_json for line in lines) > 100
     assert any(line.kernel and line.kernel.is_open for line in lines)
     for command in ("compile", "diff", "run", "bench", "tune"):

@@ -159,6 +159,8 @@ def test_slots_that_collide_are_found(monkeypatch):
 
 X, WHOLE = np.ones((3, 16), np.float32), np.zeros((3, 16), np.int64)
 REFUSED = [
+    (lambda y: kernels.segment_sum(X, [0, 1, 2, 3], y), CallError, "segment_sum: offsets is a list, not an array"),
+    (lambda y: kernels.segment_sum(X, WHOLE[:, :4], y), CallError, "segment_sum: offsets has 3 numbers"),
     (lambda y: kernels.segment_sum(X, np.zeros(3, np.int32), y), CallError, "offsets has 3 numbers, but y has 3"),
     (lambda y: kernels.segment_sum(X, np.zeros(4), y), DTypeError, "offsets is f64, but it names rows"),
     (lambda y: kernels.segment_sum(WHOLE, np.zeros(4, np.int32), y), DTypeError, "y is f32, but sums of i64 are i64"),

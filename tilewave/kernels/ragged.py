@@ -23,7 +23,7 @@ from tilewave.kernels.indexed import (
     want_kept_kind,
 )
 from tilewave.kernels.parameters import given, kernel_of
-from tilewave.kernels.rows import arithmetic_of, kernel_for
+from tilewave.kernels.rows import arithmetic_of, kernel_for, looked_at
 from tilewave.kernels.sums import summed_in
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
@@ -59,8 +59,9 @@ def segment_sum(x: Any, offsets: Any, y: Any, rows: Any = None, weights: Any = N
     With `rows` the sum is of x[rows[t]], and with `weights` of weights[t] times these. What is outside the arrays
     counts as 0. A sum depends on its segment alone, so results are batch-invariant.
     """
-    if len(offsets.shape) == 1 and offsets.shape[0] != y.shape[0] + 1:
-        what = f"segment_sum: offsets has {offsets.shape[0]} numbers, but y has {y.shape[0]} segments"
+    bounds, sums = (looked_at("segment_sum", name, array).shape for name, array in (("offsets", offsets), ("y", y)))
+    if bounds and sums and bounds[0] != sums[0] + 1:
+        what = f"segment_sum: offsets has {bounds[0]} numbers, but y has {sums[0]} segments"
         raise CallError(what, loc=here(), remedy="offsets has one number more than there are segments")
     arrays = {"x": x, "offsets": offsets, "y": y, "rows": rows, "weights": weights}
     kernel = kernel_for(segment_sum_kernel, segment_tile_for, **arrays)

@@ -103,7 +103,7 @@ def test_products_of_ragged_sizes_are_right(gemm, seed):
     np.testing.assert_array_equal(c, (a.astype(float) @ b.astype(float).T).astype(np.float16))
 
 
-@pytest.mark.parametrize("shape", [(4, 97, 1101), (9, 33, 130), (3, 131, 515)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 97, 301), (9, 33, 130), (3, 131, 435)], ids=str)
 def test_parts_of_ragged_sums_are_right(shape):
     """As in the configs of split-K among which calls choose."""
     kernel = product_kernel(ProductForm(f16, f16, (M, K), (N, K)))

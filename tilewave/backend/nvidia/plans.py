@@ -152,7 +152,8 @@ class LaunchPlans:
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [_one_by_one(name, named[name], widest) for name in key.any_strides]
         narrow = key.narrow if plan.packed_copies else accesses.fitting(named).narrow
-        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in narrow]
+        chunked = ((name, size) for name, size in narrow if name not in key.any_strides)
+        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in chunked]
         return tuple(found)
 
 

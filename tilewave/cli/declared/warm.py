@@ -29,7 +29,7 @@ def warm_command(
 
       tilewave warm
 
-      tilewave warm --target sm_90a --dtypes f16,bf16
+      tilewave warm --dtypes f16,bf16
 
-      TILEWAVE_CACHE_DIR=/opt/tilewave tilewave warm --target sm_90a --workers 16
+      TILEWAVE_CACHE_DIR=/opt/tilewave tilewave warm --workers 16
     """
