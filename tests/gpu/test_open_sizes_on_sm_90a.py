@@ -18,7 +18,8 @@ pytestmark = [
 ]
 OPEN = (kernels.M, kernels.N, kernels.K)
 TILE = (128, 256, 64)
-ON_LINES, UNALIGNED_LINES, ANY = "rows on cache lines", "rows on 16 bytes", "any arrays"
+ON_LINES, UNALIGNED_LINES = "rows on cache lines", "rows on 16 bytes"
+CONTIGUOUS, ANY = "contiguous rows", "any arrays"
 
 
 def left_open(subs):
@@ -111,12 +112,12 @@ def test_columns_behind_the_last_are_left_alone(torch, shape):
     assert ((whole[:, :n].double() - wanted).norm() / wanted.norm()).item() <= error_bound(k, f16, f16)
 
 
-def test_three_binaries_are_all_it_ever_has(torch):
+def test_few_binaries_are_all_it_ever_has(torch):
     compiled = gemm()
     for shape in SHAPES:
         check(torch, compiled, shape)
-    assert sorted(compiled.binaries) == sorted((ON_LINES, UNALIGNED_LINES, ANY))
-    assert len(compiled.build.program.programs) == 3
+    assert {*compiled.binaries} <= {ON_LINES, UNALIGNED_LINES, CONTIGUOUS, ANY}
+    assert len(compiled.build.program.programs) <= 4
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ OPS = {
     "barrier() {waves = -1}": "waves is from 0 to 1024, not -1",
     "wait_async() {pending = true}": "pending is a whole number, not True",
     "%b = loop(%o, [%s]) : memory<8x8xf32, shared> do (%i: index, %c: memory<8x8xf32, shared>) {}": "carries",
-    "%b = zero_accumulator() : accumulator<16x16x16xf32>": "makes an accumulator of two axes",
+    "%b = zero_accumulator() : accumulator<16x16x16xf32>": "makes an accumulator of one block",
     "yield([%o])": "nothing takes what a kernel's own block yields",
 }
 

@@ -10,6 +10,7 @@ from tilewave.ir.core import Op, Value
 from tilewave.lower.elements import Written, splat_constant, stored
 from tilewave.lower.llvm import LlvmFunction, vector
 
+WIDEST_BITS = 64
 Known = Callable[[Value], Range]
 """Returns the bounds of an integer."""
 
@@ -26,9 +27,25 @@ def shifted(w: Written, fits: bool) -> str:
         return w.of_numbers(word)
     if word == "ashr":
         return w.f.value(f"ashr {w.kind} {a}, {w.call('umin', b, w.everywhere(str(w.dtype.bits - 1)))}")
+    if w.dtype.bits == WIDEST_BITS:
+        return _shifted_in_halves(w, word)
     below = w.f.value(f"icmp ult {w.kind} {b}, {w.everywhere(str(w.dtype.bits))}")
     moved = w.of_numbers(word)
     return w.f.value(f"select {vector(w.lanes, 'i1')} {below}, {w.kind} {moved}, {w.kind} {w.everywhere('0')}")
+
+
+def _shifted_in_halves(w: Written, word: str) -> str:
+    """Return a shift by at most the width in two steps, each by less.
+
+    A choice of 0 from the width on would not do: for NVIDIA, LLVM makes it one instruction, which takes the low 32 bits
+    of the number of places.
+    """
+    a, b = w.operands
+    places = w.call("umin", b, w.everywhere(str(WIDEST_BITS)))
+    half = w.f.value(f"lshr {w.kind} {places}, {w.everywhere('1')}")
+    rest = w.f.value(f"sub {w.kind} {places}, {half}")
+    moved = w.f.value(f"{word} {w.kind} {a}, {half}")
+    return w.f.value(f"{word} {w.kind} {moved}, {rest}")
 
 
 def divided(w: Written, safe: bool) -> str:

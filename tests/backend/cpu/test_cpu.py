@@ -20,6 +20,8 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, host_instruc
 from tilewave.errors import InterpreterError, TargetError
 from tilewave.interp.tiles import interpret
 from tilewave.ir.types import BOOL
+from tilewave.kernels import products
+from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.runtime.arrays import view
 
 DTYPES = [(f32, f32), (f16, f32), (bf16, f32), (f64, f64), (i8, i32), (f8e4m3fn, f32), (f8e5m2, f32)]
@@ -282,3 +284,14 @@ def test_a_forked_child_computes_too():
     assert (
         subprocess.run([sys.executable, "-W", "ignore", "-c", script, here], check=False, timeout=120).returncode == 0
     )
+
+
+def test_a_product_of_each_batch_takes_the_matrix_unit():
+    """A workgroup has one batch: its block of sums has a leading axis of one."""
+    batch = sym.B
+    form = ProductForm(bf16, bf16, (products.M, products.K), (products.K, products.N), (batch,))
+    subs = {batch: 3, products.M: 33, products.N: 20, products.K: 70}
+    tile = {products.BLOCK_M: 32, products.BLOCK_N: 32, products.BLOCK_K: 64}
+    options = WaveCompileOptions(subs=subs | tile, target="cpu", instruction_set="amx")
+    made = wave_compile(options, product_kernel(form))
+    assert "use_matrix_unit" in [step.name for step in made.steps] and "tdpbf16ps" in made.asm

@@ -116,7 +116,7 @@ class ZeroAccumulator(MatrixUnitOp):
 
     def check(self, want: Want) -> None:
         made = self.result.type
-        want(_is_accumulator(made), f"makes an accumulator of two axes, not {made}")
+        want(_is_accumulator(made), f"makes an accumulator of one block, not {made}")
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,19 @@ def _want_product(op: Mma | Accumulate, adds_up: bool, want: Want) -> None:
 
 
 def _want_taken(x: Type, out: Type, want: Want) -> None:
-    """Check the types of a tile of two axes and an accumulator of a matrix unit."""
+    """Check the types of a tile of one block and an accumulator of a matrix unit."""
     kinds = {type(x), type(out)} == {Tile, Accumulator}
     same = (x.shape, x.dtype) == (out.shape, out.dtype)
-    want(kinds and same and len(x.shape) == 2, f"{x} cannot become {out}")
+    want(kinds and same and _is_block(x.shape), f"{x} cannot become {out}")
 
 
 def _is_accumulator(kind: Type) -> bool:
-    return isinstance(kind, Accumulator) and len(kind.shape) == 2
+    return isinstance(kind, Accumulator) and _is_block(kind.shape)
+
+
+def _is_block(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape has rows and columns, of one batch."""
+    return len(shape) >= 2 and {*shape[:-2]} <= {1}
 
 
 OPS: tuple[type[Op], ...] = (
