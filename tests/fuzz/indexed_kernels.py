@@ -19,7 +19,7 @@ from tilewave.errors import AccessError, TilewaveError
 from .indexed import Indexed, generate_indexed, indexed_of_text, shrink_indexed, text_of_indexed
 from .indexed_reference import Collision, Guarded, arrays_of, expected, is_broken
 from .indexed_source import indexed_source, subs_source
-from .judge import TARGETS, Outcome, Way, plain, ways
+from .judge import TARGETS, OnCard, Outcome, Way, plain, ways
 
 REFUSED = ("CoverageError", "AccessError", "CannotCompile")
 
@@ -85,10 +85,13 @@ def judge_indexed(case: Indexed, target: str, only: str = "") -> Outcome:
 def attempt(case: Indexed, way: Way, compiled: Any, given: dict[str, np.ndarray]) -> Outcome:
     held = {name: Guarded.of(x) for name, x in given.items()}
     is_wrong = is_broken(case, given)
-    is_compiled = way.name.startswith("cpu")
+    is_compiled = way.name.startswith("cpu") or way.on_card
     try:
         with checked(is_wrong and is_compiled and case.seed % 2 == 0) as is_checked:
-            way.run(compiled, [g.view for g in held.values()], {})
+            on_card = OnCard(held) if way.on_card else None
+            way.run(compiled, on_card.tensors if on_card else [g.view for g in held.values()], {})
+            if on_card:
+                on_card.bring_back()
     except AccessError as error:
         if is_wrong and "are said to be unique" in str(error):
             return around(way, held)
