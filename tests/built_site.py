@@ -35,7 +35,7 @@ SEARCHED = {
     "stencil": "guide/stencils.html",
     "convolution": "guide/stencils.html",
     "dropout": "guide/faq.html",
-    "gather": "guide/index-mapping.html",
+    "gather": "guide/indices.html",
     "debug": "guide/debugging.html",
     "install": "install.html",
 }
