@@ -56,8 +56,8 @@ def test_tokens_are_rotated_on_the_way(target):
     angles = np.random.default_rng(2).random((50, SIZE // 2)).astype(np.float32) * 6
     cos, sin, positions = np.cos(angles), np.sin(angles), np.random.default_rng(3).integers(0, 50, 37)
     positions[:3] = -1, 2**31, 2**63 - 1
-    turned, most = rotated(x, cos, sin, positions)
-    want, bound = stored(turned, slots, cache.astype(np.float64)), stored(most, slots, 0 * cache)
+    rope, most = rotated(x, cos, sin, positions)
+    want, bound = stored(rope, slots, cache.astype(np.float64)), stored(most, slots, 0 * cache)
     half = SIZE // 2
     halves = (x[..., :half], x[..., half:], slots, cache[..., :half], cache[..., half:])
     kernel = rotary_cache_write_kernel(CacheTile(2, 4, 16), f32, i32, f32, f32, f32, i64)
@@ -81,8 +81,8 @@ def test_caches_of_every_layout_and_dtype(heads_first, dtype, kept):
 def test_a_call_rotates_halves_of_one_array():
     x, slots, cache = problem(np.float32)
     angles, positions = numbers(50, SIZE // 2, dtype=np.float32), np.arange(37) % 50
-    turned, most = rotated(x, np.cos(angles), np.sin(angles), positions)
-    want, bound = stored(turned, slots, cache.astype(np.float64)), stored(most, slots, 0 * cache)
+    rope, most = rotated(x, np.cos(angles), np.sin(angles), positions)
+    want, bound = stored(rope, slots, cache.astype(np.float64)), stored(most, slots, 0 * cache)
     kernels.kv_cache_write(x, slots, cache, np.cos(angles), np.sin(angles), positions)
     assert (np.abs(cache - want) <= 3 * 2.0**-24 * bound).all()
 

@@ -39,7 +39,7 @@ class Clock:
 
 
 def area(config):
-    """Make the smallest tile the fastest; then the one with the smaller K and fewer rows and stages, in one order."""
+    """Make the smallest tile the fastest; then the one with the smaller K and fewer rows and stages."""
     rows, cols, depth = (config.config[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K))
     knobs = sum(n for s, n in config.config.items() if s not in (BLOCK_M, BLOCK_N, BLOCK_K))
     other_order = config.order not in ("", "grouped(8)")

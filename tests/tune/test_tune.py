@@ -118,7 +118,7 @@ def kernel_of(configs):
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "said"),
     [
         (lambda: autotune(configs=[]), "autotune: configs is empty"),
         (lambda: autotune(configs={BLOCK_M: 3}), "autotune: configs is no list of configs"),
@@ -127,10 +127,10 @@ def kernel_of(configs):
         (lambda: autotune(configs=[{BLOCK_M: 0}]), "Tune: BLOCK_M is 0, which leaves nothing to try"),
     ],
 )
-def test_configs_that_cannot_be_are_refused(made, told):
+def test_configs_that_cannot_be_are_refused(made, said):
     with pytest.raises(SymbolError) as error:
         made()
-    assert error.value.what == told and error.value.remedy
+    assert error.value.what == said and error.value.remedy
 
 
 def test_only_kernels_are_decorated():

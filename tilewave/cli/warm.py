@@ -79,7 +79,7 @@ def tasks_of(target: str, dtype: DType) -> Iterator[WarmTask]:
 
 
 def configs_of(maker: KernelMaker) -> list[TileChoice]:
-    """Return the legal configs of a kernel set, in one order in every process."""
+    """Return the legal configs of a kernel set, in the same order in every process."""
     return sorted(maker.tiles.predicted(maker.tiles.typical), key=lambda one: one.text)
 
 

@@ -9,8 +9,8 @@ from math import prod
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, ReadIndexed, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import F32, Tile
-from tilewave.lower.cpu.indexed import Positions, load_each, load_run, write_vector
-from tilewave.lower.cpu.memory import LINE_BYTES, Place, inside, load, prefetch, store, zero
+from tilewave.lower.cpu.indexed import Positions, load_each, load_one, load_run, write_vector
+from tilewave.lower.cpu.memory import LINE_BYTES, Place, inside, prefetch, store, zero
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.register_access import (
@@ -182,18 +182,7 @@ class RegisterTiles(RegisterSpace):
     # -- single elements, at positions given by a formula
 
     def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> RowVectors:
-        f = self.f
-
-        def element(index: tuple[int, ...]) -> str:
-            position = where(index)
-            found = f.choose(
-                inside(f, position, place.extents),
-                lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
-                lambda: [(stored(kind.dtype), zero(kind.dtype))],
-            )
-            return found[0][1]
-
-        return self.from_elements(kind, element)
+        return self.from_elements(kind, lambda index: load_one(self.f, place, where(index)))
 
     def scatter(self, place: Place, tile: RowVectors, where: Callable[[tuple[int, ...]], Sequence[str]]) -> None:
         f = self.f

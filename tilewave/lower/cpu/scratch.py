@@ -12,7 +12,7 @@ from math import prod
 from tilewave.ir.core import Op
 from tilewave.ir.ops import ReadIndexed, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import Tile
-from tilewave.lower.cpu.indexed import Positions, load_each, load_run, write_vector
+from tilewave.lower.cpu.indexed import Positions, load_each, load_one, load_run, write_vector
 from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import (
     Place,
@@ -29,7 +29,7 @@ from tilewave.lower.cpu.memory import (
 )
 from tilewave.lower.cpu.products import multiply_along_depth, multiply_tiles
 from tilewave.lower.cpu.reductions import combining
-from tilewave.lower.cpu.scratch_access import element_or_zero, in_memory_rows, position, read_edge
+from tilewave.lower.cpu.scratch_access import in_memory_rows, position, read_edge
 from tilewave.lower.cpu.scratch_products import multiply_panels, product_of_line, widened, with_rows_transposed
 from tilewave.lower.cpu.scratch_reductions import pairs_combined, rows_reduced
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, HeldTile, ProductTile, ScratchSpace, ScratchTile
@@ -145,7 +145,7 @@ class ScratchTiles(ScratchSpace):
             tile.put(f, index, load(f, kind.dtype, place.address(f, position(self, at, along, index))))
 
         def guarded(index: list[str]) -> None:
-            tile.put(f, index, element_or_zero(self, place, kind.dtype, position(self, at, along, index)))
+            tile.put(f, index, load_one(self.f, place, position(self, at, along, index)))
 
         def at_the_edge() -> None:
             if self.lanes(lying.shape[-1]) == 1:
@@ -215,7 +215,7 @@ class ScratchTiles(ScratchSpace):
         self.for_each_vector(kind.shape, lanes, lambda index: put(index, tile.element(f, index, lanes), lanes))
 
     def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> ScratchTile:
-        return self.fill(kind, lambda index: element_or_zero(self, place, kind.dtype, where(index)))
+        return self.fill(kind, lambda index: load_one(self.f, place, where(index)))
 
     def scatter(self, place: Place, tile: HeldTile, where: Callable[[list[str]], Sequence[str]]) -> None:
         f = self.f

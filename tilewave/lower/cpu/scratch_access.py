@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewave.ir.types import DType
-from tilewave.lower.cpu.memory import Place, add, inside, lanes_inside, load, load_inside, zero
+from tilewave.lower.cpu.memory import Place, add, lanes_inside, load_inside
 from tilewave.lower.cpu.scratch_tiles import ScratchSpace, ScratchTile
-from tilewave.lower.elements import stored
 
 
 def in_memory_rows(space: ScratchSpace, place: Place, axis: int) -> str:
@@ -32,14 +30,3 @@ def position(space: ScratchSpace, at: Sequence[str], axes: tuple[int, ...], inde
     for axis, i in zip(axes, index, strict=True):
         position[axis] = add(space.f, position[axis], i)
     return position
-
-
-def element_or_zero(space: ScratchSpace, place: Place, dtype: DType, position: Sequence[str]) -> str:
-    """Load an element of a memory, or 0 outside it."""
-    f = space.f
-    found = f.choose(
-        inside(f, position, place.extents),
-        lambda: [(stored(dtype), load(f, dtype, place.address(f, position)))],
-        lambda: [(stored(dtype), zero(dtype))],
-    )
-    return found[0][1]
