@@ -55,6 +55,14 @@ def _the_same_target_everywhere():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _every_call_waits_for_its_best_kernel():
+    """Which kernel serves a call, and whether its plan is kept, does not depend on what another thread has compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWAVE_BACKGROUND", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_kind_of_terminal():
     """rich keeps the codes of a style as the first terminal that showed it needed them."""
     with pytest.MonkeyPatch.context() as patch:
