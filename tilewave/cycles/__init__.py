@@ -1,5 +1,15 @@
 """Cycles of a kernel's K loop from its machine code, for gfx942 and gfx950, without a GPU."""
 
-from tilewave.cycles.loop import LATENCIES, LoopCycles, Stall, cycles_by_latency, loop_cycles
+from tilewave.cycles.loop import LATENCIES, LoopCycles, cycles_by_latency, loop_cycles
+from tilewave.cycles.stalls import LineStall, Stall, by_line, by_reason
 
-__all__ = ["LATENCIES", "LoopCycles", "Stall", "cycles_by_latency", "loop_cycles"]
+__all__ = [
+    "LATENCIES",
+    "LineStall",
+    "LoopCycles",
+    "Stall",
+    "by_line",
+    "by_reason",
+    "cycles_by_latency",
+    "loop_cycles",
+]

@@ -73,13 +73,14 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Issue:
-    """One instruction that a wave issued, for a timeline."""
+class Span:
+    """Slots of a wave in which it issues an instruction, or in which the instruction stalls it for a reason."""
 
-    slot: int
     wave: int
+    first: int
+    after: int
     position: int
-    iteration: int
+    reason: Reason | None = None
 
 
 @dataclass
@@ -92,7 +93,8 @@ class ComputeUnitRun:
     workgroups: int = 1
     takes_turns: bool = False
     """Whether every second wave of a SIMD starts one barrier later."""
-    trace: list[Issue] | None = None
+    spans: list[Span] | None = None
+    """What each wave does in each slot, if asked for."""
     events: int = 0
     stalls: Counter[tuple[int, Reason]] = field(default_factory=Counter)
 
@@ -102,6 +104,7 @@ class ComputeUnitRun:
         self.by_unit = [[wave for wave in self.waves if wave.unit == unit] for unit in range(UNITS)]
         self.matrix_free, self.vector_free = [0] * UNITS, [0] * UNITS
         self.shared_free = self.global_free = self.loaded_free = 0.0
+        self.arriving: deque[tuple[float, float]] = deque()
         self.arrived = [0] * self.workgroups
         self.units_to_sort: set[int] = set()
         self.iterated = False
@@ -162,13 +165,20 @@ class ComputeUnitRun:
             stalled = ("issue port", slot + 1) if port in used else self._try[one.kind](wave, one, slot)
         if stalled is not None:
             reason, wave.next = stalled
-            self.stalls[at, reason] += wave.next - slot
+            self._stall(wave, at, reason, slot, wave.next)
             return
         if port:
             used.add(port)
-        if self.trace is not None:
-            self.trace.append(Issue(slot, wave.number, at, wave.iterations))
+        if self.spans is not None:
+            self.spans.append(Span(wave.number, slot, slot + 1, at))
         self._advance(wave, one, slot)
+
+    def _stall(self, wave: RunningWave, at: int, reason: Reason, first: int, after: int) -> None:
+        """Note the slots in which the instruction at a position stalls a wave."""
+        if after > first:
+            self.stalls[at, reason] += after - first
+            if self.spans is not None:
+                self.spans.append(Span(wave.number, first, after, at, reason))
 
     def _not_ready(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         until = slot
@@ -181,22 +191,20 @@ class ComputeUnitRun:
     def _advance(self, wave: RunningWave, one: TimedInstruction, slot: int) -> None:
         """Go to the wave's next instruction."""
         last = wave.at == len(self.body) - 1
-        if one.kind == "nop" and one.slots > 1:
-            self.stalls[wave.at, "nop"] += one.slots - 1
-            self._continue(wave, slot + one.slots)
+        after = slot + 1
+        if one.kind == "nop":
+            after = slot + one.slots
+            self._stall(wave, wave.at, "nop", slot + 1, after)
         elif one.kind == "branch" and last:
-            self.stalls[wave.at, "branch"] += self.unit.branch_slots - 1
-            self._continue(wave, slot + self.unit.branch_slots)
-        else:
-            self._continue(wave, slot + 1)
+            after = slot + self.unit.branch_slots
+            self._stall(wave, wave.at, "branch", slot + 1, after)
+        if wave.next != NEVER:
+            wave.next = max(wave.next, after)
         wave.at += 1
         if last:
             wave.at = 0
             wave.iterations += 1
             self.iterated |= wave.number == 0
-
-    def _continue(self, wave: RunningWave, slot: int) -> None:
-        wave.next = wave.next if wave.next == NEVER else max(wave.next, slot)
 
     # -- one kind of instruction each: None where it is issued, and otherwise why not ------------------------------
 
@@ -219,6 +227,7 @@ class ComputeUnitRun:
 
     def _shared(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         now, room = slot * SLOT_CYCLES, self.unit.shared_queue_slots * SLOT_CYCLES
+        self._write_arrived(now)
         if self.shared_free > now + room:
             return "LDS queue", ceil((self.shared_free - room) / SLOT_CYCLES)
         self.shared_free = max(self.shared_free, now) + one.cycles
@@ -238,8 +247,14 @@ class ComputeUnitRun:
         self.loaded_free = max(self.loaded_free + one.loaded_cycles, arrived)
         _outstanding(wave.vector, self.loaded_free)
         if one.direct_cycles:
-            self.shared_free = max(self.shared_free, now) + one.direct_cycles
+            self.arriving.append((self.loaded_free, one.direct_cycles))
         return None
+
+    def _write_arrived(self, now: float) -> None:
+        """Write the data of direct loads that have arrived to LDS."""
+        while self.arriving and self.arriving[0][0] <= now:
+            arrived, cycles = self.arriving.popleft()
+            self.shared_free = max(self.shared_free, arrived) + cycles
 
     def _wait(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         now = slot * SLOT_CYCLES
@@ -267,9 +282,8 @@ class ComputeUnitRun:
                 other.next = slot + 1
 
     def _note_barrier(self, wave: RunningWave, slot: int) -> None:
-        if slot > wave.since:
-            self.stalls[(wave.at - 1) % len(self.body), "barrier"] += slot - wave.since
-            wave.since = slot
+        self._stall(wave, (wave.at - 1) % len(self.body), "barrier", wave.since, slot)
+        wave.since = max(wave.since, slot)
 
     def _priority(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         wave.priority = one.priority
@@ -292,10 +306,12 @@ class ComputeUnitRun:
     def _state(self, slot: int) -> State:
         """Return what decides the future of the compute unit, relative to a slot."""
         now = slot * SLOT_CYCLES
+        self._write_arrived(now)
         return (
             *(wave.state(slot) for wave in self.waves),
             *(max(0, free - slot) for free in (*self.matrix_free, *self.vector_free)),
             *(round(max(0.0, free - now), 6) for free in (self.shared_free, self.global_free, self.loaded_free)),
+            *((round(arrived - now, 6), cycles) for arrived, cycles in self.arriving),
             *self.arrived,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,13 +69,18 @@ class TimedInstruction:
     """Positions of the matrix instructions that compute its accumulator."""
 
 
-def timed(body: Sequence[Instruction], unit: ComputeUnit) -> tuple[TimedInstruction, ...]:
-    """Return the loop's instructions in the order of an iteration, each with what it occupies."""
-    occupied = [_occupied(instruction, unit) for instruction in body]
-    return _with_producers(occupied)
+def timed(
+    body: Sequence[Instruction], unit: ComputeUnit, conflicts: Mapping[int, float] | None = None
+) -> tuple[TimedInstruction, ...]:
+    """Return the loop's instructions in the order of an iteration, each with what it occupies.
+
+    `conflicts` are cycles that LDS loses to bank conflicts, by an instruction's position in `body`.
+    """
+    lost = conflicts or {}
+    return _with_producers([_occupied(one, unit, lost.get(at, 0)) for at, one in enumerate(body)])
 
 
-def _occupied(instruction: Instruction, unit: ComputeUnit) -> TimedInstruction:
+def _occupied(instruction: Instruction, unit: ComputeUnit, conflict_cycles: float) -> TimedInstruction:
     kind = KINDS[classify(instruction)]
     match kind:
         case "matrix":
@@ -84,7 +89,7 @@ def _occupied(instruction: Instruction, unit: ComputeUnit) -> TimedInstruction:
             is_slow = TRANSCENDENTAL.match(instruction.mnemonic) is not None
             return TimedInstruction(instruction, kind, unit.transcendental_slots if is_slow else 1)
         case "shared":
-            return _shared(instruction, unit)
+            return _shared(instruction, unit, conflict_cycles)
         case "global":
             return _global(instruction, unit)
         case "wait":
@@ -108,12 +113,13 @@ def _passes(instruction: Instruction) -> int:
     return shape.passes if shape is not None else UNKNOWN_PASSES
 
 
-def _shared(instruction: Instruction, unit: ComputeUnit) -> TimedInstruction:
+def _shared(instruction: Instruction, unit: ComputeUnit, conflict_cycles: float) -> TimedInstruction:
     kind = classify(instruction)
     size, accesses = access_width(instruction) if kind != "shared other" else (4, 1)
     is_write = kind == "shared write"
     rate = unit.shared_write_bytes if is_write else unit.shared_read_bytes
-    return TimedInstruction(instruction, "shared", cycles=LANES * size * accesses / rate, is_write=is_write)
+    cycles = LANES * size * accesses / rate + conflict_cycles
+    return TimedInstruction(instruction, "shared", cycles=cycles, is_write=is_write)
 
 
 def _global(instruction: Instruction, unit: ComputeUnit) -> TimedInstruction:

@@ -13,28 +13,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.cycles.compute_unit import ComputeUnitRun, Mark, Reason
+from tilewave.cycles.compute_unit import ComputeUnitRun
 from tilewave.cycles.facts import COMPUTE_UNITS, SLOT_CYCLES, ComputeUnit
 from tilewave.cycles.instructions import Kind, TimedInstruction, timed
+from tilewave.cycles.stalls import Stall, stalls_between
 from tilewave.emulator.assembly import MachineCode
-from tilewave.emulator.chips import MOST_WAVES, UNITS, ChipName
-from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.chips import UNITS, ChipName
+from tilewave.emulator.emulator import LARGEST_WORKGROUP
 from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.machine import LANES
+from tilewave.emulator.probe import bank_conflicts
 from tilewave.emulator.statistics import find_loop
 
 LATENCIES = (500, 1000, 1500)
 """Latencies of global loads for which a loop is shown, in cycles: from L2, and from memory under load."""
-
-
-@dataclass(frozen=True)
-class Stall:
-    """What an instruction of the loop costs each wave: cycles per iteration in which it is not issued."""
-
-    reason: Reason
-    cycles: float
-    instruction: Instruction
+MOST_WORKGROUP_WAVES = LARGEST_WORKGROUP // LANES
 
 
 @dataclass(frozen=True)
@@ -68,26 +61,24 @@ class LoopCycles:
     def instructions(self) -> int:
         return sum(self.counts.values())
 
-    def stalls_by_reason(self) -> dict[Reason, float]:
-        """Return each reason's cycles, largest first."""
-        found: Counter[Reason] = Counter()
-        for stall in self.stalls:
-            found[stall.reason] += stall.cycles  # type: ignore[assignment]  # counts may be fractions
-        return dict(found.most_common())
-
 
 def loop_cycles(
     code: MachineCode,
     kernel: str | None = None,
     latency: float | None = None,
     workgroups: int = 1,
+    *,
+    waves: int | None = None,
+    conflicts: Mapping[int, float] | None = None,
     unit: ComputeUnit | None = None,
 ) -> LoopCycles:
     """Return the cycles of a kernel's K loop with so many workgroups on a compute unit.
 
-    `latency` is that of global loads, in cycles; without it the chip's in `unit` counts, by default `COMPUTE_UNITS`.
+    `latency` is that of global loads, in cycles; without it that of the chip in `COMPUTE_UNITS`. `waves` are those of a
+    workgroup; without them, as many as the kernel's metadata says. `conflicts` are cycles that are lost to bank
+    conflicts, as `conflicts_of` returns them; without them there are none.
     """
-    return cycles_by_latency(code, kernel, [latency], workgroups, unit)[0]
+    return cycles_by_latency(code, kernel, [latency], workgroups, waves=waves, conflicts=conflicts, unit=unit)[0]
 
 
 def cycles_by_latency(
@@ -95,31 +86,36 @@ def cycles_by_latency(
     kernel: str | None = None,
     latencies: Sequence[float | None] = LATENCIES,
     workgroups: int = 1,
+    *,
+    waves: int | None = None,
+    conflicts: Mapping[int, float] | None = None,
     unit: ComputeUnit | None = None,
 ) -> tuple[LoopCycles, ...]:
-    """Return the cycles of a kernel's K loop for each latency of global loads; the code is read once."""
-    found = named_kernel(code, kernel)
+    """Return the cycles of a kernel's K loop for each latency of global loads; the loop is looked for once."""
+    found = code.kernel(kernel)
     unit = unit or COMPUTE_UNITS[code.chip]
-    body = timed([code.instructions[at] for at in find_loop(code, found).body], unit)
+    at = find_loop(code, found).body
+    lost = (
+        {place: conflicts[position] for place, position in enumerate(at) if position in conflicts} if conflicts else {}
+    )
+    body = timed([code.instructions[position] for position in at], unit, lost)
     units = [unit if latency is None else replace(unit, load_latency_cycles=latency) for latency in latencies]
-    return tuple(_cycles(found, body, one, workgroups) for one in units)
+    return tuple(_cycles(found.name, body, one, waves or waves_of(found), workgroups) for one in units)
 
 
-def named_kernel(code: MachineCode, name: str | None) -> LoadedKernel:
-    """Return a kernel by its name; without one, the only kernel."""
-    known = ", ".join(code.kernels) or "none"
-    if name is None and len(code.kernels) == 1:
-        return next(iter(code.kernels.values()))
-    if name is None:
-        raise UnsupportedCode(f"the code has {len(code.kernels)} kernels", remedy=f"name one of them: {known}")
-    if name not in code.kernels:
-        raise UnsupportedCode(f"no kernel is called {name!r}", remedy=f"there are: {known}")
-    return code.kernels[name]
+def conflicts_of(code: MachineCode, kernel: str | None = None) -> dict[int, float]:
+    """Return the cycles that a kernel's K loop loses to bank conflicts, by an instruction's position in the code.
+
+    An iteration is run in the emulator for the addresses, with large numbers as arguments: what the loop does must not
+    depend on them, as it does in code objects whose arguments are packed into structures.
+    """
+    found = code.kernel(kernel)
+    return bank_conflicts(code, found, find_loop(code, found))
 
 
 def waves_of(kernel: LoadedKernel) -> int:
     """Return the waves of a workgroup, as the kernel's metadata says."""
-    return max(1, min(MOST_WAVES * UNITS, kernel.resources.largest_workgroup // LANES))
+    return max(1, min(MOST_WORKGROUP_WAVES, kernel.resources.largest_workgroup // LANES))
 
 
 def takes_turns(body: Sequence[TimedInstruction], waves: int) -> bool:
@@ -132,14 +128,15 @@ def takes_turns(body: Sequence[TimedInstruction], waves: int) -> bool:
     return waves == 2 * UNITS and counts["priority"] > 0 and counts["barrier"] >= 4
 
 
-def _cycles(kernel: LoadedKernel, body: Sequence[TimedInstruction], unit: ComputeUnit, workgroups: int) -> LoopCycles:
-    waves = waves_of(kernel)
+def _cycles(
+    kernel: str, body: Sequence[TimedInstruction], unit: ComputeUnit, waves: int, workgroups: int
+) -> LoopCycles:
     turns = takes_turns(body, waves)
     first, last, is_periodic = ComputeUnitRun(body, unit, waves, workgroups, turns).steady()
     passes = sum(one.slots for one in body if one.kind == "matrix")
     iterations = sum(last.iterations) - sum(first.iterations)
     return LoopCycles(
-        kernel=kernel.name,
+        kernel=kernel,
         chip=unit.chip,
         waves=waves,
         workgroups=workgroups,
@@ -147,15 +144,7 @@ def _cycles(kernel: LoadedKernel, body: Sequence[TimedInstruction], unit: Comput
         cycles=SLOT_CYCLES * (last.slot - first.slot) * waves * workgroups / iterations,
         matrix_cycles=SLOT_CYCLES * passes * waves * workgroups / UNITS,
         counts=dict(Counter(one.kind for one in body).most_common()),
-        stalls=_stalls(body, first, last, iterations),
+        stalls=stalls_between(body, first, last),
         is_periodic=is_periodic,
         takes_turns=turns,
     )
-
-
-def _stalls(body: Sequence[TimedInstruction], first: Mark, last: Mark, iterations: int) -> tuple[Stall, ...]:
-    found = last.stalls - first.stalls
-    each = [
-        Stall(reason, SLOT_CYCLES * slots / iterations, body[at].instruction) for (at, reason), slots in found.items()
-    ]
-    return tuple(sorted(each, key=lambda stall: (-stall.cycles, stall.instruction.line)))

@@ -136,15 +136,13 @@ def loop_statistics(assembly: str, kernel_name: str, chip: str | None = None) ->
 
 def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
     """The statistics of a kernel of a module, read from assembly or from a code object."""
-    if kernel_name not in module.kernels:
-        raise UnsupportedCode(f"no kernel is called {kernel_name!r}", remedy=f"there are: {', '.join(module.kernels)}")
-    kernel = module.kernels[kernel_name]
+    kernel = module.kernel(kernel_name)
     loop = find_loop(module, kernel)
     body = [module.instructions[at] for at in loop.body]
     later = [module.instructions[at] for at in loop.later]
     counts, chip = Counter(map(classify, body)), module.chip
     waves = max(1, kernel.resources.largest_workgroup // LANES)
-    conflicts = bank_conflicts(module, kernel, loop)
+    conflicts = sum(bank_conflicts(module, kernel, loop).values(), 0.0)
     shared = _bytes(body, "shared read") * waves / OPINIONS[chip].read_bytes
     shared += (_bytes(body, "shared write") + _bytes(body, "direct load")) * waves / SHARED_WRITE_BYTES
     moved = sum(_bytes(body, kind) for kind in ("global load", "direct load", "global store"))
