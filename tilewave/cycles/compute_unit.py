@@ -19,6 +19,7 @@ from typing import Literal
 from tilewave.cycles.facts import SLOT_CYCLES, ComputeUnit
 from tilewave.cycles.instructions import Kind, TimedInstruction
 from tilewave.emulator.chips import UNITS
+from tilewave.emulator.waits import MOST_OTHER, MOST_VECTOR
 
 Reason = Literal[
     "vmcnt", "lgkmcnt", "barrier", "matrix unit", "vector unit", "issue port", "register", "LDS queue",
@@ -228,8 +229,9 @@ class ComputeUnitRun:
     def _shared(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         now, room = slot * SLOT_CYCLES, self.unit.shared_queue_slots * SLOT_CYCLES
         self._write_arrived(now)
-        if self.shared_free > now + room:
-            return "LDS queue", ceil((self.shared_free - room) / SLOT_CYCLES)
+        free = max(self.shared_free - room, _completed_at(wave.other, MOST_OTHER - 1, now))
+        if free > now:
+            return "LDS queue", ceil(free / SLOT_CYCLES)
         self.shared_free = max(self.shared_free, now) + one.cycles
         latency = self.unit.shared_write_latency_cycles if one.is_write else self.unit.shared_latency_cycles
         _outstanding(wave.other, self.shared_free + latency)
@@ -237,8 +239,9 @@ class ComputeUnitRun:
 
     def _global(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         now, room = slot * SLOT_CYCLES, self.unit.global_queue_slots * SLOT_CYCLES
-        if self.global_free > now + room:
-            return "global queue", ceil((self.global_free - room) / SLOT_CYCLES)
+        free = max(self.global_free - room, _completed_at(wave.vector, MOST_VECTOR - 1, now))
+        if free > now:
+            return "global queue", ceil(free / SLOT_CYCLES)
         self.global_free = max(self.global_free, now) + one.cycles
         if one.is_write:
             _outstanding(wave.vector, self.global_free + self.unit.store_latency_cycles)

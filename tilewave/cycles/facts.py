@@ -64,10 +64,12 @@ def _compute_unit(chip: ChipName, latency: float, latency_source: str) -> Comput
         load_latency_cycles=latency,
         sources=(
             Source("shared_read_bytes", "emulator/chips.py"),
+            Source("shared_write_bytes", "AMD CDNA 3 white paper (2023): 128 bytes per cycle"),
             Source("l1_bytes", "64 bytes per cycle: AMD CDNA 3 white paper (2023)"),
             Source("load_bytes", ASSUMED + "as fast as L1"),
             Source("load_latency_cycles", FITTED + latency_source),
             Source("shared_latency_cycles", ASSUMED + "48 to 128 cycles change a GEMM's utilization by 0.06"),
+            Source("shared_write_latency_cycles", ASSUMED + "barriers come later than this"),
             Source("store_latency_cycles", ASSUMED + "no loop here waits for a store"),
             Source("scalar_load_latency_cycles", ASSUMED + "few loops load scalars"),
             Source("transcendental_slots", ASSUMED + "a quarter of the rate of other instructions"),
