@@ -68,6 +68,11 @@ class TimedInstruction:
     chained: tuple[int, ...] = ()
     """Positions of the matrix instructions that compute its accumulator."""
 
+    @property
+    def is_transcendental(self) -> bool:
+        """Whether it is an exponential, a logarithm, a root or a reciprocal, which take several slots."""
+        return self.kind == "vector" and self.slots > 1
+
 
 def timed(
     body: Sequence[Instruction], unit: ComputeUnit, conflicts: Mapping[int, float] | None = None
@@ -160,7 +165,7 @@ def _with_producers(body: Sequence[TimedInstruction]) -> tuple[TimedInstruction,
 
 def _is_slow(one: TimedInstruction) -> bool:
     """Whether the next instruction of the wave could read its result too early."""
-    return one.kind == "matrix" or (one.kind == "vector" and one.slots > 1)
+    return one.kind == "matrix" or one.is_transcendental
 
 
 def _last_writers(rows: Sequence[int], writer: dict[int, int | None]) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ class LineStall:
     @property
     def place(self) -> str:
         """The author's line, or the line or address of the instruction."""
-        return f"{self.loc.file}:{self.loc.line}" if self.loc.line else self.instruction.place
+        return str(self.loc) if self.loc.line else self.instruction.place
 
 
 def stalls_between(body: Iterable[TimedInstruction], first: Mark, last: Mark) -> tuple[Stall, ...]:

@@ -39,7 +39,9 @@ class MachineCode:
 
     def kernel(self, name: str | None = None) -> LoadedKernel:
         """Return a kernel by its name; without one, the only kernel."""
-        known = ", ".join(self.kernels) or "none"
+        if not self.kernels:
+            raise UnsupportedCode("the code has no kernel", remedy="an .amdhsa_kernel directive describes each")
+        known = ", ".join(self.kernels)
         if name is None and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
         if name is None:
