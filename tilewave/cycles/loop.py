@@ -23,13 +23,15 @@ from tilewave.emulator.emulator import LARGEST_WORKGROUP
 from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.probe import bank_conflicts
-from tilewave.emulator.statistics import find_loop
+from tilewave.emulator.statistics import find_loop, waves_per_unit
 
 LATENCIES = (500, 1000, 1500)
 """Latencies of global loads for which a loop is shown, in cycles: from L2, and from memory under load."""
 SCALE = (
-    "A model, not a measurement: by published launch times cycles are good to ±15 % at a known clock, ratios to less"
+    "A model, not a measurement: by published launch times, cycles are within ±15 % at a known clock; "
+    "ratios between kernels are closer"
 )
+"""What is not known of every loop; the next are for loops of some kinds."""
 TURNS = "8 waves take turns here: no kernel that does so is among the published times"
 EXPONENTIALS = "The loop has exponentials or the like: attention comes out 8 to 22 % too slow"
 AVERAGE = "Iterations differ: the cycles are an average"
@@ -96,7 +98,7 @@ def loop_cycles(
     workgroup; without them, as many as the kernel's metadata says. `conflicts` are cycles that are lost to bank
     conflicts, as `conflicts_of` returns them; without them there are none.
     """
-    return modelled(code, kernel, waves, conflicts, unit).cycles(latency, workgroups)
+    return loop_model(code, kernel, waves, conflicts, unit).cycles(latency, workgroups)
 
 
 def cycles_by_latency(
@@ -110,7 +112,7 @@ def cycles_by_latency(
     unit: ComputeUnit | None = None,
 ) -> tuple[LoopCycles, ...]:
     """Return the cycles of a kernel's K loop for each latency of global loads; the loop is looked for once."""
-    what = modelled(code, kernel, waves, conflicts, unit)
+    what = loop_model(code, kernel, waves, conflicts, unit)
     return tuple(what.cycles(latency, workgroups) for latency in latencies)
 
 
@@ -125,12 +127,15 @@ def conflicts_of(code: MachineCode, kernel: str | None = None) -> dict[int, floa
 
 
 @dataclass(frozen=True)
-class Modelled:
+class LoopModel:
     """A kernel's K loop, ready for the model of a compute unit."""
 
     kernel: str
     body: tuple[TimedInstruction, ...]
     waves: int
+    """Of one workgroup."""
+    fitting: int
+    """How many workgroups fit on a compute unit, by registers and LDS."""
     unit: ComputeUnit
 
     @property
@@ -171,20 +176,22 @@ class Modelled:
         )
 
 
-def modelled(
+def loop_model(
     code: MachineCode,
     kernel: str | None = None,
     waves: int | None = None,
     conflicts: Mapping[int, float] | None = None,
     unit: ComputeUnit | None = None,
-) -> Modelled:
+) -> LoopModel:
     """Find a kernel's K loop and what its instructions occupy."""
     found, lost = code.kernel(kernel), conflicts or {}
     unit = unit or COMPUTE_UNITS[code.chip]
     at = find_loop(code, found).body
     slower = {place: lost[position] for place, position in enumerate(at) if position in lost}
     body = timed([code.instructions[position] for position in at], unit, slower)
-    return Modelled(found.name, body, waves or waves_of(found), unit)
+    each = waves or waves_of(found)
+    fitting = waves_per_unit(code.chip, found, each) // max(1, each // UNITS)
+    return LoopModel(found.name, body, each, max(1, fitting), unit)
 
 
 def waves_of(kernel: LoadedKernel) -> int:

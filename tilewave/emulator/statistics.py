@@ -212,7 +212,8 @@ def find_loop(module: MachineCode, kernel: LoadedKernel) -> MachineLoop:
     loops = [loop for loop in find_loops(module.instructions, kernel.entry, _end(module, kernel)) if products(loop)]
     innermost = [a for a in loops if not any(set(b.body) < set(a.body) for b in loops)]
     if not innermost:
-        raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions")
+        remedy = "a K loop multiplies by v_mfma instructions; one of few steps may have been unrolled"
+        raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions", remedy=remedy)
     return max(innermost, key=products)
 
 

@@ -84,14 +84,13 @@ class AmdProgram:
 
         return module_statistics(self.machine_code, self.tiles.name, self.conflicts)
 
-    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...]:
-        """Cycles of the K loop for each latency of global loads, with so many workgroups on a compute unit."""
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int | None) -> tuple[LoopCycles, ...]:
+        """Cycles of the K loop for each latency of global loads, with as many workgroups on a compute unit as fit."""
         with IMPORTING:
-            from tilewave.cycles import LATENCIES, cycles_by_latency  # noqa: PLC0415  as in _emulator
+            from tilewave.cycles import LATENCIES, loop_model  # noqa: PLC0415  as in _emulator
 
-        asked = LATENCIES if latencies is None else latencies
-        name, conflicts = self.tiles.name, self.conflicts
-        return cycles_by_latency(self.machine_code, name, asked, workgroups, conflicts=conflicts)
+        model = loop_model(self.machine_code, self.tiles.name, conflicts=self.conflicts)
+        return tuple(model.cycles(cycles, workgroups or model.fitting) for cycles in latencies or LATENCIES)
 
     @cached_property
     def machine_code(self) -> MachineCode:
