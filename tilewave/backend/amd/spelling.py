@@ -136,6 +136,9 @@ class Amdgcn:
 
     load_if_in_order = load_if
 
+    def store_if(self, f: LlvmFunction, condition: str, raw: str, x: str, pointer: str) -> None:
+        raise NotImplementedError(f"{self.chip.name} stores to arrays through windows, which say what is inside")
+
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Return `word` of another lane; ds_bpermute takes the lane's number as a byte offset."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])

@@ -133,6 +133,10 @@ class LaneTarget(Protocol):
         """Load as `load_if` does from memory that the kernel may write."""
         ...
 
+    def store_if(self, f: LlvmFunction, condition: str, raw: str, x: str, pointer: str) -> None:
+        """Store one access to an aligned address, or nothing where the condition is false."""
+        ...
+
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Return the 32 bits of `word` in another lane of this wave."""
         ...
