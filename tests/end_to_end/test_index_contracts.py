@@ -242,7 +242,6 @@ def test_a_proof_names_the_contracts_that_it_rests_on(name, sizes):
     "how, dtype, said",
     [
         (atomic_or, f32, "atomic_or combines the bits of integers, not f32"),
-        (atomic_add, bf16, "atomic_add: no target combines bf16 atomically"),
         (atomic_max, f8e4m3fn, "atomic_max: no target combines f8e4m3fn atomically"),
     ],
 )

@@ -10,6 +10,8 @@ from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
+from tilewave.ir.types import DType
+from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
@@ -20,6 +22,13 @@ SHARED = "workgroup$memory"
 """A name that no kernel can have."""
 
 
+def _combines(how: str, dtype: DType) -> bool:
+    return dtype.bits >= 16 if dtype.is_float and how == "add" else dtype.is_int and dtype.bits >= 32
+
+
+ATOMICS = AtomicUnit(_combines, 2, "device")
+
+
 @dataclass(frozen=True)
 class Nvptx:
     """An NVIDIA chip as a target of the lane-level lowering."""
@@ -27,7 +36,7 @@ class Nvptx:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
-    device_scope = "device"
+    atomics = ATOMICS
     shared_pointer = "ptr addrspace(3)"
     windows = None
     direct = None

@@ -8,11 +8,13 @@ that no window covers, and other hardware, take 64-bit addresses and predicates.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import gcd, lcm
 from typing import Protocol
 
 from tilewave.ir.ops import LoadEach, StoreEach
-from tilewave.lower.elements import atomic_word, in_memory
+from tilewave.lower.atomics import AtomicCombine
+from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.memory import OUTSIDE, RAW, GlobalAccess, GlobalPlace, from_raw, to_raw
 from tilewave.lower.gpu.pointers import bytes_of
 from tilewave.lower.gpu.values import Held, held, regrouped
@@ -86,15 +88,10 @@ class IndexedAccess:
 
     def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
         """Combine elements with what the array has, atomically among all workgroups."""
-        f, how = self.f, atomic_word(op.combine, place.memory.dtype)
-        scope = f'syncscope("{self.target.device_scope}") monotonic, align {place.bytes}'
+        combine = AtomicCombine(self.f, self.target.atomics, self.target.global_pointer, op.combine, place.memory.dtype)
         addresses = _Addresses(self, op, place)
-        for part, at in zip(regrouped(f, x, 1).parts, self._positions(op), strict=True):
-
-            def combine(where: str, part: str = part) -> None:
-                f.value(f"atomicrmw {how} {self.target.global_pointer} {where}, {x.kind} {part} {scope}")
-
-            addresses.where_inside(at, combine)
+        for part, at in zip(regrouped(self.f, x, 1).parts, self._positions(op), strict=True):
+            addresses.where_inside(at, partial(combine, x=part))
 
     def _positions(self, op: LoadEach | StoreEach) -> list[Position]:
         axes = []
