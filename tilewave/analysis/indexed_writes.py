@@ -36,6 +36,7 @@ from tilewave.ir.ops import (
     Write,
     WriteIndexed,
 )
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite_block, walk
 from tilewave.ir.types import Memory, Scalar
 
@@ -101,7 +102,8 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 def _want_unwritten(kernel: Kernel) -> None:
     """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
     of_data = made_of_data(kernel.body)
-    ops = [op for op in walk(kernel.body) if op.read or op.written]
+    accesses = (op for op in walk(kernel.body) if op.read or op.written)
+    ops = [op for op in accesses if not any(is_in(v, "shared") for v in (*op.read, *op.written))]
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
     for op in ops:
@@ -194,6 +196,8 @@ class _Windows:
         if not _is_indexed(op, self.of_data):
             return [op]
         assert isinstance(op, (Write, WriteIndexed))
+        if is_in(op.memory, "shared"):
+            return []  # each workgroup has its own
         places = self.places(op)
         if _is_added(op) and not (places.are_known and places.deciding):
             return []  # many workgroups may add to one element

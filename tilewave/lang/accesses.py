@@ -139,7 +139,7 @@ def _write_indexed(
     _check_fits(op, tile, memory, place.extents, AT_THESE)
     trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
     tile = in_order(tile, dims)
-    if trace.mask is None and not place.has_tiles and not combine:
+    if trace.mask is None and place.is_window and not combine:
         starts, axes = place.window()
         trace.effect(ir.Write, tile.value, memory.value, starts, axes, 0, place.indexed_axes)
         return
