@@ -95,7 +95,7 @@ class Segments:
         return self.plain(v)
 
     def same(self, a: Value, b: Value) -> bool:
-        """Return whether two values are computed alike."""
+        """Return whether two values are the same computation."""
         a, b = self.number(a), self.number(b)
         one, other = self.defs.get(a), self.defs.get(b)
         if a == b:
