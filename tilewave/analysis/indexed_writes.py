@@ -5,7 +5,7 @@ stores which (t, d). So for the analyses the write goes to a memory of the dims 
 memory is judged like any output: each (t, d) is stored, by one workgroup, once.
 
 That two of them have different places in `out` is another question: they do if what the indices are made of is
-`unique`.
+`unique`, or if they are in segments between `sorted` offsets (`segments.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
+from tilewave.analysis.loaded_bounds import over_every_step
+from tilewave.analysis.segments import Segments, keeps_apart
 from tilewave.errors import AccessError, CoverageError
-from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
     Broadcast,
@@ -35,13 +37,19 @@ from tilewave.ir.ops import (
     Sub,
     Write,
     WriteIndexed,
+    Yield,
 )
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite_block, walk
-from tilewave.ir.types import Memory, Scalar
+from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar
 
 MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "
     "atomic_add(tile, {memory}, at={{…}})"
+)
+SEGMENTS = (
+    "say that segments do not overlap, if that is so: {indices}: Memory[…, Indices(sorted=True)]; or add where others "
+    "add: atomic_add(tile, {memory}, at={{…}})"
 )
 FORMULA = (
     "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
@@ -49,6 +57,7 @@ FORMULA = (
     "atomic_add(tile, {memory}, at={{…}})"
 )
 Axis = int | None
+IN_SEGMENT: tuple[str, object] = ("segment", None)
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,13 @@ class _Source:
     read: Read | None
     parts: tuple[_Part, ...]
     how: tuple[str, object] = ("whole", None)
-    """("whole", None) where different elements give different indices, else ("quotient", n), ("remainder", n) or
-    ("", None)."""
+    """("whole", None) where different elements give different indices, else ("quotient", n), ("remainder", n),
+    ("segment", None) or ("", None)."""
 
 
 def as_windows(kernel: Kernel) -> Kernel:
     """Return a kernel of the same writes, all at known positions; those of which nothing is known are left."""
+    kernel = over_every_step(kernel)
     if not _has_indexed(kernel):
         return kernel
     windows = _Windows(kernel)
@@ -101,7 +111,8 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 def _want_unwritten(kernel: Kernel) -> None:
     """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
     of_data = made_of_data(kernel.body)
-    ops = [op for op in walk(kernel.body) if op.read or op.written]
+    accesses = (op for op in walk(kernel.body) if op.read or op.written)
+    ops = [op for op in accesses if not any(is_in(v, "shared") for v in (*op.read, *op.written))]
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
     for op in ops:
@@ -121,6 +132,7 @@ def want_no_order(kernel: Kernel) -> None:
 
 def _want_distinct(kernel: Kernel) -> None:
     """Refuse writes at indices of which two may be equal."""
+    kernel = over_every_step(kernel)
     of_data = made_of_data(kernel.body)
     windows = _Windows(kernel)
     for op in walk(kernel.body):
@@ -128,8 +140,7 @@ def _want_distinct(kernel: Kernel) -> None:
             colliding = windows.colliding(op)
             if colliding is not None:
                 what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
-                remedy = FORMULA if colliding in windows.unique else MAY_COLLIDE
-                remedy = remedy.format(indices=colliding, memory=op.memory.name)
+                remedy = windows.remedy(op, colliding).format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
 
 
@@ -139,6 +150,7 @@ def _is_added(op: Op) -> bool:
 
 def relied_on(kernel: Kernel) -> tuple[str, ...]:
     """Return the names of the arrays of indices without whose contracts two writes might collide."""
+    kernel = over_every_step(kernel)
     if not _has_indexed(kernel):
         return ()
     windows, of_data = _Windows(kernel), made_of_data(kernel.body)
@@ -163,6 +175,8 @@ class _Places:
     """The arrays of distinct indices that some of the parts come from."""
     others: Mapping[Read, tuple[_Part, ...]]
     """The reads of indices of which two may be equal."""
+    in_segments: bool = False
+    """Whether some elements of the parts are in no segment, and are not stored."""
 
     @property
     def axes(self) -> list[int]:
@@ -180,6 +194,8 @@ class _Windows:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.defs, self.of_data = kernel, kernel.defs, made_of_data(kernel.body)
         self.unique = {name for name, _, *flags in kernel.contracts if "unique" in flags}
+        self.sorted = {name for name, _, *flags in kernel.contracts if "sorted" in flags}
+        self.segments = Segments(kernel)
         self.sizes = {n for v in kernel.body.args if isinstance(v.type, Memory) for n in v.type.extents}
         self.judged: list[Value] = []
         """The memories of the writes."""
@@ -194,6 +210,8 @@ class _Windows:
         if not _is_indexed(op, self.of_data):
             return [op]
         assert isinstance(op, (Write, WriteIndexed))
+        if is_in(op.memory, "shared"):
+            return []  # each workgroup has its own
         places = self.places(op)
         if _is_added(op) and not (places.are_known and places.deciding):
             return []  # many workgroups may add to one element
@@ -204,7 +222,8 @@ class _Windows:
         self.judged.append(memory)
         along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None}
         at = tuple(part.start for part in places.parts)
-        return [Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)]
+        write = Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)
+        return _optional(write, memory) if places.in_segments else [write]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""
@@ -220,6 +239,14 @@ class _Windows:
         if places.are_known and not apart:
             return None
         return next((read.memory.name for read in (*apart, *places.others)), "indices")
+
+    def remedy(self, op: Write | WriteIndexed, colliding: str) -> str:
+        """Return what to do about indices of which two may be equal."""
+        if colliding in self.unique:
+            return FORMULA
+        sources = (source for source in self.sources(op) if source is not None and source.read is not None)
+        in_segments = any(s.how == IN_SEGMENT and s.read and s.read.memory.name == colliding for s in sources)
+        return SEGMENTS if in_segments else MAY_COLLIDE
 
     def places(self, op: Write | WriteIndexed) -> _Places:
         """Return what tells a write's elements apart: its windows first, then distinct indices."""
@@ -237,11 +264,13 @@ class _Windows:
             more = [part for part in reads[read] if self.tells_apart(part, parts)]
             parts += more
             deciding += [read] if more else []
-        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others)
+        in_segments = any(IN_SEGMENT in hows[read] for read in deciding)
+        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others, in_segments)
 
     def is_trusted(self, op: Write | WriteIndexed, read: Read, hows: set[tuple[str, object]]) -> bool:
         """Return whether different elements of an array of indices may be taken to be stored at different positions."""
-        return _is_added(op) or (read.memory.name in self.unique and _are_distinct(hows))
+        by_segment = read.memory.name in self.sorted and IN_SEGMENT in hows
+        return _is_added(op) or by_segment or (read.memory.name in self.unique and _are_distinct(hows))
 
     def tells_apart(self, part: _Part, others: list[_Part]) -> bool:
         """Return whether a part spans an axis of the tile that others do not, or is moved by a number of its own."""
@@ -287,9 +316,9 @@ class _Windows:
                 return self.source(x, tuple(axes[order.index(a)] for a in range(len(order))), extent)
             case Cast(x):
                 source = self.source(x, axes, extent)
-                return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
-            case Select(_, x, other) if self.is_nowhere(other):
-                return self.source(x, axes, extent)
+                return source if source is None or keeps_apart(op) else replace(source, how=("", None))
+            case Select(condition, x, other) if self.is_nowhere(other):
+                return self.in_segment(condition, x, axes, extent) or self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
                 return self.source(
@@ -308,6 +337,17 @@ class _Windows:
                 return replace(each[0], how=("", None)) if len(each) == 1 and each[0] else None
             case _:
                 return None
+
+    def in_segment(self, condition: Value, x: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
+        """Return what indices in a segment are made of: its number, and what counts within it."""
+        segment = self.segments.of(condition, x)
+        if segment is None:
+            return None
+        counted = self.source(segment.counted, axes, extent)
+        if counted is None or counted.read is not None:
+            return None
+        number = _Part(segment.begin.memory.type.extents[0], segment.begin.at[0], None)
+        return _Source(segment.begin, (number, *counted.parts), IN_SEGMENT)
 
     def combined(self, op: Op, a: Value, b: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
         """Return what an operation on indices and one number gives."""
@@ -361,10 +401,12 @@ class _Windows:
         return op.value if isinstance(op, Const) else self.known(op.x) if isinstance(op, Cast) else v
 
 
-def _keeps_apart(op: Cast) -> bool:
-    """Return whether a cast gives different numbers for different ones: an integer as one of as many bits."""
-    old, new = op.x.type.dtype, op.result.type.dtype
-    return old.is_int and new.is_int and new.bits >= old.bits
+def _optional(write: Write, memory: Value) -> list[Op]:
+    """Return a write some of whose elements are not stored."""
+    once = Value(f"{memory.name}.once", INDEX_SCALAR)
+    number = Value(f"{memory.name}.number", INDEX_SCALAR)
+    body = Block((number,), (write, Yield(())))
+    return [Const(1, results=(once,), loc=write.loc), Loop(once, (), body, optional=True, loc=write.loc)]
 
 
 def _of_numbers(parts: list[_Part]) -> tuple[_Part, ...]:

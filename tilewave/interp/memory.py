@@ -24,7 +24,7 @@ from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
 NO_ACCESS = 0
-PAST = {"read": "read", "write": "wrote"}
+PAST = {"read": "read", "write": "wrote", "change": "changed"}
 
 
 class WaveAccess(NamedTuple):
@@ -106,7 +106,7 @@ class LaneMemory:
 
     Stamps are kept as tables, (1 or waves) x elements: `writer` the last write; `twins` earlier writes of the same
     bytes that it is not ordered with; `overwritten` earlier writes by the same wave, or ordered before it; `readers`
-    and `copies` the last read of each wave and of its copies.
+    and `copies` the last read of each wave and of its copies; `changers` the last atomic operation of each wave.
     """
 
     def __init__(
@@ -188,10 +188,18 @@ class LaneMemory:
         if not self.is_tracked:
             return
         if access.verb == "read":
-            self._want_lanes_met(ledger, access, flat, self.lane_order.note_read(flat, access.meeting, lanes), "writer")
+            wrote, changed = self.lane_order.note_read(flat, access.meeting, lanes)
+            self._want_lanes_met(ledger, access, flat, wrote, "writer")
+            self._want_lanes_met(ledger, access, flat, changed, "changers")
+            return
+        if access.verb == "change":
+            wrote, read = self.lane_order.note_change(flat, access.meeting, lanes)
+            self._want_lanes_met(ledger, access, flat, wrote, "writer")
+            self._want_lanes_met(ledger, access, flat, read, "readers")
             return
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
-        wrote, read = self.lane_order.note_write(flat, access.meeting, lanes)
+        wrote, read, changed = self.lane_order.note_write(flat, access.meeting, lanes)
+        self._want_lanes_met(ledger, access, flat, changed, "changers")
         self._want_lanes_met(ledger, access, flat, wrote & changes, "writer")
         self._want_lanes_met(ledger, access, flat, read & changes, "readers")
 
@@ -235,8 +243,9 @@ class LaneMemory:
         number = ledger.add(access)
         stamps = self.tables["writer"][0, flat]
         self._want_order(ledger, access, self.tables["writer"], flat)
-        if "twins" in self.tables:
-            self._want_order(ledger, access, self.tables["twins"], flat)
+        for name in ("twins", "changers"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
         if self.buffer is None and not stamps.all() and ledger.suspicion is None:
             at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
             ledger.suspicion = InterpreterError(f"{access.who} reads {at}, which was never written", loc=access.op.loc)
@@ -247,7 +256,7 @@ class LaneMemory:
         number = ledger.add(access)
         self.last_write = access
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
-        for name in ("readers", "copies", "overwritten"):
+        for name in ("readers", "copies", "overwritten", "changers"):
             if name in self.tables:
                 self._want_order(ledger, access, self.tables[name], flat)
         for name in ("writer", "twins"):
@@ -256,6 +265,19 @@ class LaneMemory:
         self._remember_open(ledger, access, flat, changes)
         self.tables["writer"][0, flat] = number
         self._touch(flat)
+
+    def note_change(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
+        """Record and check an atomic operation: others of the kind need no order, reads and writes do."""
+        number = ledger.add(access)
+        for name in ("readers", "copies", "overwritten", "writer", "twins"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
+        if not self.tables["writer"][0, flat].all() and ledger.suspicion is None:
+            at = self.element(flat[np.flatnonzero(self.tables["writer"][0, flat] == NO_ACCESS)[0]])
+            ledger.suspicion = InterpreterError(
+                f"{access.who} changes {at}, which was never written", loc=access.op.loc
+            )
+        self.table("changers", self.waves)[access.wave, flat] = number
 
     def put(self, flat: Array, new: Array) -> int | None:
         """Store; return the place in `flat` of an element to which two lanes store different values, if any."""

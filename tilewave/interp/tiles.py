@@ -232,6 +232,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.Gather: gather,
     ir.Scatter: scatter,
     ir.ReadIndexed: read_indexed,
+    ir.ReadIndexedShared: read_indexed,
     ir.WriteIndexed: write_indexed,
     ir.Copy: copy,
     ir.CopyAsync: bring,

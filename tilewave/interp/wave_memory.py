@@ -43,6 +43,7 @@ def store(wave: WaveState, op: Store) -> None:
 
 def load_each(wave: WaveState, op: LoadEach) -> Array:
     memory: LaneMemory = wave.env[op.memory]
+    memory.was_read = True  # also where data decides that no element of it is
     return take(wave, op, memory, elements_each(wave, op, memory, len(op.result.type.shape)))
 
 
@@ -61,9 +62,16 @@ def combine(wave: WaveState, op: StoreEach, memory: LaneMemory, elements: Elemen
     shape = np.broadcast_shapes(x.shape, elements.flat.shape)
     active = None if elements.active is None else np.broadcast_to(elements.active, shape)
     kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
-    if len(kept):
+    if not len(kept):
+        return
+    if memory.buffer is None:
+        access = wave.access(op, "change")
+        lanes = lane_bits(np.broadcast_to(elements.flat, shape), active, wave.state.lanes)
+        memory.order_lanes(wave.state.ledger, access, kept, lanes, None)
+        memory.note_change(wave.state.ledger, access, kept)
+    else:
         wave.state.note_combined(op, memory, kept)
-        memory.combine(op.combine, kept, new)
+    memory.combine(op.combine, kept, new)
 
 
 def copy_async_chunks(wave: WaveState, op: CopyAsyncChunks) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import BF16, BOOL, INDEX_SCALAR, DType, Tile, dims
+from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Tile, dims
 from tilewave.lang.dynamic_mapping import DynamicMapping
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.indexed import IndexedPlace, read_at
@@ -139,7 +139,7 @@ def _write_indexed(
     _check_fits(op, tile, memory, place.extents, AT_THESE)
     trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
     tile = in_order(tile, dims)
-    if trace.mask is None and not place.has_tiles and not combine:
+    if trace.mask is None and place.is_window and not combine:
         starts, axes = place.window()
         trace.effect(ir.Write, tile.value, memory.value, starts, axes, 0, place.indexed_axes)
         return
@@ -151,7 +151,7 @@ def _want_atomic(op: str, dtype: DType, combine: str) -> None:
     """Refuse dtypes that no target combines atomically."""
     if combine in ("and", "or") and not dtype.is_int:
         raise DTypeError(f"{op} combines the bits of integers, not {dtype}", loc=here(), remedy="use an array of i32")
-    if dtype in (BF16, BOOL) or (dtype.is_float and dtype.bits < 16):
+    if dtype == BOOL or (dtype.is_float and dtype.bits < 16):
         remedy = "use an array of f32, cast(tile, f32)" if dtype.is_float else "use an array of i32, cast(tile, i32)"
         raise DTypeError(f"{op}: no target combines {dtype} atomically", loc=here(), remedy=remedy)
 

@@ -28,9 +28,6 @@ class IndexedPlace:
 
     def __init__(self, trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]) -> None:
         self.trace, self.memory = trace, memory
-        if not memory.has_edges:
-            what = f"{op}: {memory} is shared memory of the workgroup, which has no indices and no atomics"
-            raise TraceError(what, loc=here(), remedy="read and write it by tiles, or use an array of the kernel")
         for d in at:
             if d not in memory.dims:
                 named = ", ".join(map(str, memory.dims))
@@ -58,6 +55,11 @@ class IndexedPlace:
     def has_tiles(self) -> bool:
         """Return whether indices are tiles, so that the elements do not form a window."""
         return any(x.dims for x in self.given.values())
+
+    @property
+    def is_window(self) -> bool:
+        """Return whether the elements form a window, which of an array may be out of bounds."""
+        return not self.has_tiles and self.memory.has_edges
 
     @property
     def indexed_axes(self) -> tuple[int, ...]:
@@ -89,6 +91,13 @@ class IndexedPlace:
                 inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < length_of(self.trace, d)
                 indices = self._where(repeated(self.trace, inside, extents_of(indices)), indices)
         return indices
+
+    def read(self, positions: tuple[Value, ...], kind: Tile) -> Value:
+        """Return the elements at these positions."""
+        memory = self.memory.value
+        if self.memory.has_edges:
+            return self.trace.emit(ir.ReadIndexed, memory, positions, self.in_runs(), type=kind)
+        return self.trace.emit(ir.ReadIndexedShared, memory, positions, type=kind)
 
     def in_runs(self) -> bool:
         """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
@@ -122,8 +131,8 @@ def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]
     kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
     want_room(trace, kind, dims, f"{op}: {memory}")
     trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
-    if place.has_tiles:
-        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    if not place.is_window:
+        value = place.read(place.positions(), kind)
     else:
         value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
     return Traced(trace, value, dims)
@@ -134,7 +143,11 @@ def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> T
     kind = Tile((1,), memory.value.type.dtype)
     starts, _ = place.window()
     trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
-    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    if place.is_window:
+        one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    else:
+        positions = tuple(trace.emit(ir.Broadcast, x, (), type=Tile((1,), INDEX)) for x in starts)
+        one = place.read(positions, kind)
     how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
     return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
 

@@ -94,7 +94,7 @@ from tilewave.ir.ops.asynchronous import (
 from tilewave.ir.ops.bits import BitAnd, Bitcast, BitNot, BitOr, Bitwise, ShiftLeft, ShiftRight
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
-from tilewave.ir.ops.indexed import ReadIndexed, WriteIndexed
+from tilewave.ir.ops.indexed import ReadIndexed, ReadIndexedShared, WriteIndexed
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -240,6 +240,7 @@ __all__ = [
     "Read",
     "ReadAccumulator",
     "ReadIndexed",
+    "ReadIndexedShared",
     "ReadPanel",
     "Rearrange",
     "Reciprocal",

@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import ReadIndexed, Reduce, Shift, WriteIndexed
+from tilewave.ir.ops import ReadIndexed, ReadIndexedShared, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import Tile
 from tilewave.lower.cpu.indexed import Positions, load_each, load_one, load_run, write_vector
 from tilewave.lower.cpu.loops import for_each
@@ -232,14 +232,16 @@ class ScratchTiles(ScratchSpace):
 
     # -- single elements, at positions that are tiles
 
-    def read_indexed(self, op: ReadIndexed, place: Place, at: Sequence[HeldTile], kind: Tile) -> HeldTile:
+    def read_indexed(
+        self, op: ReadIndexed | ReadIndexedShared, place: Place, at: Sequence[HeldTile], kind: Tile
+    ) -> HeldTile:
         loaded = load_run if op.in_runs else load_each
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
             return loaded(f, place, _positions(f, at, index), lanes)
 
         computed = ComputedTile(kind, compute)
-        return computed if op.result in self.uses.fused else self.kept(computed)
+        return computed if isinstance(op, ReadIndexed) and op.result in self.uses.fused else self.kept(computed)
 
     def write_indexed(
         self, op: WriteIndexed, place: Place, at: Sequence[HeldTile], tile: HeldTile | ProductTile
