@@ -80,6 +80,8 @@ from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.products import mma as mma
+from tilewave.lang.random_numbers import random as random
+from tilewave.lang.random_numbers import random_bits as random_bits
 from tilewave.lang.reductions import all_, any_, max_, min_, sum_
 from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin

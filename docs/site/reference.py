@@ -46,6 +46,7 @@ OPERATIONS = (
     "attention",
     "bincount",
     "cross_entropy",
+    "dropout",
     "embedding",
     "index_add",
     "index_select",

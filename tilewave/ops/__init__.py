@@ -19,11 +19,13 @@ from tilewave.kernels.numbers import (
     checked_eps,
     checked_ignored,
     checked_length,
+    checked_probability,
+    checked_seed,
 )
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import indexed, losses, products, rows
+from tilewave.ops import dropouts, indexed, losses, products, rows
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -129,6 +131,15 @@ def _attention(
     return _given(attend(lib, tuple(arrays), asked, False), out)
 
 
+def _dropout(x: Array, p: float = 0.5, *, seed: int, out: Array | None = None) -> Array:
+    """x / (1 - p), with elements zeroed at random with probability p: which ones depends on the seed alone."""
+    p, seed = checked_probability("dropout", p), checked_seed("dropout", seed)
+    if are_torchs(x):
+        return torch_operators().dropout(x, p, seed, out)
+    lib, arrays = taken(dropouts.dropout.arguments, x, out)
+    return _given(dropouts.dropout(lib, tuple(arrays), p, seed), out)
+
+
 def _embedding(weight: Array, ids: Array, *, out: Array | None = None) -> Array:
     """weight[ids]: a row of weights for each id, zeros for an id out of bounds."""
     if are_torchs(weight, ids):
@@ -228,6 +239,11 @@ def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Arr
     return folded(x), others
 
 
+def _dropout_kernel(x: Array, p: float = 0.5, *, seed: int = 0) -> WaveKernel:
+    lib, arrays = _library(dropouts.dropout.arguments, x)
+    return _run_by(dropouts.dropout, lib, arrays, p, seed)
+
+
 def _embedding_kernel(weight: Array, ids: Array) -> WaveKernel:
     lib, arrays = _library(indexed.embedding.arguments, weight, ids)
     return _run_by(indexed.embedding, lib, arrays)
@@ -273,6 +289,7 @@ linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
+dropout = Operation("dropout", _dropout, _dropout_kernel)
 embedding = Operation("embedding", _embedding, _embedding_kernel)
 index_select = Operation("index_select", _index_select, _index_select_kernel)
 index_add = Operation("index_add", _index_add, _index_add_kernel)
