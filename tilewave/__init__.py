@@ -116,6 +116,7 @@ __all__ = [  # noqa: F405
     "roundeven",
     "rsqrt",
     "scalar",
+    "scan",
     "select",
     "self_index",
     "set_default_run_config",

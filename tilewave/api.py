@@ -87,6 +87,7 @@ from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin
 from tilewave.lang.reductions import cumsum as cumsum
 from tilewave.lang.reductions import prod as prod
+from tilewave.lang.scans import scan as scan
 from tilewave.lang.shapes import apply_expr as apply_expr
 from tilewave.lang.shapes import broadcast as broadcast
 from tilewave.lang.shapes import permute as permute
