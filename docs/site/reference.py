@@ -46,6 +46,7 @@ OPERATIONS = (
     "attention",
     "bincount",
     "cross_entropy",
+    "cumsum",
     "dropout",
     "embedding",
     "index_add",

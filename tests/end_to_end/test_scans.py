@@ -65,7 +65,14 @@ def test_nan_and_infinity(target, how):
 @targets
 @pytest.mark.parametrize(
     ("dtype", "made", "how"),
-    [(f16, f32, "sum"), (i8, i32, "sum"), (u8, u32, "prod"), (f64, f64, "prod"), (bf16, bf16, "max"), (i64, i64, "min")],
+    [
+        (f16, f32, "sum"),
+        (i8, i32, "sum"),
+        (u8, u32, "prod"),
+        (f64, f64, "prod"),
+        (bf16, bf16, "max"),
+        (i64, i64, "min"),
+    ],
     ids=str,
 )
 def test_dtypes_are_those_of_reductions(target, dtype, made, how):

@@ -102,9 +102,7 @@ def _want_alike(tiles: tuple[Any, ...], dim: Any) -> None:
             raise TraceError(f"scan: {describe(first)} and {describe(x)} differ in dims", loc=here(), remedy=remedy)
 
 
-def _doubled(
-    trace: Trace, tiles: tuple[Any, ...], dim: Any, function: TileFunction, reverse: bool
-) -> tuple[Any, ...]:
+def _doubled(trace: Trace, tiles: tuple[Any, ...], dim: Any, function: TileFunction, reverse: bool) -> tuple[Any, ...]:
     axis = tiles[0].dims.index(dim)
     far, extent = 1, tiles[0].type.shape[axis]
     while far < extent:

@@ -65,15 +65,28 @@ def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
     """exp(x) / the sum of exp(x) along an axis."""
     if are_torchs(x):
         return torch_operators().softmax(x, dim, out)
-    lib, (given, to) = taken(rows.softmax.arguments, x, out)
-    rows.want_rows("softmax", given)
-    axis = checked_axis("softmax", dim, len(given.shape))
+    return _along_axis(rows.softmax, x, dim, out)
+
+
+def _cumsum(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
+    """The sums of all elements up to each along an axis; those of integers are i64."""
+    if are_torchs(x):
+        return torch_operators().cumsum(x, dim, out)
+    return _along_axis(rows.cumsum, x, dim, out)
+
+
+def _along_axis(of: Operated, x: Array, dim: int, out: Array | None) -> Array:
+    """Return the result of an operation along the last axis, for any axis."""
+    caller = of.arguments.caller
+    lib, (given, to) = taken(of.arguments, x, out)
+    rows.want_rows(caller, given)
+    axis = checked_axis(caller, dim, len(given.shape))
     if axis in (-1, len(given.shape) - 1):
-        return _given(rows.softmax(lib, (given, to)), out)
+        return _given(of(lib, (given, to)), out)
     if to is None:
-        return rows.softmax(lib, (given.swapaxes(axis, -1), None)).swapaxes(axis, -1)
-    want_shape("softmax", to, given.shape)
-    rows.softmax(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
+        return of(lib, (given.swapaxes(axis, -1), None)).swapaxes(axis, -1)
+    want_shape(caller, to, given.shape)
+    of(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
     return out
 
 
@@ -221,6 +234,11 @@ def _softmax_kernel(x: Array) -> WaveKernel:
     return kernel_for(softmax_kernel, x=given, y=given)
 
 
+def _cumsum_kernel(x: Array) -> WaveKernel:
+    lib, arrays = _library(rows.cumsum.arguments, x)
+    return _run_by(rows.cumsum, lib, arrays)
+
+
 def _rms_norm_kernel(x: Array, weight: Array | None = None) -> WaveKernel:
     given, (weight, _) = _rows_of(rows.rms_norm.arguments, x, weight)
     return kernel_for(rms_norm_kernel, x=given, y=given, weight=weight)
@@ -287,6 +305,7 @@ attention = Operation("attention", _attention, _attention_kernel)
 matmul = Operation("matmul", _matmul, _matmul_kernel)
 linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
+cumsum = Operation("cumsum", _cumsum, _cumsum_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
 dropout = Operation("dropout", _dropout, _dropout_kernel)

@@ -13,6 +13,7 @@ from tilewave.torch.indexed_operators import index_add as index_add
 from tilewave.torch.indexed_operators import index_select as index_select
 from tilewave.torch.product_operators import linear as linear
 from tilewave.torch.product_operators import matmul as matmul
+from tilewave.torch.row_operators import cumsum as cumsum
 from tilewave.torch.row_operators import layer_norm as layer_norm
 from tilewave.torch.row_operators import rms_norm as rms_norm
 from tilewave.torch.row_operators import softmax as softmax
