@@ -11,7 +11,7 @@ TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
 def run(kernel, target, *arrays, **subs):
     """Run a kernel, of dynamic sizes but for `subs`: on the CPU, in the interpreter, on a GPU's lanes, or emulated."""
     sizes = {getattr(sym, name): size for name, size in subs.items()}
-    made = kernel.compile(target="cpu" if target == "numpy" else target, subs=sizes)
+    made = kernel.compile(target=target, subs=sizes)
     if target == "cpu":
         made(*arrays)
     elif target == "numpy":

@@ -10,7 +10,7 @@ That two of them have different places in `out` is another question: they do if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
@@ -95,11 +95,11 @@ def _has_indexed(kernel: Kernel) -> bool:
     return any(_is_indexed(op, of_data) or _is_condition(op, of_data) for op in walk(kernel.body))
 
 
-def _is_indexed(op: Op, of_data: set[Value]) -> bool:
+def _is_indexed(op: Op, of_data: Set[Value]) -> bool:
     return isinstance(op, WriteIndexed) or (isinstance(op, Write) and any(v in of_data for v in op.at))
 
 
-def _is_condition(op: Op, of_data: set[Value]) -> bool:
+def _is_condition(op: Op, of_data: Set[Value]) -> bool:
     """Return whether an op runs its block once or not at all, as data decides."""
     return (
         isinstance(op, Loop)
