@@ -18,6 +18,7 @@ from tilewave.ir.ops import (
     Elementwise,
     Gather,
     Loop,
+    RaggedTile,
     Read,
     ReadIndexed,
     Scatter,
@@ -287,7 +288,7 @@ def made_of_data(body: Block) -> set[Value]:
             if isinstance(op, (Loop, While)):
                 for result, *names, last, init in op.carried:
                     found.update((result, *names) if found.intersection((init, last)) else ())
-            elif isinstance(op, (Read, Gather, ReadIndexed)) or found.intersection(op.operands):
+            elif isinstance(op, (Read, Gather, ReadIndexed, RaggedTile)) or found.intersection(op.operands):
                 found.update(op.results)
     return found
 

@@ -2,7 +2,8 @@
 
 Where a kernel writes `out[slots[t], d]`, the place is known only when there is data. What is known is which workgroup
 stores which (t, d). So for the analyses the write goes to a memory of the dims of `slots` and of its windows, and that
-memory is judged like any output: each (t, d) is stored, by one workgroup, once.
+memory is judged like any output: each (t, d) is stored, by one workgroup, once. The rows of a ragged grid's tiles are
+distinct, and all rows of its groups (`mapping.ragged`), so there the dims are those of the tiles.
 
 That two of them have different places in `out` is another question: they do if what the indices are made of is
 `unique`.
@@ -24,10 +25,12 @@ from tilewave.ir.ops import (
     Elementwise,
     FloorDiv,
     Iota,
+    Less,
     Loop,
     Mod,
     Mul,
     Permute,
+    RaggedTile,
     Read,
     ReadIndexed,
     Reduce,
@@ -37,7 +40,7 @@ from tilewave.ir.ops import (
     WriteIndexed,
 )
 from tilewave.ir.rewrite import rewrite_block, walk
-from tilewave.ir.types import Memory, Scalar
+from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Tile
 
 MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "
@@ -58,6 +61,8 @@ class _Part:
     extent: int | str
     start: Value
     axis: Axis
+    rows: RaggedTile | None = None
+    """The tile of a ragged grid whose rows these are; then the extent is the number of tiles."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def _want_unwritten(kernel: Kernel) -> None:
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
     for op in ops:
-        if isinstance(op, ReadIndexed) and op.memory in written:
+        if isinstance(op, (ReadIndexed, RaggedTile)) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
             raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
         for memory in at_indices.intersection(op.read):
@@ -143,8 +148,10 @@ def relied_on(kernel: Kernel) -> tuple[str, ...]:
         return ()
     windows, of_data = _Windows(kernel), made_of_data(kernel.body)
     writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data)]
-    reads = [read for op in writes if not _is_added(op) for read in windows.places(op).deciding]
-    return tuple(dict.fromkeys(read.memory.name for read in reads))
+    places = [windows.places(op) for op in writes if not _is_added(op)]
+    memories = [read.memory for one in places for read in one.deciding]
+    memories += [part.rows.memory for one in places for part in one.parts if part.rows is not None]
+    return tuple(dict.fromkeys(memory.name for memory in memories))
 
 
 def _are_distinct(hows: set[tuple[str, object]]) -> bool:
@@ -199,12 +206,20 @@ class _Windows:
             return []  # many workgroups may add to one element
         if not places.are_known:
             return [op]
-        kind = Memory(tuple(part.extent for part in places.parts), op.memory.type.dtype, "global")
-        memory = Value(f"{op.memory.name}.stored", kind)
+        return self.judged_write(op, places)
+
+    def judged_write(self, op: Write | WriteIndexed, places: _Places) -> list[Op]:
+        """Return a write to a memory of the places' parts; a tile of a ragged grid is one element along its axis."""
+        dtype, shape = op.memory.type.dtype, op.tile.type.shape
+        memory = Value(f"{op.memory.name}.stored", Memory((*(part.extent for part in places.parts), 1), dtype, "global"))
         self.judged.append(memory)
-        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None}
-        at = tuple(part.start for part in places.parts)
-        return [Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)]
+        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None and part.rows is None}
+        kept = [axis for axis in range(places.rank) if axis in along]
+        tile = Const(0, results=(Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype)),), loc=op.loc)
+        zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
+        at = (*(part.start for part in places.parts), zero.result)
+        axes = (*(along[axis] for axis in kept), len(places.parts))
+        return [tile, zero, Write(tile.result, memory, at, axes, loc=op.loc)]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""
@@ -288,8 +303,9 @@ class _Windows:
             case Cast(x):
                 source = self.source(x, axes, extent)
                 return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
-            case Select(_, x, other) if self.is_nowhere(other):
-                return self.source(x, axes, extent)
+            case Select(holds, x, other) if self.is_nowhere(other):
+                rows = self.rows_of(holds, x)
+                return self.source(x, axes, extent) if rows is None else _Source(None, (self.part_of(rows, axes[0]),))
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
                 return self.source(
@@ -308,6 +324,22 @@ class _Windows:
                 return replace(each[0], how=("", None)) if len(each) == 1 and each[0] else None
             case _:
                 return None
+
+    def rows_of(self, holds: Value, x: Value) -> RaggedTile | None:
+        """Return the tile of a ragged grid whose rows x counts, those before the end of their group."""
+        counted, below = self.defs.get(x), self.defs.get(holds)
+        if not isinstance(counted, Add) or not isinstance(below, Less) or below.a != x:
+            return None
+        starts = [self.scalar(v) for v in (counted.a, counted.b) if not isinstance(self.defs.get(v), Iota)]
+        start, end = starts[0] if len(starts) == 1 else None, self.scalar(below.b)
+        rows = self.defs.get(start) if start is not None else None
+        if not isinstance(rows, RaggedTile) or (start, end) != rows.results[1:] or x.type.shape != (rows.block,):
+            return None
+        return rows
+
+    def part_of(self, rows: RaggedTile, axis: Axis) -> _Part:
+        count = self.known(rows.count)
+        return _Part(count if isinstance(count, int) else rows.count.name, rows.number, axis, rows)
 
     def combined(self, op: Op, a: Value, b: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
         """Return what an operation on indices and one number gives."""
