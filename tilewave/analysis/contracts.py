@@ -50,7 +50,9 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
         for broken in (outside, _equal(found, "unique" in flags), _falling(found, "sorted" in flags)):
             if broken:
                 what = f"{kernel.name}: {name}{broken}"
-                raise AccessError(what, loc=loc, remedy=f"mend the array, or the contract Indices(…) of {name}")
+                rising = f"groups follow each other: let {name} rise from 0 to at most {end}"
+                remedy = rising if ENDS in flags else f"mend the array, or the contract Indices(…) of {name}"
+                raise AccessError(what, loc=loc, remedy=remedy)
 
 
 def _on_the_host(x: Array) -> Array:

@@ -22,7 +22,7 @@ from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import I32, INDEX, INDEX_SCALAR, Scalar, Tile
 from tilewave.mapping.ragged import NO_GROUP, RaggedGrid
 
-ENDS_AT_ONCE = 256
+ENDS_AT_ONCE = 32
 """The ends that a step of the search reads."""
 
 
