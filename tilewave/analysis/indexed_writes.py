@@ -211,11 +211,15 @@ class _Windows:
     def judged_write(self, op: Write | WriteIndexed, places: _Places) -> list[Op]:
         """Return a write to a memory of the places' parts; a tile of a ragged grid is one element along its axis."""
         dtype, shape = op.memory.type.dtype, op.tile.type.shape
-        memory = Value(f"{op.memory.name}.stored", Memory((*(part.extent for part in places.parts), 1), dtype, "global"))
+        memory = Value(
+            f"{op.memory.name}.stored", Memory((*(part.extent for part in places.parts), 1), dtype, "global")
+        )
         self.judged.append(memory)
         along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None and part.rows is None}
         kept = [axis for axis in range(places.rank) if axis in along]
-        tile = Const(0, results=(Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype)),), loc=op.loc)
+        tile = Const(
+            0, results=(Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype)),), loc=op.loc
+        )
         zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
         at = (*(part.start for part in places.parts), zero.result)
         axes = (*(along[axis] for axis in kept), len(places.parts))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
+from tilewave.analysis.contracts import ENDS
 from tilewave.errors import (
     CallError,
     ConstraintError,
@@ -25,7 +26,6 @@ from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.launch import MOST_OPEN, at_launch
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
-from tilewave.analysis.contracts import ENDS
 from tilewave.lang.assumptions import Assumed, assumed, wholly_divided
 from tilewave.lang.constraints import (
     Constraint,

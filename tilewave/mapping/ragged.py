@@ -78,13 +78,13 @@ class RaggedGrid:
 
     def tiles(self, ends: Sequence[int] | Array, numbers: Sequence[int] | Array) -> RaggedTiles:
         """Return the group and rows of tiles: group -1 and rows from -block to 0 for those without any."""
-        after, number = np.asarray(ends, np.int64), np.asarray(numbers, np.int64)
-        index = np.arange(len(after))
-        group = (self.first_tile(after, index + 1)[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
-        known = np.minimum(group, max(len(after) - 1, 0))
-        start = np.where(known > 0, after[known - 1], 0)
-        first, end = self.first_row(number, start, group), after[known]
-        has_rows = (group < len(after)) & (first < end)
+        given, number = np.asarray(ends, np.int64), np.asarray(numbers, np.int64)
+        after = self.first_tile(given, np.arange(len(given)) + 1)
+        group = (after[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
+        bounds = np.concatenate(([0], given, [0]))  # no group begins before row 0, and those after the last are empty
+        start, end = bounds[group], bounds[group + 1]
+        first = self.first_row(number, start, group)
+        has_rows = first < end
         return RaggedTiles(
             np.where(has_rows, group, NO_GROUP), np.where(has_rows, first, -self.block), np.where(has_rows, end, 0)
         )
@@ -95,7 +95,7 @@ class RaggedGrid:
         found = self.tiles(ends, range(self.count(last if rows is None else rows, len(ends))))
         by_row: dict[int, list[int]] = {}
         for tile, (group, first, end) in enumerate(zip(found.group, found.first, found.end, strict=True)):
-            for row in range(first, min(first + self.block, end)):
+            for row in range(max(first, 0), min(first + self.block, end)):
                 is_own = row >= (ends[group - 1] if group else 0)
                 by_row.setdefault(row, []).extend([tile] if is_own else [tile, tile])
         wrong = (row for row in range(last) if len(by_row.get(row, ())) != 1)

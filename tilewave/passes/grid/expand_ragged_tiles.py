@@ -31,7 +31,9 @@ def expand_ragged_tiles(kernel: Kernel) -> Kernel:
     arguments = {v.name: v for v in kernel.body.args}
 
     def expand(op: Op) -> Sequence[Op] | None:
-        return _Search(op, Builder(taken, locate=lambda: op.loc), arguments).ops() if isinstance(op, RaggedTile) else None
+        return (
+            _Search(op, Builder(taken, locate=lambda: op.loc), arguments).ops() if isinstance(op, RaggedTile) else None
+        )
 
     return rewrite(kernel, expand)
 
