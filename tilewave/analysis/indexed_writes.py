@@ -223,7 +223,7 @@ class _Windows:
         zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
         at = (*(part.start for part in places.parts), zero.result)
         axes = (*(along[axis] for axis in kept), len(places.parts))
-        return [tile, zero, Write(tile.result, memory, at, axes, loc=op.loc)]
+        return [Const(0, results=(stored,), loc=op.loc), zero, Write(stored, memory, at, axes, loc=op.loc)]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""

@@ -412,7 +412,7 @@ def _sides(cuts: Sequence[WorkgroupConstraint]) -> tuple[Expression, ...]:
 def _tiles_said(c: WorkgroupConstraint) -> Expression:
     """Return the number of a dim's tiles as an expression."""
     if c.ragged is not None:
-        return c.dim // c.tile + c.ragged.groups
+        return expression(c.dim // c.tile + c.ragged.groups)
     return ceiling(c.dim / c.tile) if c.iters is None else expression(c.iters)
 
 

@@ -31,7 +31,7 @@ def ends_of(trace: Trace, dim: Any, share: GridShare) -> MemoryArgument:
     """Return the array of the groups' ends, which the kernel takes by that name."""
     assert share.ragged is not None
     groups, name = share.ragged.groups, share.ragged.ends
-    found = trace.arrays.get(name)
+    found: MemoryArgument | None = trace.arrays.get(name)
     if found is None or found.dims != (groups,) or not found.value.type.dtype.is_int:
         what = f"the groups of {dim} end where {name} says, and {_but(name, groups, found)}"
         raise ConstraintError(what, loc=share.loc, remedy=f"add the parameter {name}: Memory[{groups}, …, i32]")

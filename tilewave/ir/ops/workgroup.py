@@ -72,7 +72,7 @@ class TileOf(Pure):
 
 @dataclass(frozen=True)
 class RaggedTile(Op):
-    """The group, the first row and the end of the rows of a tile of a ragged grid; -1, -block and 0 for one without rows.
+    """The group, the first row and the end of the rows of a tile of a ragged grid; -1, -block and 0 where it has none.
 
     `memory` has the end of each group's rows, and falls nowhere. The numbers of tiles are `mapping.RaggedGrid`'s.
     """
