@@ -217,9 +217,7 @@ class _Windows:
         self.judged.append(memory)
         along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None and part.rows is None}
         kept = [axis for axis in range(places.rank) if axis in along]
-        tile = Const(
-            0, results=(Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype)),), loc=op.loc
-        )
+        stored = Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype))
         zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
         at = (*(part.start for part in places.parts), zero.result)
         axes = (*(along[axis] for axis in kept), len(places.parts))
