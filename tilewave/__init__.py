@@ -43,6 +43,7 @@ __all__ = [  # noqa: F405
     "MemoryLayout",
     "Min",
     "Ne",
+    "Ragged",
     "Register",
     "ReorderingConstraint",
     "ScaledMMAType",

@@ -40,6 +40,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
 from tilewave.lang.constraints import MMAType as MMAType
+from tilewave.lang.constraints import Ragged as Ragged
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
 from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import SymbolicAlias as SymbolicAlias

@@ -19,6 +19,7 @@ from tilewave.ir.ops import (
     Elementwise,
     Gather,
     Loop,
+    RaggedTile,
     Read,
     ReadIndexed,
     ReadIndexedShared,
@@ -290,7 +291,9 @@ def made_of_data(body: Block) -> frozenset[Value]:
             if isinstance(op, (Loop, While)):
                 for result, *names, last, init in op.carried:
                     found.update((result, *names) if found.intersection((init, last)) else ())
-            elif isinstance(op, (Read, Gather, ReadIndexed, ReadIndexedShared)) or found.intersection(op.operands):
+            elif isinstance(op, (Read, Gather, ReadIndexed, ReadIndexedShared, RaggedTile)) or found.intersection(
+                op.operands
+            ):
                 found.update(op.results)
     return frozenset(found)
 

@@ -17,7 +17,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I16, I32, INDEX, U8, U16, U32, DType, Tile
 from tilewave.lang.tags import taggable
-from tilewave.lang.windows import ends_with_a_tile, is_whole, length_of, start_of
+from tilewave.lang.windows import end_of, ends_with_a_tile, is_whole, length_of, start_of
 from tilewave.trace import Trace, current
 
 Self = TypeVar("Self", bound="Reducible")
@@ -225,7 +225,7 @@ def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
     axis = x.dims.index(dim)
     if ends_with_a_tile(trace, dim, x.type.shape[axis]):
         return None
-    holds = positions(trace, x, dim, INDEX) < length_of(trace, dim)
+    holds = positions(trace, x, dim, INDEX) < end_of(trace, dim)
     return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())
 
 

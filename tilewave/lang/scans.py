@@ -23,7 +23,7 @@ from tilewave.lang.ops import minimum, select
 from tilewave.lang.reductions import in_its_dtype, one_dim, want_placed, want_tile
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe
-from tilewave.lang.windows import ends_with_a_tile, length_of, start_of
+from tilewave.lang.windows import ends_with_a_tile, start_of
 from tilewave.trace import Trace, current
 
 Combine = Callable[[Any, Any], Any]
@@ -131,5 +131,5 @@ def _has_one(trace: Trace, x: Any, dim: Any, by: int) -> Any:
     want_placed(trace, dim, "scan")
     if ends_with_a_tile(trace, dim, extent):
         return places < extent + by
-    length, start = (Traced(trace, trace.index(n)) for n in (length_of(trace, dim), start_of(trace, dim)))
+    length, start = (Traced(trace, trace.index(n)) for n in (end_of(trace, dim), start_of(trace, dim)))
     return places < minimum(length - start, extent) + by
