@@ -33,10 +33,11 @@ def wanted(x, w, ends, y, bias=None, scales=None, activation=lambda v: v):
     return found
 
 
-def want_near(found, expected, depth, eps=np.finfo(np.float32).eps):
+def want_near(found, expected, depth):
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     largest = np.nanmax(np.abs(expected), initial=0)
-    assert np.nanmax(np.abs(found - expected), initial=0) <= 4 * depth * eps * largest
+    bound = 4 * depth * np.finfo(np.float32).eps * largest
+    assert np.nanmax(np.abs(found - expected), initial=0) <= bound
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])

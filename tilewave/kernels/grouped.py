@@ -31,6 +31,7 @@ T, G = sym.T, sym.G
 ROWS = (16, 32, 64, 128)
 """The rows of tiles: the fewest that the matrix units of all targets multiply, up to as many as pay."""
 COLUMNS, DEPTH_BYTES = 128, 128
+SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ def grouped_product(
     for name, axes in {"x": 2, "w": 3, "ends": 1, "y": 2, "bias": 2, "scales": 1}.items():
         if name in seen and len(seen[name].shape) != axes:
             what = f"grouped_product: {name} has {len(seen[name].shape)} axes, not {axes}"
-            raise CallError(
-                what, loc=here(), remedy="x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
-            )
+            raise CallError(what, loc=here(), remedy=f"pass {SHAPES}")
     if activation is not None:
         activation_named("grouped_product", activation)
     if seen["x"].dtype != seen["w"].dtype:
