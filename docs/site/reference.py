@@ -46,6 +46,8 @@ OPERATIONS = (
     "attention",
     "bincount",
     "cross_entropy",
+    "cumsum",
+    "dropout",
     "embedding",
     "index_add",
     "index_select",
