@@ -136,7 +136,7 @@ class LoopModel:
     """Of one workgroup."""
     fitting: int
     """How many workgroups fit on a compute unit, by registers and LDS."""
-    is_staggered: bool
+    starts_apart: bool
     """Whether some waves pass one barrier more than others before the loop."""
     unit: ComputeUnit
 
@@ -148,7 +148,7 @@ class LoopModel:
         before the loop, for every second wave of a SIMD, puts the two apart.
         """
         kinds = {one.kind for one in self.body}
-        return self.waves == 2 * UNITS and self.is_staggered and {"priority", "barrier"} <= kinds
+        return self.waves == 2 * UNITS and self.starts_apart and {"priority", "barrier"} <= kinds
 
     def run(self, latency: float | None, workgroups: int) -> ComputeUnitRun:
         """Return the compute unit before the loop; `latency` replaces the unit's own."""
@@ -193,8 +193,8 @@ def loop_model(
     body = timed([code.instructions[position] for position in at], unit, slower)
     each = waves or waves_of(found)
     fitting = waves_per_unit(code.chip, found, each) // max(1, each // UNITS)
-    staggered = _some_waves_pass_a_barrier(code, range(found.entry, min(at)))
-    return LoopModel(found.name, body, each, max(1, fitting), staggered, unit)
+    apart = _some_waves_pass_a_barrier(code, range(found.entry, min(at)))
+    return LoopModel(found.name, body, each, max(1, fitting), apart, unit)
 
 
 def _some_waves_pass_a_barrier(code: MachineCode, before_loop: range) -> bool:
