@@ -23,7 +23,7 @@ from tilewave.lang.ops import minimum, select
 from tilewave.lang.reductions import in_its_dtype, one_dim, want_placed, want_tile
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe
-from tilewave.lang.windows import ends_with_a_tile, start_of
+from tilewave.lang.windows import end_of, ends_with_a_tile, start_of
 from tilewave.trace import Trace, current
 
 Combine = Callable[[Any, Any], Any]
