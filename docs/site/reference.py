@@ -40,6 +40,7 @@ MODULES = {
     "tilewave.sim": "Simulator",
     "tilewave.machine": "Machines",
     "tilewave.emulator": "Emulator",
+    "tilewave.cycles": "Cycles of K loops",
     "tilewave.view": "Pictures",
 }
 OPERATIONS = (

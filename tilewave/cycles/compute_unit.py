@@ -29,7 +29,7 @@ Reason = Literal[
 PORTS: dict[Kind, str] = {"matrix": "vector", "vector": "vector", "scalar": "scalar", "shared": "LDS", "global": "VMEM"}
 """Kinds of which a SIMD issues one per slot; matrix and vector instructions share a port."""
 NEVER = 1 << 60
-MOST_ITERATIONS, FEWEST_ITERATIONS, MOST_EVENTS = 48, 12, 200_000
+MOST_ITERATIONS, FEWEST_ITERATIONS, MOST_EVENTS = 48, 12, 100_000
 """When the model stops without a state that repeats: after so many iterations, or so many events if they are long."""
 
 Stalled = tuple[Reason, int]

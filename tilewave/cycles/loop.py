@@ -136,17 +136,19 @@ class LoopModel:
     """Of one workgroup."""
     fitting: int
     """How many workgroups fit on a compute unit, by registers and LDS."""
+    starts_apart: bool
+    """Whether some waves pass one barrier more than others before the loop."""
     unit: ComputeUnit
 
     @property
     def takes_turns(self) -> bool:
         """Whether two waves of a SIMD alternate: one multiplies while the other loads.
 
-        Such loops raise the priority of the wave that multiplies and have a barrier at both ends of each part; a
-        barrier before the loop, for every second wave of a SIMD, puts the two apart.
+        Such loops raise the priority of the wave that multiplies and have barriers between their parts; a barrier
+        before the loop, for every second wave of a SIMD, puts the two apart.
         """
-        counts = Counter(one.kind for one in self.body)
-        return self.waves == 2 * UNITS and counts["priority"] > 0 and counts["barrier"] >= 4
+        kinds = {one.kind for one in self.body}
+        return self.waves == 2 * UNITS and self.starts_apart and {"priority", "barrier"} <= kinds
 
     def run(self, latency: float | None, workgroups: int) -> ComputeUnitRun:
         """Return the compute unit before the loop; `latency` replaces the unit's own."""
@@ -191,7 +193,16 @@ def loop_model(
     body = timed([code.instructions[position] for position in at], unit, slower)
     each = waves or waves_of(found)
     fitting = waves_per_unit(code.chip, found, each) // max(1, each // UNITS)
-    return LoopModel(found.name, body, each, max(1, fitting), unit)
+    apart = _some_waves_pass_a_barrier(code, range(found.entry, min(at)))
+    return LoopModel(found.name, body, each, max(1, fitting), apart, unit)
+
+
+def _some_waves_pass_a_barrier(code: MachineCode, before_loop: range) -> bool:
+    """Whether a conditional branch decides if a wave waits at a barrier."""
+    instructions = code.instructions
+    branches = [at for at in before_loop if instructions[at].mnemonic.startswith("s_cbranch")]
+    sides = [side for at in branches for side in (at + 1, instructions[at].target) if side is not None]
+    return any(instructions[side].mnemonic == "s_barrier" for side in sides if side < len(instructions))
 
 
 def waves_of(kernel: LoadedKernel) -> int:

@@ -68,12 +68,13 @@ class AmdProgram:
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
-        kernel = self.machine_code.kernel(self.tiles.name)
+        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)  # not kept: every compile asks
+        kernel = emulator.kernel(self.tiles.name)
         found = kernel.resources
         if found.spills:
             what = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip.name}"
             warn_of_code(f"{what}; smaller tiles need fewer", SpillWarning)
-        waves = waves_per_unit(self.machine_code.chip, kernel, prod(self.lanes().waves))
+        waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
         return found.vector_registers, found.accumulation_registers, found.spills, waves
 
     @cached_property
