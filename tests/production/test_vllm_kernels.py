@@ -10,7 +10,7 @@ from tilewave import *
 
 pytestmark = pytest.mark.share(2)
 G = GLOBAL_ADDRESS_SPACE
-T, K, D, S, L, N, P, R = (getattr(sym, n) for n in "TKDSLNPR")
+T, K, D, S, L, N, P, R, M, H, HK = (getattr(sym, n) for n in (*"TKDSLNPRMH", "HK"))
 PAGE, SLOT, FOUR, EIGHT = sym.PAGE, sym.SLOT, sym.FOUR, sym.EIGHT
 TARGETS = ("tile", "cpu", "gfx942")
 
@@ -80,6 +80,38 @@ def awq_dequantize(
     write(cast(cast(number, f32) * cast(read(scales, at=group), f32), f16), y)
 
 
+@wave(
+    [WorkgroupConstraint(S, 1, 0), WorkgroupConstraint(H, 1, 1), WorkgroupConstraint(M, 32, 2), TilingConstraint(N, 32)]
+)
+def prefill_attention(
+    offsets: Memory[L, G, i32, Indices(sorted=True)], q: Memory[T, H, D, G, f16], k: Memory[T, HK, D, G, f16],
+    v: Memory[T, HK, D, G, f16], o: Memory[T, H, D, G, f16], scale: f32,
+):  # fmt: skip
+    """Causal attention of each sequence, whose rows begin at its offset; two heads of queries share one of keys."""
+    begin, end = (read(offsets, at={L: first_index(S) + i}) for i in (0, 1))
+    m, head = self_index(M, i32), first_index(H) // 2
+    row = select(m < end - begin, begin + m, -1)
+    query = read(q, at={T: row, H: first_index(H)})
+
+    @iterate(
+        N,
+        stop=minimum(end - begin, cast(first_index(M), i32) + 32),
+        init_args=[Register[M, f32](-1e30), Register[M, f32](0.0), Register[M, D, f32](0.0)],
+    )
+    def step(largest, total, acc):
+        n = self_index(N, i32)
+        key = select(n < end - begin, begin + n, -1)
+        s = mma(query, read(k, at={T: key, HK: head}), Register[M, N, f32](0.0)) * scale
+        s = select((n <= m) & (n < end - begin), s, -1e30)
+        new = maximum(largest, s.max(dim=N))
+        e, factor = exp(s - new), exp(largest - new)
+        values = permute(read(v, at={T: key, HK: head}), (D, N))
+        return new, total * factor + e.sum(dim=N), mma(cast(e, f16), values, acc * factor)
+
+    _, total, acc = step
+    write(cast(acc / total, f16), o, at={T: row, H: first_index(H)})
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_moe_fused_mul_sum(target):
     rng = np.random.default_rng(1)
@@ -144,3 +176,25 @@ def test_awq_dequantize(target):
     group = np.arange(32) // 16
     number = fours(q).astype(float) - fours(zeros)[group].astype(float)
     check(y, number * scales[group].astype(float), 1, "f16")
+
+
+def attended(q, k, v, scale):
+    """Return causal attention of one head, in float64."""
+    x = (q.astype(float) @ k.astype(float).T) * scale
+    e = np.tril(np.exp(x - np.where(np.tri(len(x)) > 0, x, -np.inf).max(1, keepdims=True)))
+    return e / e.sum(1, keepdims=True) @ v.astype(float)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "sm_90a"])
+def test_prefill_attention(target):
+    rng = np.random.default_rng(6)
+    offsets = np.array([0, 5, 5, 48, 100], np.int32)
+    q = rng.standard_normal((100, 4, 64)).astype(np.float16)
+    k, v = (rng.standard_normal((100, 2, 64)).astype(np.float16) for _ in range(2))
+    o = np.zeros_like(q)
+    run(prefill_attention, target, offsets, q, k, v, o, 0.125, S=4, M=64, N=64, D=64)
+    for begin, end in ((0, 5), (5, 48), (48, 100)):
+        rows = slice(begin, end)
+        for head in range(4):
+            found, wanted = o[rows, head], attended(q[rows, head], k[rows, head // 2], v[rows, head // 2], 0.125)
+            assert np.abs(found - wanted).max() <= 2.0**-10 * np.abs(v).max()  # weights of f16, and a result of f16
