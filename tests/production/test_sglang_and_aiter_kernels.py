@@ -9,7 +9,7 @@ from tilewave import *
 pytestmark = pytest.mark.share(2)
 G = GLOBAL_ADDRESS_SPACE
 T, H, P, K, D, N, V, E, R, L = (getattr(sym, n) for n in "THPKDNVERL")
-PAIR = sym.PAIR
+PAIR, C, FRAME, Y, X, OLD, NEW = sym.PAIR, sym.C, sym.FRAME, sym.Y, sym.X, sym.OLD, sym.NEW
 TARGETS = ("tile", "cpu", "gfx942")
 
 
@@ -74,6 +74,53 @@ def topk_sigmoid(
 @wave([WorkgroupConstraint(N, 256, 0)])
 def beta_sigmoid_fwd(x: Memory[N, G, f16], y: Memory[N, G, f16]):
     write(cast(reciprocal(1.0 + exp(-cast(read(x), f32))), f16), y)
+
+
+@wave(
+    [
+        WorkgroupConstraint(C, 1, 0),
+        WorkgroupConstraint(FRAME, 1, 1),
+        WorkgroupConstraint(Y, 4, 2),
+        WorkgroupConstraint(X, 16, 3),
+    ]
+)
+def cat_and_pad(
+    cache: Memory[C, OLD, H, P, G, f32], x: Memory[C, NEW, H, P, G, f32], out: Memory[C, FRAME, Y, X, G, f32],
+    frames: i32, rows: i32, columns: i32,
+):  # fmt: skip
+    """Frames of a cache, then those of x, with zeros around them: what is out of bounds reads 0."""
+    frame = cast(first_index(FRAME), i32) - frames
+    inside = {H: self_index(Y, i32) - rows, P: self_index(X, i32) - columns}
+    before, now = read(cache, at={OLD: frame, **inside}), read(x, at={NEW: frame - scalar(OLD, i32), **inside})
+    write(before + now, out)
+
+
+@wave([WorkgroupConstraint(T, 4, 0), TilingConstraint(K, 1)])
+def survival(confidence: Memory[T, K, G, f32], kept: Memory[T, K, G, f32], extra: Memory[T, G, i32]):
+    @iterate(K, init_args=[Register[T, f32](1.0)])
+    def step(so_far):
+        product = so_far * read(confidence).sum(dim=K)
+        write(broadcast(product, (T, K)), kept)
+        return product
+
+    write(Register[T, i32](0), extra)
+
+
+@wave([WorkgroupConstraint(T, 4, 0)])
+def add_layer_norm_quantize(
+    x: Memory[T, D, G, f32], res: Memory[T, D, G, f32], w: Memory[D, G, f32], b: Memory[D, G, f32],
+    smooth: Memory[D, G, f32], res_out: Memory[T, D, G, f32], y: Memory[T, D, G, i8], scale: Memory[T, G, f32],
+    eps: f32,
+):  # fmt: skip
+    h = read(x) + read(res)
+    write(h, res_out)
+    count = cast(scalar(D), f32)
+    centred = h - h.sum(dim=D) / count
+    normed = centred * rsqrt((centred * centred).sum(dim=D) / count + eps) * read(w) + read(b)
+    normed = normed * read(smooth)
+    largest = abs(normed).max(dim=D) / 127.0
+    write(largest, scale)
+    write(cast(roundeven(normed / largest), i8), y)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -143,3 +190,37 @@ def test_topk_sigmoid(target):
     np.testing.assert_array_equal(chosen, best)
     picked = np.take_along_axis(p, best, 1)
     check(weights, picked / picked.sum(1, keepdims=True), 8)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_cat_and_pad(target):
+    rng = np.random.default_rng(7)
+    cache, x = (rng.standard_normal((3, n, 5, 20)).astype(np.float32) for n in (2, 3))
+    out = np.full((3, 7, 8, 23), np.nan, np.float32)
+    run(cat_and_pad, target, cache, x, out, 1, 2, 1)
+    wanted = np.zeros_like(out)
+    wanted[:, 1:6, 2:7, 1:21] = np.concatenate([cache, x], axis=1)
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_survival(target):
+    confidence = np.random.default_rng(8).random((9, 7)).astype(np.float32)
+    kept, extra = np.zeros((9, 7), np.float32), np.ones(9, np.int32)
+    run(survival, target, confidence, kept, extra)
+    check(kept, np.cumprod(confidence.astype(float), axis=1), 8)
+    assert not extra.any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_add_layer_norm_quantize(target):
+    rng = np.random.default_rng(9)
+    x, res = (rng.standard_normal((9, 96)).astype(np.float32) for _ in range(2))
+    w, b, smooth = (rng.random(96).astype(np.float32) + 0.5 for _ in range(3))
+    res_out, y, scale = np.zeros((9, 96), np.float32), np.zeros((9, 96), np.int8), np.zeros(9, np.float32)
+    run(add_layer_norm_quantize, target, x, res, w, b, smooth, res_out, y, scale, 1e-5, D=96)
+    h = x.astype(float) + res
+    normed = ((h - h.mean(1, keepdims=True)) / np.sqrt(h.var(1, keepdims=True) + 1e-5) * w + b) * smooth
+    check(res_out, h, 1)
+    check(scale, np.abs(normed).max(1) / 127, 200)
+    assert np.abs(y - normed / scale[:, None]).max() <= 0.5 + 1e-3  # rounded to the nearest, of scales within 2⁻¹⁶
