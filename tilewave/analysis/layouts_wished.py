@@ -27,7 +27,6 @@ from tilewave.layouts.fragments import Fragment, GroupFragment
 from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
-
 Found = TypeVar("Found")
 AboutValue = Callable[[Any, Value], Found]
 """A method that answers a question about a value."""
