@@ -1,8 +1,8 @@
 """Code for this machine's CPU that LLVM does not optimize, for tests of what kernels compute.
 
 LLVM takes half of the time of these tests. Unoptimized code computes the same bits, except for sums that LLVM may
-reorder, and takes a seventh of the time to compile. One kernel in eight is optimized as for users, always the same ones,
-and so are all kernels in `make test-slow` and in tests of backends, saved kernels and tuning.
+reorder, and takes a seventh of the time to compile. One kernel in eight is optimized as for users, always the same
+ones, and so are all kernels in `make test-slow` and in tests of backends, saved kernels and tuning.
 """
 
 import re
