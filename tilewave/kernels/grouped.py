@@ -12,19 +12,19 @@ from typing import Any
 
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, DTypeError, here
-from tilewave.ir.types import DType
+from tilewave.ir.types import INDEX, DType
 from tilewave.kernels.activations import ACTIVATIONS, activation_named
 from tilewave.kernels.indexed import want_indices
 from tilewave.kernels.parameters import given, kernel_of
-from tilewave.kernels.products import K, N, accumulator
+from tilewave.kernels.products import K, M, N, accumulator
 from tilewave.kernels.rows import looked_at
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import Ragged, TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast
+from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, select, self_index
 from tilewave.lang.products import mma
-from tilewave.lang.symbols import sym
+from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 
 T, G = sym.T, sym.G
@@ -60,6 +60,9 @@ class GroupedForm:
     bias: DType | None = None
     activation: str = ""
     scales: DType | None = None
+    x_axes: tuple[Symbol, Symbol] = (T, K)
+    w_axes: tuple[Symbol, Symbol] = (N, K)
+    """The order of axes in memory, of w after the groups."""
 
 
 def grouped_product(
@@ -105,8 +108,8 @@ def grouped_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
         write(cast(found, form.out), to.y)
 
     arrays = given(
-        x=MemoryType((T, K), SHARED_ADDRESS_SPACE, form.dtype),
-        w=MemoryType((G, N, K), SHARED_ADDRESS_SPACE, form.dtype),
+        x=MemoryType(form.x_axes, SHARED_ADDRESS_SPACE, form.dtype),
+        w=MemoryType((G, *form.w_axes), SHARED_ADDRESS_SPACE, form.dtype),
         ends=MemoryType((G,), GLOBAL_ADDRESS_SPACE, form.ends),
         y=MemoryType((T, N), GLOBAL_ADDRESS_SPACE, form.out),
         bias=form.bias and MemoryType((G, N), GLOBAL_ADDRESS_SPACE, form.bias),
@@ -118,3 +121,59 @@ def grouped_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
         TilingConstraint(K, tile.depth),
     ]
     return kernel_of("grouped_product", constraints, arrays, multiply)
+
+
+# the gradient of the matrices ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupedSumForm:
+    """The dtypes and layouts of the products of each group's rows of two matrices."""
+
+    dtype: DType
+    out: DType
+    ends: DType
+    a_axes: tuple[Symbol, Symbol] = (T, M)
+    b_axes: tuple[Symbol, Symbol] = (T, N)
+
+
+def grouped_sum_tile_for(dtype: DType) -> GroupedTile:
+    """Return the tile of a group's product, and the rows of a step."""
+    return GroupedTile(64, COLUMNS, DEPTH_BYTES // dtype.bytes // 2)
+
+
+@cache
+def grouped_sum_kernel(tile: GroupedTile, form: GroupedSumForm) -> WaveKernel:
+    """Return the kernel from a[T, M], b[T, N] and ends[G] to y[G, M, N], aᵀ · b over the rows of each group.
+
+    Rows are added in their order, so results are deterministic.
+    """
+    want_indices("grouped_sum", ends=form.ends)
+    acc = accumulator(form.dtype)
+
+    def multiply(to: Any) -> None:
+        group = first_index(G)
+        begin = maximum(cast(read(to.ends, at={G: group - 1}), INDEX), scalar(0, INDEX))
+        end = minimum(cast(read(to.ends, at={G: group}), INDEX), scalar(T, INDEX))
+
+        @iterate(T, init_args=[RegisterType((M, N), acc)(0)], start=begin, stop=end)
+        def total(sums: Any) -> Any:
+            row = self_index(T, INDEX)
+            is_own = (begin <= row) & (row < end)  # the first and the last step have rows of other groups
+            return mma(select(is_own, read(to.a), 0), select(is_own, read(to.b), 0), sums)
+
+        write(cast(total, form.out), to.y)
+
+    arrays = {
+        "a": MemoryType(form.a_axes, SHARED_ADDRESS_SPACE, form.dtype),
+        "b": MemoryType(form.b_axes, SHARED_ADDRESS_SPACE, form.dtype),
+        "ends": MemoryType((G,), GLOBAL_ADDRESS_SPACE, form.ends),
+        "y": MemoryType((G, M, N), GLOBAL_ADDRESS_SPACE, form.out),
+    }
+    constraints = [
+        WorkgroupConstraint(M, tile.rows, 0),
+        WorkgroupConstraint(N, tile.columns, 1),
+        WorkgroupConstraint(G, 1, 2),
+        TilingConstraint(T, tile.depth),
+    ]
+    return kernel_of("grouped_sum", constraints, arrays, multiply)

@@ -25,7 +25,7 @@ from tilewave.kernels.numbers import (
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import dropouts, indexed, losses, products, rows
+from tilewave.ops import dropouts, grouped, indexed, losses, products, rows
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -59,6 +59,21 @@ def _linear(
         return torch_operators().linear(x, weight, bias, activation, residual, out)
     lib, arrays = taken(products.linear.arguments, x, weight, bias, residual, out)
     return _given(products.linear(lib, tuple(arrays), activation, False, lib.digits()), out)
+
+
+def _grouped_mm(a: Array, b: Array, ends: Array, *, out: Array | None = None) -> Array:
+    """a · b for groups of rows of a, of columns of b, or of both, which end at `ends`; rows of no group are undefined.
+
+    a [T, K], b [G, K, N]: rows of group g times b[g]; a [G, M, K], b [K, T]: a[g] times columns of group g;
+    a [M, T], b [T, N]: one product for each group, of its columns of a and its rows of b.
+    """
+    if are_torchs(a, b, ends):
+        return torch_operators().grouped_mm(a, b, ends, out)
+    lib, (x, y, groups, to) = taken(grouped.grouped_mm.arguments, a, b, ends, out)
+    if grouped.is_transposed(x, y):
+        found = grouped.grouped_mm(lib, grouped.transposed(x, y, groups, to))
+        return _given(found.swapaxes(0, 1), out)
+    return _given(grouped.grouped_mm(lib, (x, y, groups, to)), out)
 
 
 def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
@@ -262,6 +277,13 @@ def _dropout_kernel(x: Array, p: float = 0.5, *, seed: int = 0) -> WaveKernel:
     return _run_by(dropouts.dropout, lib, arrays, p, seed)
 
 
+def _grouped_mm_kernel(a: Array, b: Array, ends: Array) -> WaveKernel:
+    if grouped.is_transposed(a, b):
+        return _grouped_mm_kernel(b.swapaxes(0, 1), a.swapaxes(1, 2), ends)
+    lib, arrays = _library(grouped.grouped_mm.arguments, a, b, ends)
+    return _run_by(grouped.grouped_mm, lib, arrays)
+
+
 def _embedding_kernel(weight: Array, ids: Array) -> WaveKernel:
     lib, arrays = _library(indexed.embedding.arguments, weight, ids)
     return _run_by(indexed.embedding, lib, arrays)
@@ -290,7 +312,8 @@ def _cross_entropy_kernel(logits: Array, labels: Array) -> WaveKernel:
 def _run_by(of: Operated, lib: ArrayLibrary, arrays: list[Array], *said: Any) -> WaveKernel:
     """Return the kernel of an operation's name among those that a call launches."""
     name = of.arguments.caller
-    kernels = [launch.kernel for launch in of.work(lib, *arrays, *said).launches if launch.kernel.name == name]
+    kernels = [launch.kernel for launch in of.work(lib, *arrays, *said).launches]
+    kernels = [kernel for kernel in kernels if kernel.name == name] or kernels
     if not kernels:
         raise CallError(f"{name}: there is nothing to compute", loc=here(), remedy="pass arrays with elements")
     return kernels[0]
@@ -304,6 +327,7 @@ def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> 
 attention = Operation("attention", _attention, _attention_kernel)
 matmul = Operation("matmul", _matmul, _matmul_kernel)
 linear = Operation("linear", _linear, _linear_kernel)
+grouped_mm = Operation("grouped_mm", _grouped_mm, _grouped_mm_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
 cumsum = Operation("cumsum", _cumsum, _cumsum_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)

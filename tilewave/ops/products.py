@@ -87,7 +87,7 @@ def _by_columns(lib: ArrayLibrary, x: Array) -> bool:
     return bool(across != 1 and down == 1 and x.shape[-1] != 1)
 
 
-def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[Array, tuple[Symbol, Symbol]]:
+def laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[Array, tuple[Symbol, Symbol]]:
     """Return the matrix in its memory order, and the symbols of its axes."""
     return (x.swapaxes(-1, -2), (columns, rows)) if _by_columns(lib, x) else (x, (rows, columns))
 
@@ -97,7 +97,7 @@ def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[A
 
 def _matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None, digits: Digits) -> CallWork:
     x, y, batch = _matrices("matmul", lib, a, b)
-    held = _common_dtype("matmul", lib, a=a, b=b)
+    held = common_dtype("matmul", lib, a=a, b=b)
     shape = product_shape(a.shape, b.shape, batch)
     found = prepared("matmul", lib, out, shape, result_dtype(held), {"a": a, "b": b})
     if not prod(found.shape):
@@ -134,8 +134,8 @@ def _launch(
     **beside: Array | None,
 ) -> KernelLaunch:
     """Return the launch for operands of these names, with a bias, a residual or sums where given."""
-    a, a_axes = _laid(lib, to.a, M, K)
-    b, b_axes = _laid(lib, to.b, K, N)
+    a, a_axes = laid(lib, to.a, M, K)
+    b, b_axes = laid(lib, to.b, K, N)
     dtype, out = lib.dtype("matmul", "a", a), lib.dtype("matmul", "out", to.c)
     others = given_only(**beside)
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
@@ -149,11 +149,11 @@ def _launch(
 def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:
     """The kernel that multiplies a and b."""
     x, y, batch = _matrices("matmul", lib, a, b)
-    c = lib.empty((*batch, x.shape[-2], y.shape[-1]), result_dtype(_common_dtype("matmul", lib, a=a, b=b)), a)
+    c = lib.empty((*batch, x.shape[-2], y.shape[-1]), result_dtype(common_dtype("matmul", lib, a=a, b=b)), a)
     return _launch(lib, _operands(lib, x, y, c, batch), lib.digits(), ("a", "b")).kernel
 
 
-def _common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
+def common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
     (first, one), (second, other) = ((name, lib.dtype(caller, name, array)) for name, array in arrays.items())
     if one != other:
         what = f"{caller}: {first} is {one}, but {second} is {other}"
@@ -243,7 +243,7 @@ def _layer_result(
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         what = f"linear: bias is {spelled(bias.shape)}, but weight has {weight.shape[0]} rows"
         raise CallError(what, loc=here(), remedy="bias has a number for each output")
-    dtype = _common_dtype("linear", lib, x=x, weight=weight)
+    dtype = common_dtype("linear", lib, x=x, weight=weight)
     _want_same_kind(lib, accumulator(dtype), applied, bias=bias, residual=residual)
     shape = (*x.shape[:-1], weight.shape[0])
     inputs = {"x": x, "weight": weight, "bias": bias, "residual": residual}
