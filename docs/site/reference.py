@@ -44,6 +44,7 @@ MODULES = {
     "tilewave.view": "Pictures",
 }
 OPERATIONS = (
+    "argmax",
     "attention",
     "bincount",
     "cross_entropy",
@@ -57,6 +58,7 @@ OPERATIONS = (
     "matmul",
     "rms_norm",
     "softmax",
+    "topk",
 )
 METHODS = ("Compiled", "IndexMapping", "Mapping", "Schedule", "WaveKernel")
 """Classes whose methods are listed; for other classes, the fields are enough."""

@@ -16,6 +16,7 @@ from tilewave.ir.ops import Elementwise, Mma, Read, Write
 from tilewave.ir.placements import is_one_row
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
+from tilewave.ir.uses import uses_through
 from tilewave.machine.tuning import PackingTuning
 
 
@@ -151,12 +152,8 @@ def _arrays(kernel: Kernel) -> dict[str, Memory]:
 
 def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
     """Return whether a value, or what is computed from it elementwise, is an MMA operand."""
-    for user in users[v]:
-        if isinstance(user, Mma) and v in (user.a, user.b):
-            return True
-        if isinstance(user, Elementwise) and _feeds_product(user.result, users):
-            return True
-    return False
+    uses = uses_through(Elementwise, v, users)
+    return any(isinstance(user, Mma) and used in (user.a, user.b) for used, user in uses)
 
 
 def _known_to_be_worth_it(kernel: Kernel, tuning: PackingTuning, in_place: Container[str] = ()) -> bool:

@@ -17,7 +17,7 @@ memory, is available in any layout again, and is tied to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -207,7 +207,7 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 def _bound(ops: Sequence[Op], defs: Mapping[Value, Op]) -> dict[Value, None]:
     """Return accumulators, carried tiles, reduced tiles, and all that is computed from them, in program order."""
     reductions = [op for op in ops if isinstance(op, Reduce)]
-    reduced = {v for op in reductions for v in _made_of(op.x, defs)}
+    reduced = _made_of([op.x for op in reductions], defs)
     reduced |= {op.x for op in reductions if _is_exchanged(defs.get(op.x))}
     found: dict[Value, None] = {}
     for op in ops:
@@ -229,17 +229,22 @@ def _bound(ops: Sequence[Op], defs: Mapping[Value, Op]) -> dict[Value, None]:
     return found
 
 
-def _made_of(v: Value, defs: Mapping[Value, Op]) -> Iterator[Value]:
-    """Yield a tile and those it is computed from elementwise, so that none of them is read or made twice."""
-    op = defs.get(v)
-    if isinstance(op, (Elementwise, Permute, Convert)):
-        for x in op.operands:
-            if isinstance(x.type, Tile):
-                yield from _made_of(x, defs)
-        if not isinstance(op, Convert):  # a Convert's result is available in any layout
-            yield v
-    elif not isinstance(op, (Broadcast, Const, Iota)) and not _is_exchanged(op):
-        yield v
+def _made_of(tiles: Iterable[Value], defs: Mapping[Value, Op]) -> set[Value]:
+    """Return tiles and those they are computed from elementwise, so that none of them is read or made twice."""
+    waiting, passed, found = list(tiles), set[Value](), set[Value]()
+    while waiting:
+        v = waiting.pop()
+        if v in passed:
+            continue
+        passed.add(v)
+        op = defs.get(v)
+        if isinstance(op, (Elementwise, Permute, Convert)):
+            waiting += [x for x in op.operands if isinstance(x.type, Tile)]
+            if not isinstance(op, Convert):  # a Convert's result is available in any layout
+                found.add(v)
+        elif not isinstance(op, (Broadcast, Const, Iota)) and not _is_exchanged(op):
+            found.add(v)
+    return found
 
 
 def _is_exchanged(op: Op | None) -> bool:

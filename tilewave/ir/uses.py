@@ -10,7 +10,7 @@ and all passes and analyses share it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -64,3 +64,18 @@ def _use(ops: Iterable[OpT], found: dict[Any, list[OpT]]) -> None:
             found.setdefault(v, []).append(op)
         for block in op.blocks:
             _use(block.ops, found)
+
+
+def uses_through(kind: type[OpT], v: V, users: Mapping[V, Sequence[Any]]) -> Iterator[tuple[V, Any]]:
+    """Yield each use of a value, and of the results of ops of a kind that it leads to: the value, and the op.
+
+    Each value is visited once: paths between two values may be many.
+    """
+    waiting, reached = [v], {v}
+    while waiting:
+        used = waiting.pop()
+        for op in users[used]:
+            yield used, op
+            new = [made for made in op.results if isinstance(op, kind) and made not in reached]
+            reached.update(new)
+            waiting += new

@@ -54,6 +54,10 @@ from tilewave.kernels.ragged import unpermute_rows_kernel as unpermute_rows_kern
 from tilewave.kernels.rows import Rows as Rows
 from tilewave.kernels.rows import kernel_for as kernel_for
 from tilewave.kernels.rows import rows_for as rows_for
+from tilewave.kernels.selections import route_tokens as route_tokens
+from tilewave.kernels.selections import route_tokens_kernel as route_tokens_kernel
+from tilewave.kernels.selections import topk as topk
+from tilewave.kernels.selections import topk_kernel as topk_kernel
 from tilewave.kernels.softmaxes import log_softmax as log_softmax
 from tilewave.kernels.softmaxes import log_softmax_kernel as log_softmax_kernel
 from tilewave.kernels.softmaxes import masked_softmax as masked_softmax

@@ -98,6 +98,11 @@ def checked_alpha(caller: str, alpha: Any) -> float:
     return alpha if type(alpha) is int else _finite(caller, "alpha", alpha, "pass alpha=1")
 
 
+def checked_k(caller: str, k: Any) -> int:
+    """Return how many elements are taken."""
+    return _whole(caller, "k", k, "pass k=1, or more")
+
+
 def checked_length(caller: str, length: Any) -> int:
     """Return the number of elements of a result."""
     found = _whole(caller, "length", length, "pass the number of bins")

@@ -2,9 +2,9 @@
 
 A key is the bits of an element, made so that unsigned comparison orders them, above its index:
 
-    f32      negative: all bits inverted; else the sign bit set     -1.0 → 0x407fffff, 0.0 → 0x80000000, 1 → 0xbf800000
-    i32      the sign bit inverted                                  -1 → 0x7fffffff, 0 → 0x80000000
-    below    index · 2, plus 1 for -0, which is equal to 0          of equal elements the lower index has the lower key
+    f32      negative: all bits inverted; else the sign bit set      -1.0 → 0x407fffff, 0.0 → 0x80000000
+    i32      the sign bit inverted                                   -1 → 0x7fffffff, 0 → 0x80000000
+    below    index · 2, plus 1 for -0, which is equal to 0           of equal elements the lower index is lower
 
 So no two keys are equal. Keys of elements of up to 32 bits are one u64, those of wider ones a u64 and a u32, of which
 the second decides between equal ones. NaN is larger than infinity, whatever its sign.

@@ -18,6 +18,7 @@ from tilewave.kernels.numbers import (
     checked_causal,
     checked_eps,
     checked_ignored,
+    checked_k,
     checked_length,
     checked_probability,
     checked_seed,
@@ -25,7 +26,7 @@ from tilewave.kernels.numbers import (
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import dropouts, grouped, indexed, losses, products, rows
+from tilewave.ops import dropouts, grouped, indexed, losses, products, rows, selections
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -103,6 +104,29 @@ def _along_axis(of: Operated, x: Array, dim: int, out: Array | None) -> Array:
     want_shape(caller, to, given.shape)
     of(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
     return out
+
+
+def _topk(x: Array, k: int, dim: int = -1) -> Any:
+    """The k largest numbers along an axis, the largest first, and their indices; of equal numbers the first first."""
+    k = checked_k("topk", k)
+    if are_torchs(x):
+        return torch_operators().topk(x, k, dim)
+    lib, (given,) = taken(selections.topk.arguments, x)
+    rows.want_rows("topk", given)
+    axis = checked_axis("topk", dim, len(given.shape))
+    values, indices = selections.topk(lib, (given.swapaxes(axis, -1),), k)
+    return values.swapaxes(axis, -1), indices.swapaxes(axis, -1)
+
+
+def _argmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
+    """The index of the largest number along an axis, the first of several, or of NaNs."""
+    if are_torchs(x):
+        return torch_operators().argmax(x, dim, out)
+    lib, (given, to) = taken(selections.argmax.arguments, x, out)
+    rows.want_rows("argmax", given)
+    axis = checked_axis("argmax", dim, len(given.shape)) % len(given.shape)
+    order = [i for i in range(len(given.shape)) if i != axis]
+    return _given(selections.argmax(lib, (given.transpose(*order, axis), to)), out)
 
 
 def _rms_norm(
@@ -254,6 +278,16 @@ def _cumsum_kernel(x: Array) -> WaveKernel:
     return _run_by(rows.cumsum, lib, arrays)
 
 
+def _topk_kernel(x: Array, k: int) -> WaveKernel:
+    lib, arrays = _library(selections.topk.arguments, x)
+    return _run_by(selections.topk, lib, arrays, k)
+
+
+def _argmax_kernel(x: Array) -> WaveKernel:
+    lib, arrays = _library(selections.argmax.arguments, x)
+    return _run_by(selections.argmax, lib, arrays)
+
+
 def _rms_norm_kernel(x: Array, weight: Array | None = None) -> WaveKernel:
     given, (weight, _) = _rows_of(rows.rms_norm.arguments, x, weight)
     return kernel_for(rms_norm_kernel, x=given, y=given, weight=weight)
@@ -330,6 +364,8 @@ linear = Operation("linear", _linear, _linear_kernel)
 grouped_mm = Operation("grouped_mm", _grouped_mm, _grouped_mm_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
 cumsum = Operation("cumsum", _cumsum, _cumsum_kernel)
+topk = Operation("topk", _topk, _topk_kernel)
+argmax = Operation("argmax", _argmax, _argmax_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
 dropout = Operation("dropout", _dropout, _dropout_kernel)

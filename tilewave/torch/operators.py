@@ -18,5 +18,7 @@ from tilewave.torch.row_operators import cumsum as cumsum
 from tilewave.torch.row_operators import layer_norm as layer_norm
 from tilewave.torch.row_operators import rms_norm as rms_norm
 from tilewave.torch.row_operators import softmax as softmax
+from tilewave.torch.selection_operators import argmax as argmax
+from tilewave.torch.selection_operators import topk as topk
 from tilewave.torch.tensors import LIBRARY as LIBRARY
 from tilewave.torch.tensors import want_tensors as want_tensors

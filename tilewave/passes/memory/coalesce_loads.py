@@ -18,6 +18,7 @@ from tilewave.ir.ops import Elementwise, Read, Write
 from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.uses import uses_through
 
 USED_BESIDE = RemarkKind(
     "this tile of {memory} is also used outside shared memory, so each wave loads its own part",
@@ -89,13 +90,5 @@ def _others(groups: Mapping[Write, list[Read]], linear: dict[Value, Read]) -> It
 
 def _ends(v: Value, users: Mapping[Value, Sequence[Op]]) -> list[Op]:
     """Return the ops that use `v` in the end, directly or through elementwise ops, each once."""
-    waiting, found = [v], dict[int, Op]()
-    passed = {v}
-    while waiting:
-        for op in users[waiting.pop()]:
-            if not isinstance(op, Elementwise):
-                found[id(op)] = op
-            elif op.result not in passed:
-                passed.add(op.result)
-                waiting.append(op.result)
+    found = {id(op): op for _, op in uses_through(Elementwise, v, users) if not isinstance(op, Elementwise)}
     return list(found.values())
