@@ -191,7 +191,7 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
         return operands[1] if operands[0] else operands[2]
     meaning = row_of(MEANING, op, "no meaning is given to")
-    if {*map(type, operands)} == {int}:  # most indices: Python warns of nothing, and numpy is slow to be told
+    if {*map(type, operands)} == {int}:  # most indices: Python warns of nothing, and setting numpy takes time
         taken, result = operands, meaning(*operands)
     else:
         taken = _of_their_dtypes(op, operands)
