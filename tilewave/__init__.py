@@ -43,6 +43,7 @@ __all__ = [  # noqa: F405
     "MemoryLayout",
     "Min",
     "Ne",
+    "Ragged",
     "Register",
     "ReorderingConstraint",
     "ScaledMMAType",
@@ -62,6 +63,7 @@ __all__ = [  # noqa: F405
     "apply_expr",
     "argmax",
     "argmin",
+    "argsort",
     "atomic_add",
     "atomic_and",
     "atomic_max",
@@ -108,6 +110,7 @@ __all__ = [  # noqa: F405
     "mma",
     "permute",
     "prod",
+    "random_bits",
     "read",
     "reciprocal",
     "reduction",
@@ -115,6 +118,7 @@ __all__ = [  # noqa: F405
     "roundeven",
     "rsqrt",
     "scalar",
+    "scan",
     "select",
     "self_index",
     "set_default_run_config",
@@ -122,11 +126,13 @@ __all__ = [  # noqa: F405
     "shared_memory_barrier",
     "sin",
     "softsign",
+    "sort",
     "sqrt",
     "sym",
     "tag",
     "tanh",
     "tanh_approx",
+    "topk",
     "u8",
     "u16",
     "u32",
@@ -137,8 +143,9 @@ __all__ = [  # noqa: F405
     "write",
 ]
 
-PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
-"""Names of Python that are tilewave's only as attributes of the module: a star import leaves Python's alone."""
+PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "random", "round", "sum")
+"""Names of Python, its module `random` among them, that are tilewave's only as attributes of the module: a star import
+leaves Python's alone."""
 
 MODULES = ("kernels", "ops", "torch")
 """Submodules that are imported at their first use."""

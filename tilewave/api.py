@@ -40,6 +40,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
 from tilewave.lang.constraints import MMAType as MMAType
+from tilewave.lang.constraints import Ragged as Ragged
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
 from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import SymbolicAlias as SymbolicAlias
@@ -80,17 +81,23 @@ from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.products import mma as mma
+from tilewave.lang.random_numbers import random as random
+from tilewave.lang.random_numbers import random_bits as random_bits
 from tilewave.lang.reductions import all_, any_, max_, min_, sum_
 from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin
 from tilewave.lang.reductions import cumsum as cumsum
 from tilewave.lang.reductions import prod as prod
+from tilewave.lang.scans import scan as scan
 from tilewave.lang.shapes import apply_expr as apply_expr
 from tilewave.lang.shapes import broadcast as broadcast
 from tilewave.lang.shapes import permute as permute
 from tilewave.lang.shared import allocate as allocate
 from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
 from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
+from tilewave.lang.sorting import argsort as argsort
+from tilewave.lang.sorting import sort as sort
+from tilewave.lang.sorting import topk as topk
 from tilewave.lang.symbols import THREAD_0 as THREAD_0
 from tilewave.lang.symbols import THREAD_1 as THREAD_1
 from tilewave.lang.symbols import THREAD_2 as THREAD_2

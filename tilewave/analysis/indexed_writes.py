@@ -2,7 +2,8 @@
 
 Where a kernel writes `out[slots[t], d]`, the place is known only when there is data. What is known is which workgroup
 stores which (t, d). So for the analyses the write goes to a memory of the dims of `slots` and of its windows, and that
-memory is judged like any output: each (t, d) is stored, by one workgroup, once.
+memory is judged like any output: each (t, d) is stored, by one workgroup, once. The rows of a ragged grid's tiles are
+distinct, and all rows of its groups (`mapping.ragged`), so there the dims are those of the tiles.
 
 That two of them have different places in `out` is another question: they do if what the indices are made of is
 `unique`, or if they are in segments between `sorted` offsets (`segments.py`).
@@ -10,7 +11,7 @@ That two of them have different places in `out` is another question: they do if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
@@ -26,10 +27,12 @@ from tilewave.ir.ops import (
     Elementwise,
     FloorDiv,
     Iota,
+    Less,
     Loop,
     Mod,
     Mul,
     Permute,
+    RaggedTile,
     Read,
     ReadIndexed,
     Reduce,
@@ -41,7 +44,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite_block, walk
-from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar
+from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Tile
 
 MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "
@@ -67,6 +70,8 @@ class _Part:
     extent: int | str
     start: Value
     axis: Axis
+    rows: RaggedTile | None = None
+    """The tile of a ragged grid whose rows these are; then the extent is the number of tiles."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,11 @@ def _has_indexed(kernel: Kernel) -> bool:
     return any(_is_indexed(op, of_data) or _is_condition(op, of_data) for op in walk(kernel.body))
 
 
-def _is_indexed(op: Op, of_data: set[Value]) -> bool:
+def _is_indexed(op: Op, of_data: Set[Value]) -> bool:
     return isinstance(op, WriteIndexed) or (isinstance(op, Write) and any(v in of_data for v in op.at))
 
 
-def _is_condition(op: Op, of_data: set[Value]) -> bool:
+def _is_condition(op: Op, of_data: Set[Value]) -> bool:
     """Return whether an op runs its block once or not at all, as data decides."""
     return (
         isinstance(op, Loop)
@@ -116,7 +121,7 @@ def _want_unwritten(kernel: Kernel) -> None:
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
     for op in ops:
-        if isinstance(op, ReadIndexed) and op.memory in written:
+        if isinstance(op, (ReadIndexed, RaggedTile)) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
             raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
         for memory in at_indices.intersection(op.read):
@@ -155,8 +160,10 @@ def relied_on(kernel: Kernel) -> tuple[str, ...]:
         return ()
     windows, of_data = _Windows(kernel), made_of_data(kernel.body)
     writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data)]
-    reads = [read for op in writes if not _is_added(op) for read in windows.places(op).deciding]
-    return tuple(dict.fromkeys(read.memory.name for read in reads))
+    places = [windows.places(op) for op in writes if not _is_added(op)]
+    memories = [read.memory for one in places for read in one.deciding]
+    memories += [part.rows.memory for one in places for part in one.parts if part.rows is not None]
+    return tuple(dict.fromkeys(memory.name for memory in memories))
 
 
 def _are_distinct(hows: set[tuple[str, object]]) -> bool:
@@ -217,13 +224,24 @@ class _Windows:
             return []  # many workgroups may add to one element
         if not places.are_known:
             return [op]
-        kind = Memory(tuple(part.extent for part in places.parts), op.memory.type.dtype, "global")
-        memory = Value(f"{op.memory.name}.stored", kind)
+        return self.judged_write(op, places)
+
+    def judged_write(self, op: Write | WriteIndexed, places: _Places) -> list[Op]:
+        """Return a write to a memory of the places' parts; a tile of a ragged grid is one element along its axis."""
+        dtype, shape = op.memory.type.dtype, op.tile.type.shape
+        memory = Value(
+            f"{op.memory.name}.stored", Memory((*(part.extent for part in places.parts), 1), dtype, "global")
+        )
         self.judged.append(memory)
-        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None}
-        at = tuple(part.start for part in places.parts)
-        write = Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)
-        return _optional(write, memory) if places.in_segments else [write]
+        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None and part.rows is None}
+        kept = [axis for axis in range(places.rank) if axis in along]
+        stored = Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype))
+        zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
+        at = (*(part.start for part in places.parts), zero.result)
+        axes = (*(along[axis] for axis in kept), len(places.parts))
+        tile = Const(0, results=(stored,), loc=op.loc)
+        write = Write(stored, memory, at, axes, loc=op.loc)
+        return [tile, zero, *(_optional(write, memory) if places.in_segments else [write])]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""
@@ -319,8 +337,11 @@ class _Windows:
             case Cast(x):
                 source = self.source(x, axes, extent)
                 return source if source is None or keeps_apart(op) else replace(source, how=("", None))
-            case Select(condition, x, other) if self.is_nowhere(other):
-                return self.in_segment(condition, x, axes, extent) or self.source(x, axes, extent)
+            case Select(holds, x, other) if self.is_nowhere(other):
+                rows = self.rows_of(holds, x)
+                if rows is not None:
+                    return _Source(None, (self.part_of(rows, axes[0]),))
+                return self.in_segment(holds, x, axes, extent) or self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
                 return self.source(
@@ -350,6 +371,22 @@ class _Windows:
             return None
         number = _Part(segment.begin.memory.type.extents[0], segment.begin.at[0], None)
         return _Source(segment.begin, (number, *counted.parts), IN_SEGMENT)
+
+    def rows_of(self, holds: Value, x: Value) -> RaggedTile | None:
+        """Return the tile of a ragged grid whose rows x counts, those before the end of their group."""
+        counted, below = self.defs.get(x), self.defs.get(holds)
+        if not isinstance(counted, Add) or not isinstance(below, Less) or below.a != x:
+            return None
+        starts = [self.scalar(v) for v in (counted.a, counted.b) if not isinstance(self.defs.get(v), Iota)]
+        start, end = starts[0] if len(starts) == 1 else None, self.scalar(below.b)
+        rows = self.defs.get(start) if start is not None else None
+        if not isinstance(rows, RaggedTile) or (start, end) != rows.results[1:] or x.type.shape != (rows.block,):
+            return None
+        return rows
+
+    def part_of(self, rows: RaggedTile, axis: Axis) -> _Part:
+        count = self.known(rows.count)
+        return _Part(count if isinstance(count, int) else rows.count.name, rows.number, axis, rows)
 
     def combined(self, op: Op, a: Value, b: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
         """Return what an operation on indices and one number gives."""

@@ -28,13 +28,18 @@ class _Touched:
     def __init__(self, count: int) -> None:
         self.meeting = np.zeros(count, np.int64)
         self.lanes = np.zeros(count, np.uint64)
+        self.meetings: set[int] = set()
+        """The synchronizations after which any element was accessed."""
 
     def since(self, flat: Array, meeting: int) -> Array:
         """Return the lanes that accessed elements since a synchronization."""
+        if meeting not in self.meetings:
+            return np.zeros(len(flat), np.uint64)
         return np.where(self.meeting.take(flat) == meeting, self.lanes.take(flat), np.uint64(0))
 
     def add(self, flat: Array, meeting: int, lanes: LaneBits) -> None:
         both = self.since(flat, meeting) | lanes
+        self.meetings.add(meeting)
         self.meeting[flat], self.lanes[flat] = meeting, both
         if (self.lanes.take(flat) & lanes != lanes).any():  # several lanes touch one element in one access
             np.bitwise_or.at(self.lanes, flat, np.broadcast_to(np.asarray(lanes, np.uint64), flat.shape))

@@ -19,7 +19,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, want_room, window_of
+from tilewave.lang.windows import end_of, ends_with_a_tile, extent_here, want_room, window_of
 from tilewave.trace import TileTransfer, Trace
 
 
@@ -53,8 +53,13 @@ class IndexedPlace:
 
     @property
     def has_tiles(self) -> bool:
-        """Return whether indices are tiles, so that the elements do not form a window."""
-        return any(x.dims for x in self.given.values())
+        """Return whether the elements form no window: indices are tiles, or the window may end with a group."""
+        return any(x.dims for x in self.given.values()) or any(map(self._is_grouped, self.memory.dims))
+
+    def _is_grouped(self, dim: Any) -> bool:
+        """Return whether a window along a dim ends with its group."""
+        window = self.trace.windows.get(dim) if dim not in self.given else None
+        return window is not None and window.end is not None
 
     @property
     def is_window(self) -> bool:
@@ -88,7 +93,7 @@ class IndexedPlace:
         for d, extent in extents_of(indices).items():
             if d in self.trace.windows and not ends_with_a_tile(self.trace, d, extent):
                 counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((extent,), INDEX)), (d,))
-                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < length_of(self.trace, d)
+                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < end_of(self.trace, d)
                 indices = self._where(repeated(self.trace, inside, extents_of(indices)), indices)
         return indices
 
@@ -119,6 +124,8 @@ class IndexedPlace:
             return self.given[dim]
         counted = self.trace.emit(ir.Iota, type=Tile((self.extents[dim],), INDEX))
         places: Traced = Traced(self.trace, counted, (dim,)) + self._start(dim)
+        if self._is_grouped(dim):
+            return self._where(places < scalar_of(self.trace, self.trace.windows[dim].end, INDEX), places)
         return places
 
 
@@ -135,6 +142,7 @@ def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]
         value = place.read(place.positions(), kind)
     else:
         value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+        trace.zero_outside[value] = frozenset(dims)
     return Traced(trace, value, dims)
 
 

@@ -23,7 +23,9 @@ from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, Symbol
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
 
 if TYPE_CHECKING:
+    from tilewave.cycles import LoopCycles
     from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator.assembly import MachineCode
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
 
@@ -66,7 +68,7 @@ class AmdProgram:
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
-        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)
+        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)  # not kept: every compile asks
         kernel = emulator.kernel(self.tiles.name)
         found = kernel.resources
         if found.spills:
@@ -78,8 +80,32 @@ class AmdProgram:
     @cached_property
     def statistics(self) -> LoopStatistics:
         """Instruction counts of the K loop."""
-        found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip.cpu)
-        return found
+        with IMPORTING:
+            from tilewave.emulator.statistics import module_statistics  # noqa: PLC0415  as in _emulator
+
+        return module_statistics(self.machine_code, self.tiles.name, self.conflicts)
+
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int | None) -> tuple[LoopCycles, ...]:
+        """Cycles of the K loop for each latency of global loads, with as many workgroups on a compute unit as fit."""
+        with IMPORTING:
+            from tilewave.cycles import LATENCIES, loop_model  # noqa: PLC0415  as in _emulator
+
+        model = loop_model(self.machine_code, self.tiles.name, conflicts=self.conflicts)
+        return tuple(model.cycles(cycles, workgroups or model.fitting) for cycles in latencies or LATENCIES)
+
+    @cached_property
+    def machine_code(self) -> MachineCode:
+        """The decoded code for arrays with contiguous rows."""
+        module: MachineCode = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu).module
+        return module
+
+    @cached_property
+    def conflicts(self) -> dict[int, float]:
+        """Cycles that the K loop loses to bank conflicts, by an instruction's position."""
+        with IMPORTING:
+            from tilewave.cycles import conflicts_of  # noqa: PLC0415  as in _emulator
+
+        return conflicts_of(self.machine_code, self.tiles.name)
 
     def emulate(
         self,

@@ -143,7 +143,7 @@ from tilewave.ir.ops.product import (
 )
 from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Concatenate, Convert, ExtractSlice, Iota, Permute
-from tilewave.ir.ops.workgroup import TileOf, Workgroup
+from tilewave.ir.ops.workgroup import RaggedTile, TileOf, Workgroup
 
 __all__ = [
     "LEVELS",
@@ -236,6 +236,7 @@ __all__ = [
     "Prepack",
     "Priority",
     "Pure",
+    "RaggedTile",
     "Ramp",
     "Read",
     "ReadAccumulator",

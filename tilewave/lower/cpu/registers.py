@@ -119,7 +119,8 @@ class RegisterTiles(RegisterSpace):
         def element(index: tuple[int, ...]) -> str:
             before = list(index)
             before[op.axis] -= op.by
-            return zero(x.dtype) if before[op.axis] < 0 else x.element(self.f, before)
+            is_inside = 0 <= before[op.axis] < x.type.shape[op.axis]
+            return x.element(self.f, before) if is_inside else zero(x.dtype)
 
         return self.from_elements(x.type, element)
 

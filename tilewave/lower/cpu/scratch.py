@@ -120,18 +120,24 @@ class ScratchTiles(ScratchSpace):
         return found if found.type.shape else found.element(self.f, ())
 
     def shift(self, op: Shift, x: HeldTile) -> ScratchTile:
-        f, axis = self.f, op.axis
+        f, axis, far, shape = self.f, op.axis, abs(op.by), op.x.type.shape
+        tile, source = self.new(x.type), self.kept(x)
+        begin, end = (far, 0) if op.by > 0 else (0, shape[axis] - far)  # of what is moved, and of the zeros
 
-        def element(index: list[str]) -> str:
-            before = add(f, index[axis], -op.by)
-            found = f.choose(
-                f.value(f"icmp sge i64 {before}, 0"),
-                lambda: [(stored(x.dtype), x.element(f, [*index[:axis], before, *index[axis + 1 :]]))],
-                lambda: [(stored(x.dtype), zero(x.dtype))],
-            )
-            return found[0][1]
+        def there(index: list[str], first: int) -> list[str]:
+            return [*index[:axis], add(f, index[axis], first), *index[axis + 1 :]]
 
-        return self.fill(x.type, element)
+        def move(index: list[str], lanes: int) -> None:
+            tile.put(f, there(index, begin), source.element(f, there(index, far - begin), lanes), lanes)
+
+        def clear(index: list[str], lanes: int) -> None:
+            tile.put(f, there(index, end), splat_constant(stored(x.dtype), zero(x.dtype), lanes), lanes)
+
+        for length, do in ((shape[axis] - far, move), (far, clear)):
+            some = (*shape[:axis], length, *shape[axis + 1 :])
+            lanes = self.lanes(some[-1])
+            self.for_each_vector(some, lanes, partial(do, lanes=lanes))
+        return tile
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         """Copy a window to scratch memory, in the order of the source's axes."""
