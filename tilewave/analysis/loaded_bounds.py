@@ -49,6 +49,8 @@ class _LoadedBounds:
                 ends = isinstance(last, Min) or taken.a not in self.of_data
                 if ends and (first not in self.of_data or self.is_first_step(first, taken, loop)):
                     self.note(loop, last if isinstance(last, Min) else None, first)
+            case _:
+                pass  # bounds that `iterate` does not make stay loaded, and the kernel is refused
 
     def note(self, loop: Loop, last: Min | None, first: Value | None = None) -> None:
         if last is not None and last.result in self.of_data:
