@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tilewave.analysis.launch_counts import Count, workgroups_of
@@ -15,6 +16,7 @@ from tilewave.pipeline.runner import Step, numbered
 from tilewave.renamed import current_name, current_pass
 
 if TYPE_CHECKING:
+    from tilewave.cycles import LoopCycles
     from tilewave.tune.choose import TileChoice
 
 T = TypeVar("T")
@@ -109,6 +111,19 @@ class CompiledCode:
         if found is None:
             able = quoted(target for target in TARGETS.values() if target.counts_loops)
             what = f"{self.name}: there is no machine code to count for {self.target}"
+            raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
+        return found
+
+    def loop_cycles(self, latencies: Sequence[float] | None = None, workgroups: int = 1) -> tuple[LoopCycles, ...]:
+        """Return the cycles of the K loop for each latency of global loads, by a model of a compute unit.
+
+        Latencies are in cycles: without them 500, 1000 and 1500. `workgroups` run on the compute unit at once. Nothing
+        is run or measured: `notes` of the result say what is not known.
+        """
+        found = self.build.cycles(latencies, workgroups)
+        if found is None:
+            able = quoted(target for target in TARGETS.values() if target.models_cycles)
+            what = f"{self.name}: there is no model of a compute unit for {self.target}"
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
 

@@ -17,6 +17,7 @@ from tilewave.pipeline.runner import Pass, Step
 
 if TYPE_CHECKING:
     from tilewave.analysis.loads import LaneLoads
+    from tilewave.cycles import LoopCycles
     from tilewave.emulator import EmulationReport
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
@@ -234,6 +235,10 @@ class Build(Protocol):
         """Instruction counts of the K loop; an error where the kernel has none."""
         return None
 
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...] | None:
+        """Return the cycles of the K loop for each latency of global loads; an error where the kernel has none."""
+        return None
+
 
 class Backend(Protocol):
     """A target: an entry of `TARGETS`."""
@@ -252,6 +257,8 @@ class Backend(Protocol):
     """Whether machine code can be run without the device."""
     counts_loops: bool = False
     """Whether the instructions of a K loop can be counted."""
+    models_cycles: bool = False
+    """Whether the cycles of a K loop follow from a model of the compute unit."""
     takes_instruction_sets: bool = False
     has_cost_model: bool = False
     """Whether `tilewave.tune` has a cost model of its kernels, so that tiles can be tuned for it."""

@@ -37,6 +37,19 @@ class MachineCode:
     segments: tuple[tuple[int, bytes], ...] = ()
     """Bytes of a code object that a kernel may read, by address; assembly text has none."""
 
+    def kernel(self, name: str | None = None) -> LoadedKernel:
+        """Return a kernel by its name; without one, the only kernel."""
+        if not self.kernels:
+            raise UnsupportedCode("the code has no kernel", remedy="an .amdhsa_kernel directive describes each")
+        known = ", ".join(self.kernels)
+        if name is None and len(self.kernels) == 1:
+            return next(iter(self.kernels.values()))
+        if name is None:
+            raise UnsupportedCode(f"the code has {len(self.kernels)} kernels", remedy=f"name one of them: {known}")
+        if name not in self.kernels:
+            raise UnsupportedCode(f"no kernel is called {name!r}", remedy=f"there are: {known}")
+        return self.kernels[name]
+
 
 def known_chip(name: str) -> ChipName:
     for chip in CHIP_NAMES:

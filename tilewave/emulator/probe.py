@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,8 +28,11 @@ UNKNOWN_SIZE = 4096
 LONGEST_RUN = 200_000
 
 
-def bank_conflicts(module: MachineCode, kernel: LoadedKernel, loop: MachineLoop) -> float:
-    """Return the cycles lost to bank conflicts, per wave and iteration of the loop; memory is all zeros."""
+def bank_conflicts(module: MachineCode, kernel: LoadedKernel, loop: MachineLoop) -> dict[int, float]:
+    """Return the cycles lost to bank conflicts by an instruction's position, per wave and iteration of the loop.
+
+    Memory is all zeros, and scalar arguments are large enough for a loop over K to be entered.
+    """
     given: list[Given] = [0 if a.is_pointer else UNKNOWN_SIZE for a in kernel.arguments if not a.is_hidden]
     lanes = max(64, kernel.resources.largest_workgroup)
     launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
@@ -48,11 +52,11 @@ class _Probe(EmulatedWaves):
         self, machine: MachineState, program: DecodedProgram, entry: int, paths: Paths, loop: MachineLoop
     ) -> None:
         super().__init__(machine, program, entry, paths, LONGEST_RUN)
-        self.lost = 0
+        self.lost: Counter[int] = Counter()
         self.body, self.ends = frozenset(loop.body), frozenset(loop.ends)
         self.rounds = np.zeros(machine.count, int)
 
-    def follow(self) -> float:
+    def follow(self) -> dict[int, float]:
         for turn in range(1, LONGEST_RUN):
             running = np.flatnonzero((self.status == RUNNING) & (self.rounds == 0))
             if not len(running):
@@ -60,17 +64,18 @@ class _Probe(EmulatedWaves):
             if not len(running) or self.rounds.all():
                 break
             self._advance(self._next_convoy(running, turn), 0)
-        return self.lost / max(1, int(self.rounds.sum()))
+        return {at: lost / max(1, int(self.rounds.sum())) for at, lost in self.lost.items()}
 
     def _execute(self, convoy: Convoy, block: BasicBlock, stop: int) -> None:
         for position, execute in block.actions:
             if position in self.body:
-                self._look(convoy, self.program.instructions[position])
+                self._look(convoy, position)
             execute(convoy)
         if block.after - 1 in self.ends:
             self.rounds[convoy.indices] += 1
 
-    def _look(self, convoy: Convoy, instruction: Instruction) -> None:
+    def _look(self, convoy: Convoy, position: int) -> None:
+        instruction = self.program.instructions[position]
         found = ACCESS.match(instruction.mnemonic)
         if found is None:
             return
@@ -80,7 +85,7 @@ class _Probe(EmulatedWaves):
             for wave in range(convoy.count):
                 addresses = (convoy.vu[row, convoy.sel][wave].astype(np.int64) + offset).tolist()
                 cycles = access_cycles(self.program.chip, direction, size, addresses, convoy.on[wave].tolist())
-                self.lost += cycles.taken - cycles.least
+                self.lost[position] += cycles.taken - cycles.least
 
 
 def _offsets(instruction: Instruction, size: int, is_double: bool, is_far: bool) -> Iterator[int]:

@@ -14,13 +14,13 @@ from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import I64, MASK32, MASK64, U64, Array, signed
 from tilewave.emulator.scalar_table import BRANCHES, COMPARISONS, LOGIC, ONE_OPERAND, TWO_OPERANDS
 from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Traffic, nothing, unsupported
+from tilewave.emulator.waits import allowed_outstanding
 
 NOTHING = (
     "sleep", "setprio", "sethalt", "icache_inv", "dcache_inv", "dcache_wb", "dcache_inv_vol", "dcache_wb_vol",
     "sendmsg", "inst_prefetch", "set_gpr_idx_off", "incperflevel", "decperflevel", "ttracedata", "code_end",
     "endpgm", "barrier", "nop", "waitcnt", "branch",
 )  # fmt: skip
-LONGEST_WAITS = (63, 15)
 LOADED_WORDS = {"": 1, "x2": 2, "x4": 4, "x8": 8, "x16": 16}
 MOST_WAIT_STATES = 16
 """The most wait states of one s_nop, which has four bits for them."""
@@ -54,20 +54,9 @@ def _nothing(draft: Draft, name: str) -> Execute:
         draft.wait_states = draft.operands[0].whole + 1
         assert draft.wait_states <= MOST_WAIT_STATES
     if name == "waitcnt":
-        draft.waits = _waits(draft)
+        draft.waits = allowed_outstanding(draft.instruction)
         return _wait(draft.waits)
     return nothing
-
-
-def _waits(draft: Draft) -> tuple[int | None, int | None]:
-    """What may stay outstanding, from `vmcnt(1) lgkmcnt(0)` or from the number that encodes them."""
-    text = draft.instruction.text
-    found = {name: int(n) for name, n in re.findall(r"(vmcnt|lgkmcnt)\((\d+)\)", text)}
-    if draft.operands and draft.operands[0].kind == "integer":
-        code = int(draft.operands[0].number)
-        found = {"vmcnt": (code & 15) | (code >> 14 & 3) << 4, "lgkmcnt": code >> 8 & 15}
-    vector, shared = found.get("vmcnt", LONGEST_WAITS[0]), found.get("lgkmcnt", LONGEST_WAITS[1])
-    return (vector if vector < LONGEST_WAITS[0] else None, shared if shared < LONGEST_WAITS[1] else None)
 
 
 def _wait(outstanding: tuple[int | None, int | None]) -> Execute:

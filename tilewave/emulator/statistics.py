@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -134,17 +134,20 @@ def loop_statistics(assembly: str, kernel_name: str, chip: str | None = None) ->
     return module_statistics(read_assembly(assembly, chip), kernel_name)
 
 
-def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
-    """The statistics of a kernel of a module, read from assembly or from a code object."""
-    if kernel_name not in module.kernels:
-        raise UnsupportedCode(f"no kernel is called {kernel_name!r}", remedy=f"there are: {', '.join(module.kernels)}")
-    kernel = module.kernels[kernel_name]
+def module_statistics(
+    module: MachineCode, kernel_name: str, conflicts: Mapping[int, float] | None = None
+) -> LoopStatistics:
+    """The statistics of a kernel of a module, read from assembly or from a code object.
+
+    `conflicts` are those of `bank_conflicts`, where they are known already.
+    """
+    kernel = module.kernel(kernel_name)
     loop = find_loop(module, kernel)
     body = [module.instructions[at] for at in loop.body]
     later = [module.instructions[at] for at in loop.later]
     counts, chip = Counter(map(classify, body)), module.chip
     waves = max(1, kernel.resources.largest_workgroup // LANES)
-    conflicts = bank_conflicts(module, kernel, loop)
+    lost = sum((bank_conflicts(module, kernel, loop) if conflicts is None else conflicts).values(), 0.0)
     shared = _bytes(body, "shared read") * waves / OPINIONS[chip].read_bytes
     shared += (_bytes(body, "shared write") + _bytes(body, "direct load")) * waves / SHARED_WRITE_BYTES
     moved = sum(_bytes(body, kind) for kind in ("global load", "direct load", "global store"))
@@ -171,9 +174,9 @@ def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
         global_loads=counts["global load"] + counts["direct load"],
         global_load_bytes=_widths(body, "global load", "direct load"),
         store_bytes=_widths(later, "global store"),
-        bank_conflict_cycles=conflicts,
+        bank_conflict_cycles=lost,
         matrix_cycles=_matrix_cycles(body) * waves / UNITS,
-        shared_cycles=shared + conflicts * waves,
+        shared_cycles=shared + lost * waves,
         global_cycles=moved * waves / GLOBAL_BYTES,
         longest_gap=longest_gap(body),
     )

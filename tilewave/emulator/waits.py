@@ -7,13 +7,27 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from tilewave.emulator.instruction import register_name
+from tilewave.emulator.instruction import Instruction, register_name
 from tilewave.emulator.step import ReadyInstruction
 
 MOST_VECTOR, MOST_OTHER = 63, 15
 """What the counters can count: what would overflow its own is not issued before an older operation has ended."""
+
+
+def allowed_outstanding(instruction: Instruction) -> tuple[int | None, int | None]:
+    """Return how many operations of vmcnt and of lgkmcnt an s_waitcnt leaves outstanding; None: any number.
+
+    Its operand is `vmcnt(1) lgkmcnt(0)`, or the number that encodes them.
+    """
+    found = {name: int(n) for name, n in re.findall(r"(vmcnt|lgkmcnt)\((\d+)\)", instruction.text)}
+    if instruction.operands and instruction.operands[0].kind == "integer":
+        code = int(instruction.operands[0].number)
+        found = {"vmcnt": (code & 15) | (code >> 14 & 3) << 4, "lgkmcnt": code >> 8 & 15}
+    vector, other = found.get("vmcnt", MOST_VECTOR), found.get("lgkmcnt", MOST_OTHER)
+    return (vector if vector < MOST_VECTOR else None, other if other < MOST_OTHER else None)
 
 
 class Outstanding:

@@ -31,6 +31,7 @@ class AmdBackend(Backend):
     has_lanes = True
     is_emulated = True
     counts_loops = True
+    models_cycles = True
 
     def check(self, options: BuildOptions) -> None:
         if (options.num_stages or 1) > 1 and not options.prefetched:

@@ -26,6 +26,7 @@ from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
     from tilewave.backend.amd.program import AmdProgram
+    from tilewave.cycles import LoopCycles
 
 
 REGISTER_BYTES = 4
@@ -155,6 +156,9 @@ class AmdBuild(Build):
     @property
     def loop(self) -> CountedLoop:
         return self.program.statistics
+
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...]:
+        return self.program.cycles(latencies, workgroups)
 
     @cached_property
     def resources(self) -> LaneResources:

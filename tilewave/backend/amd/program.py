@@ -23,7 +23,9 @@ from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, Symbol
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
 
 if TYPE_CHECKING:
+    from tilewave.cycles import LoopCycles
     from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator.assembly import MachineCode
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
 
@@ -66,20 +68,44 @@ class AmdProgram:
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
-        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)
-        kernel = emulator.kernel(self.tiles.name)
+        kernel = self.machine_code.kernel(self.tiles.name)
         found = kernel.resources
         if found.spills:
             what = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip.name}"
             warn_of_code(f"{what}; smaller tiles need fewer", SpillWarning)
-        waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
+        waves = waves_per_unit(self.machine_code.chip, kernel, prod(self.lanes().waves))
         return found.vector_registers, found.accumulation_registers, found.spills, waves
 
     @cached_property
     def statistics(self) -> LoopStatistics:
         """Instruction counts of the K loop."""
-        found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip.cpu)
-        return found
+        with IMPORTING:
+            from tilewave.emulator.statistics import module_statistics  # noqa: PLC0415  as in _emulator
+
+        return module_statistics(self.machine_code, self.tiles.name, self.conflicts)
+
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...]:
+        """Cycles of the K loop for each latency of global loads, with so many workgroups on a compute unit."""
+        with IMPORTING:
+            from tilewave.cycles import LATENCIES, cycles_by_latency  # noqa: PLC0415  as in _emulator
+
+        asked = LATENCIES if latencies is None else latencies
+        name, conflicts = self.tiles.name, self.conflicts
+        return cycles_by_latency(self.machine_code, name, asked, workgroups, conflicts=conflicts)
+
+    @cached_property
+    def machine_code(self) -> MachineCode:
+        """The decoded code for arrays with contiguous rows."""
+        module: MachineCode = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu).module
+        return module
+
+    @cached_property
+    def conflicts(self) -> dict[int, float]:
+        """Cycles that the K loop loses to bank conflicts, by an instruction's position."""
+        with IMPORTING:
+            from tilewave.cycles import conflicts_of  # noqa: PLC0415  as in _emulator
+
+        return conflicts_of(self.machine_code, self.tiles.name)
 
     def emulate(
         self,
