@@ -2,7 +2,7 @@
 
 Workgroups of a launch run in waves, one on each unit, or share the last wave as stream-K does. A tile's loop takes its
 matrix cycles divided by the loop's utilization: that of its machine code (`tilewave.cycles`), or where that is not
-known, by a formula of the cycles of matrix instructions and of L1. Before and after the loop a workgroup loads its first
+known, a formula of the cycles of matrix instructions and of L1. Before and after the loop a workgroup loads its first
 operands and stores its tile, which nothing hides with one workgroup on a unit.
 """
 
@@ -86,9 +86,9 @@ def clock_of(card: Machine, dtype: str, data: str = "random") -> LaunchClock:
     return LaunchClock.of(card.sustained_hz(dtype, data), card.clock_hz)
 
 
-def hbm_time(card: Machine, moved_bytes: Number, p: ClockedParameters) -> Number:
-    """Return the time of bytes that HBM reads or writes."""
-    return quotient(moved_bytes * US, int(card.hbm.bytes_per_second * p.memory_percent / 100 / US))
+def memory_time(bytes_per_second: float, moved_bytes: Number, p: ClockedParameters) -> Number:
+    """Return the time in which memory with a data sheet's bandwidth moves so many bytes."""
+    return quotient(moved_bytes * US, int(bytes_per_second * p.memory_percent / 100 / US))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class CdnaCost:
         return self._time(work).total + empty
 
     def _time(self, work: CutWork) -> ClockedTime:
-        memory = hbm_time(self.card, work.distinct_bytes, self.parameters)
+        memory = self._memory(work.distinct_bytes)
         if not work.products:
             return clocked_time(UnitWork(self._rows(work), 0, 0, memory), self._clock(work), *self._around)
         matrix, cycles = self._step(work)
@@ -133,6 +133,9 @@ class CdnaCost:
         waves = rounded_up(tiles, self.units)
         launch = UnitLaunch(tiles, waves, work.split_steps, matrix, cycles, stored, memory, joins=joins)
         return launch_time(launch, self.units, self._clock(work), self.parameters)
+
+    def _memory(self, moved_bytes: Number) -> Number:
+        return memory_time(self.card.hbm.bytes_per_second, moved_bytes, self.parameters)
 
     @property
     def _around(self) -> tuple[int, int]:
@@ -157,13 +160,13 @@ class CdnaCost:
         """Return the time of a launch that multiplies nothing: waves of tasks, each of which loads and stores."""
         resident = max(1, min(MOST_RESIDENT, self.chip.register_bytes // (4 * max(1, work.read_tile_bytes))))
         at_once = smaller(resident, rounded_up(work.tasks, self.units))
-        each = self.parameters.workgroup + self.units * hbm_time(self.card, at_once * work.task_bytes, self.parameters)
+        each = self.parameters.workgroup + self.units * self._memory(at_once * work.task_bytes)
         return rounded_up(work.tasks, self.units * resident) * each
 
     def _parts(self, work: CutWork, time: ClockedTime) -> Mapping[str, Number]:
         """Return the times of a launch by their bottleneck."""
         matrix, cycles = self._step(work) if work.products else (0, 1)
-        compute = quotient(time.loops * matrix, cycles)
+        compute = quotient(time.loops * quotient(matrix * 100, self.parameters.loop_percent), cycles)
         return {
             "compute": compute,
             "loads": time.loops - compute,

@@ -11,17 +11,20 @@ from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
+from tilewave.machine.description import DATA
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
 from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timing_of
+from tilewave.sim.clocked import ClockedLaunch, LoopFacts, clocked_parameters
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
 from tilewave.sim.kernel import HasConfig, HasKernel, described, kernel_accesses, kernel_of
+from tilewave.sim.machine_code import loop_utilization
 from tilewave.sim.problem import Gemm, SimError
 from tilewave.sim.report import MARGIN, ArrayTraffic, LaunchWave, Level, Report, Sensitivity, TimeShare, XcdTraffic
 from tilewave.sim.requests import Sync, requested_bytes
-from tilewave.sim.time import Moved, time_parts
+from tilewave.sim.time import Moved, TimePart, time_parts
 
 Engine = Callable[[Accesses, Placed, Machine, Residency, Softness], Flows]
 Problem = Gemm | HasKernel | Kernel
@@ -52,13 +55,15 @@ def simulate(
     engine: str = "closed",
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
+    data: str = DATA[0],
 ) -> Report:
     """Where the bytes of a launch come from, and how long it takes.
 
     engine="closed" needs milliseconds; engine="trace" follows every slab through LRU lists. `symbols` are a kernel's
-    dynamic symbols, and the sizes that it leaves open.
+    dynamic symbols, and the sizes that it leaves open. `data`: what the operands hold, "random" or "zeros", on which an
+    AMD card's clock depends.
     """
-    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols).report
+    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols, data=data).report
 
 
 def run(
@@ -70,13 +75,17 @@ def run(
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
     timing: TimeParameters | None = None,
+    data: str = DATA[0],
 ) -> SimulatedRun:
     """`simulate`, with everything that the report was made of."""
     chip = find(machine) if isinstance(machine, str) else machine
     if not isinstance(chip, Machine):
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
+    if data not in DATA:
+        raise SimError(f"unknown data {data!r}", remedy=f"there are {' and '.join(DATA)}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
-    found = _run(_Launch(accesses, name, order, chip), engine, residency, timing or timing_of(chip))
+    launch = _Launch(accesses, name, order, chip, LoopFacts(data, loop_utilization(problem, chip, residency)))
+    found = _run(launch, engine, residency, timing or timing_of(chip))
     warnings = (*found.report.warnings, *_of_another_target(problem, chip))
     return replace(found, report=replace(found.report, warnings=warnings))
 
@@ -89,6 +98,7 @@ class _Launch:
     problem: str
     order: str
     machine: Machine
+    loop: LoopFacts = LoopFacts()
 
 
 def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParameters) -> SimulatedRun:
@@ -96,7 +106,7 @@ def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParamet
     placed = place(accesses, chip, residency)
     softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
     flows = _engine(engine)(accesses, placed, chip, residency, softness)
-    made = _Made(accesses, placed, flows, chip, residency, timing)
+    made = _Made(accesses, placed, flows, chip, residency, timing, launch.loop)
     return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows)
 
 
@@ -158,6 +168,17 @@ def _engine(name: str) -> Engine:
             raise SimError(f"unknown engine {name!r}", remedy="there are closed and trace")
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """A predicted time, and what is known of it."""
+
+    parts: tuple[TimePart, ...]
+    error: float
+    fitted_on: str
+    clock_hz: float | None = None
+    data: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class _Made:
     """A finished run, to be summed up."""
@@ -168,6 +189,7 @@ class _Made:
     machine: Machine
     residency: Residency
     timing: TimeParameters
+    loop: LoopFacts
 
     def report(self, name: str, order: str, engine: str) -> Report:
         flows, accesses, machine = self.flows, self.accesses, self.machine
@@ -176,7 +198,8 @@ class _Made:
         reads, written = requested_bytes(accesses, self.placed, machine, flows, Sync()), accesses.output_bytes
         requests = reads + written
         moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
-        parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)
+        timed = self._timed(moved)
+        parts = timed.parts
         seconds = sum(part.seconds for part in parts)
         levels = self._levels(reads, missed, crossed, asked_of_memory, hbm)
         ends = (flows.hbm_if_narrow, flows.hbm_if_wide, hbm)
@@ -202,15 +225,26 @@ class _Made:
             distinct_bytes=accesses.distinct_bytes,
             flops=accesses.flops,
             seconds=seconds,
-            seconds_error=self.timing.error,
+            seconds_error=timed.error,
             breakdown=tuple(TimeShare(p.name, p.seconds, p.seconds / seconds) for p in parts),
             levels=levels,
             arrays=self._arrays(),
             xcds=self._xcds(),
             over_time=self._over_time(),
-            fitted_on=self.timing.fitted_on,
+            fitted_on=timed.fitted_on,
+            clock_hz=timed.clock_hz,
+            data=timed.data,
             warnings=self._warnings(),
         )
+
+    def _timed(self, moved: Moved) -> _Timed:
+        clocked = clocked_parameters(self.machine)
+        if clocked is None:
+            parts = time_parts(self.accesses, self.placed, self.machine, self.residency, moved, self.timing)
+            return _Timed(parts, self.timing.error, self.timing.fitted_on)
+        facts = self.accesses, self.placed, self.machine, self.residency, moved, self.loop
+        launch = ClockedLaunch(*facts, clocked)
+        return _Timed(launch.parts(), clocked.error, clocked.fitted_on, launch.clock_hz, self.loop.data)
 
     def _warnings(self) -> tuple[str, ...]:
         """Whether shared memory holds one step of the tiles of A and B, for all workgroups on a unit."""
