@@ -63,6 +63,15 @@ class ClockedLaunch:
         cycles, loops = self._work.cycles, self._time.loops
         return min(self.machine.clock_hz, cycles / (loops * PICO)) if cycles else self.machine.clock_hz
 
+    def with_parameters(self, parameters: ClockedParameters) -> ClockedLaunch:
+        """Return this launch on a card with other parameters, for fits."""
+        return replace(self, parameters=parameters)
+
+    @property
+    def microseconds(self) -> float:
+        """The predicted duration."""
+        return self._time.total / US
+
     def parts(self) -> tuple[TimePart, ...]:
         """Where the time goes; the launch takes their sum."""
         time, idle = self._time, self._idle

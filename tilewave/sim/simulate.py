@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewave.forks import IMPORTING
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
@@ -41,6 +41,8 @@ class SimulatedRun:
     accesses: Accesses
     placed: Placed
     flows: Flows
+    clocked: ClockedLaunch | None = None
+    """The launch as the law of AMD cards times it; None on other cards."""
 
     def called(self, order: str) -> SimulatedRun:
         """Return this run with its order named, which a kernel compiled in another order does not know."""
@@ -107,7 +109,7 @@ def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParamet
     softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
     flows = _engine(engine)(accesses, placed, chip, residency, softness)
     made = _Made(accesses, placed, flows, chip, residency, timing, launch.loop)
-    return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows)
+    return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows, made.clocked)
 
 
 def _of_another_target(problem: Problem, chip: Machine) -> tuple[str, ...]:
@@ -195,10 +197,8 @@ class _Made:
         flows, accesses, machine = self.flows, self.accesses, self.machine
         missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
         crossed = float(flows.crossed.sum())
-        reads, written = requested_bytes(accesses, self.placed, machine, flows, Sync()), accesses.output_bytes
-        requests = reads + written
-        moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
-        timed = self._timed(moved)
+        reads, written, requests = self.reads, accesses.output_bytes, self.moved.l2_requests
+        timed = self._timed()
         parts = timed.parts
         seconds = sum(part.seconds for part in parts)
         levels = self._levels(reads, missed, crossed, asked_of_memory, hbm)
@@ -237,14 +237,31 @@ class _Made:
             warnings=self._warnings(),
         )
 
-    def _timed(self, moved: Moved) -> _Timed:
-        clocked = clocked_parameters(self.machine)
-        if clocked is None:
-            parts = time_parts(self.accesses, self.placed, self.machine, self.residency, moved, self.timing)
-            return _Timed(parts, self.timing.error, self.timing.fitted_on)
-        facts = self.accesses, self.placed, self.machine, self.residency, moved, self.loop
-        launch = ClockedLaunch(*facts, clocked)
-        return _Timed(launch.parts(), clocked.error, clocked.fitted_on, launch.clock_hz, self.loop.data)
+    @cached_property
+    def reads(self) -> float:
+        """Bytes of reads that reach L2."""
+        return float(requested_bytes(self.accesses, self.placed, self.machine, self.flows, Sync()))
+
+    @cached_property
+    def moved(self) -> Moved:
+        """Bytes that the launch moves."""
+        last = float(self.flows.asked_of_memory.sum()) if self.machine.last_level else 0.0
+        written = self.accesses.output_bytes
+        return Moved(float(self.flows.hbm.sum()), written, last, self.reads + written)
+
+    @cached_property
+    def clocked(self) -> ClockedLaunch | None:
+        """The launch as the law of AMD cards times it; None on other cards."""
+        if (parameters := clocked_parameters(self.machine)) is None:
+            return None
+        facts = self.accesses, self.placed, self.machine, self.residency, self.moved, self.loop
+        return ClockedLaunch(*facts, parameters)
+
+    def _timed(self) -> _Timed:
+        if (one := self.clocked) is not None:
+            return _Timed(one.parts(), one.parameters.error, one.parameters.fitted_on, one.clock_hz, self.loop.data)
+        parts = time_parts(self.accesses, self.placed, self.machine, self.residency, self.moved, self.timing)
+        return _Timed(parts, self.timing.error, self.timing.fitted_on)
 
     def _warnings(self) -> tuple[str, ...]:
         """Whether shared memory holds one step of the tiles of A and B, for all workgroups on a unit."""
