@@ -20,7 +20,13 @@ from tilewave.emulator.statistics import classify, find_loop
 
 LATENCIES = (400, 500, 700, 1000, 1200)
 OUT = Path(__file__).parent / "data" / "amd_loop_cycles.csv"
-FOLDERS = ("gfx942/fp8gemm_blockscale", "gfx942/i8gemm", "gfx950/bf16gemm", "gfx950/f4gemm", "gfx950/fp8gemm_blockscale")
+FOLDERS = (
+    "gfx942/fp8gemm_blockscale",
+    "gfx942/i8gemm",
+    "gfx950/bf16gemm",
+    "gfx950/f4gemm",
+    "gfx950/fp8gemm_blockscale",
+)
 NAME = re.compile(r"((?:bf16gemm_bf16_tn|f4gemm\w+_BpreShuffle|fp8gemm\w+|I8gemm\w+)_(\d+)x(\d+))\.co")
 
 

@@ -35,9 +35,10 @@ SEEN = 40
 LONG, SHORT = 60.0, 15.0
 """Microseconds: below, launches are not modelled well, or not at all."""
 NAMES = ("launch", "workgroup", "store_bytes_per_us", "memory_percent", "exposed_percent")
+FORMULA_NAMES = ("join", "loop_percent", "load_percent")
 START = (5.0, 1.5, 4.5, 60.0, 20.0)
 SCALE = (1e6, 1e6, 1e6, 1.0, 1.0)
-LIMITS = (60.0, 60.0, 60.0, 130.0, 100.0)
+LIMITS = (60.0, 60.0, 60.0, 100.0, 40.0)
 FIRST_HZ = {"gfx942": 1.2, "gfx950": 1.5}
 
 
@@ -194,8 +195,8 @@ def simulated(rows):
 
 def formula_fit():
     """Return the parameters of the formulas that half of the shapes give."""
-    names = (*NAMES, "join", "loop_percent", "load_percent")
-    rows = simulated([one for one in tuned_products() if is_seen(one)][::4])
+    names = (*NAMES, *FORMULA_NAMES)
+    rows = simulated([one for one in tuned_products() if is_seen(one)][::6])
     scales = (*SCALE, 1e6, 1.0, 1.0)
 
     def parameters(x):
@@ -207,7 +208,7 @@ def formula_fit():
         p = parameters(x)
         return loss_of([launch.with_parameters(p).microseconds for _, launch in rows], [one.us for one, _ in rows])
 
-    return parameters(minimum(loss, (1.0, 2.0, 4.5, 60.0, 30.0, 2.0, 55.0, 40.0), 500))
+    return parameters(minimum(loss, (1.0, 2.0, 4.5, 60.0, 30.0, 2.0, 55.0, 40.0), 350))
 
 
 def formula_errors(every=1):
@@ -275,7 +276,8 @@ def print_fit():
     print("gfx950 (MI355X)", named, {f: f"{hz:.3f} GHz" for f, hz in found.clocks.items()})
     found = fitted("gfx942", some(launches("gfx942"), 0))
     print(f"gfx942 (MI308X): one clock of {found.card.clock_hz / 1e9:.3f} GHz")
-    print("gfx942 (formulas)", formula_fit())
+    formulas = formula_fit()
+    print("gfx942 (formulas)", {name: getattr(formulas, name) for name in (*NAMES, *FORMULA_NAMES)})
 
 
 def main():

@@ -86,30 +86,30 @@ class ClockedParameters:
 
 
 GFX942_CLOCKED = ClockedParameters(
-    launch=2_000_000,
-    workgroup=1_500_000,
-    store_bytes_per_us=4_500_000,
-    memory_percent=55,
-    exposed_percent=30,
-    join=3_000_000,
-    loop_percent=52,
-    load_percent=30,
+    launch=1_460_000,
+    workgroup=2_380_000,
+    store_bytes_per_us=5_910_000,
+    memory_percent=50,
+    exposed_percent=40,
+    join=910_000,
+    loop_percent=50,
+    load_percent=50,
     latency_cycles=500,
-    error=0.15,
-    fitted_on="hipBLASLt's stream-K solutions on 304 CUs (benchmarks/fit_amd.py)",
+    error=0.18,
+    fitted_on="hipBLASLt's stream-K solutions on MI300X, half of the shapes (benchmarks/fit_amd.py)",
 )
 GFX950_CLOCKED = ClockedParameters(
-    launch=8_000_000,
-    workgroup=10_000,
-    store_bytes_per_us=5_400_000,
-    memory_percent=70,
-    exposed_percent=30,
-    join=3_000_000,
+    launch=5_700_000,
+    workgroup=1_160_000,
+    store_bytes_per_us=6_800_000,
+    memory_percent=72,
+    exposed_percent=28,
+    join=910_000,
     loop_percent=100,
-    load_percent=30,
+    load_percent=50,
     latency_cycles=700,
     error=0.15,
-    fitted_on="launches of aiter's GEMM kernels on MI355X (benchmarks/fit_amd.py)",
+    fitted_on="launches of aiter's GEMM kernels on MI355X (benchmarks/fit_amd.py); join and load_percent as on gfx942",
 )
 CLOCKED = {CDNA3: GFX942_CLOCKED, CDNA4: GFX950_CLOCKED}
 """By the chip's family of matrix instructions, as `HOPPER` is for all others."""

@@ -101,7 +101,7 @@ MI300X = Machine(
         CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE, f"654 TFLOP/s (f16) at 1115 MHz, 708 (bf16) at 1207: {MAF}"
     ),
 )
-MI308X_CLOCK, MI308X_CUS = 1.2e9, 80
+MI308X_CLOCK, MI308X_CUS = 1.18e9, 80
 MI308X_F16 = 2048 * MI308X_CUS * MI308X_CLOCK / TFLOPS
 MI308X = Machine(
     name="MI308X",
@@ -117,7 +117,7 @@ MI308X = Machine(
     sources=_amd_sources(
         "80 CUs: aiter's tuned launches; on 4 XCDs: assumed",
         f"fitted to {AITER}: one clock, whatever the load",
-        "those of MI300X per cycle and CU (2048 and 4096), at 1.2 GHz",
+        "those of MI300X per cycle and CU (2048 and 4096), at 1.18 GHz",
         "assumed to be that of MI300X",
         "assumed to be that of MI300X",
         "",
@@ -147,7 +147,7 @@ MI325X = Machine(
         f"794 TFLOP/s (f16) at 1354 MHz, 843 (bf16) at 1447: {MAF}",
     ),
 )
-MI355X_POWER = _power_limit(f16=1.5e9, bf16=1.5e9, f8e4m3fn=1.5e9, f8e5m2=1.5e9)
+MI355X_POWER = _power_limit(f16=1.5e9, bf16=1.5e9, f8e4m3fn=1.54e9, f8e5m2=1.54e9)
 MI350X = Machine(
     name="MI350X",
     target=GFX950.name,
@@ -232,7 +232,7 @@ H200 = _hopper(
     "H200", 60 * MIB, Hbm(141 * GB, 4.8 * TB), "as CUDA reports it on the card; two partitions: probes", H200_SHEET
 )
 
-MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI308X, MI325X, MI350X, MI355X, H100, H200)}
+MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, MI308X, H100, H200)}
 STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
 """By chip: the card that predictions are for by default."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from tilewave.cost.parameters import CLOCKED
 from tilewave.cycles import LoopCycles
 from tilewave.errors import TilewaveError
 from tilewave.machine import Machine
-from tilewave.sim.clocked import clocked_parameters
+from tilewave.machine.chips import CHIPS
 from tilewave.sim.dispatch import Residency
 
 
@@ -27,7 +28,8 @@ def loop_utilization(problem: object, machine: Machine, residency: Residency) ->
 
     Kernels without a loop of matrix instructions, and those of other targets, are timed by the formula of their tiles.
     """
-    parameters = clocked_parameters(machine)
+    chip = CHIPS.get(machine.target)
+    parameters = CLOCKED.get(chip.matrix) if chip else None
     if parameters is None or not isinstance(problem, HasLoopCycles) or problem.target != machine.target:
         return None
     try:

@@ -78,15 +78,20 @@ def run(
     symbols: Mapping[str, int] | None = None,
     timing: TimeParameters | None = None,
     data: str = DATA[0],
+    utilization: float | None = None,
 ) -> SimulatedRun:
-    """`simulate`, with everything that the report was made of."""
+    """`simulate`, with everything that the report was made of.
+
+    `utilization` is that of a loop whose machine code is known elsewhere; without it, that of a compiled kernel.
+    """
     chip = find(machine) if isinstance(machine, str) else machine
     if not isinstance(chip, Machine):
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
     if data not in DATA:
         raise SimError(f"unknown data {data!r}", remedy=f"there are {' and '.join(DATA)}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
-    launch = _Launch(accesses, name, order, chip, LoopFacts(data, loop_utilization(problem, chip, residency)))
+    found_in_code = utilization or loop_utilization(problem, chip, residency)
+    launch = _Launch(accesses, name, order, chip, LoopFacts(data, found_in_code))
     found = _run(launch, engine, residency, timing or timing_of(chip))
     warnings = (*found.report.warnings, *_of_another_target(problem, chip))
     return replace(found, report=replace(found.report, warnings=warnings))
@@ -252,7 +257,7 @@ class _Made:
     @cached_property
     def clocked(self) -> ClockedLaunch | None:
         """The launch as the law of AMD cards times it; None on other cards."""
-        if (parameters := clocked_parameters(self.machine)) is None:
+        if (parameters := clocked_parameters(self.machine, self.loop)) is None:
             return None
         facts = self.accesses, self.placed, self.machine, self.residency, self.moved, self.loop
         return ClockedLaunch(*facts, parameters)
