@@ -1,4 +1,4 @@
-"""Compute the cycles of AMD's GEMM kernels from a checkout of the aiter repository, whose code objects are not in this one.
+"""Compute the cycles of AMD's GEMM kernels from a checkout of the aiter repository, whose code objects are not here.
 
     python benchmarks/amd_cycles.py PATH/TO/aiter [--out benchmarks/data/amd_loop_cycles.csv]
 

@@ -24,8 +24,6 @@ from tilewave.cost.cdna import UnitLaunch, launch_time, memory_time
 from tilewave.cost.clocked import LaunchClock
 from tilewave.cost.parameters import GFX942_CLOCKED, GFX950_CLOCKED
 from tilewave.machine import find
-from tilewave.sim.clocked import ClockedLaunch
-from tilewave.sim.dispatch import Residency
 from tilewave.sim.simulate import run
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "mi300x-without-hardware.md"
