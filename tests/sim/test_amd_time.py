@@ -1,4 +1,4 @@
-"""Predicted times on AMD cards, held to launches that others published; the full comparison is benchmarks/fit_amd.py."""
+"""Predicted times on AMD cards, held to published launches; the full comparison is benchmarks/fit_amd.py."""
 
 import sys
 from dataclasses import replace
@@ -89,9 +89,8 @@ def test_stream_k_is_faster_where_the_last_wave_is_short():
     wide = replace(whole, n=5120)  # 320 tiles
     whole, shared = (simulate(replace(wide, last_wave=how), "MI300X", ORDER) for how in ("whole tiles", "stream-K"))
     assert shared.seconds < 0.75 * whole.seconds
-    assert (
-        {p.name: p.share for p in whole.breakdown}["tail"] > 0.3 > {p.name: p.share for p in shared.breakdown}["tail"]
-    )
+    tails = [{p.name: p.share for p in report.breakdown}["tail"] for report in (whole, shared)]
+    assert tails[0] > 0.3 > tails[1]
     with pytest.raises(SimError, match="unknown last wave: 'half'"):
         Gemm(64, 64, 64, last_wave="half")
 

@@ -6,8 +6,8 @@
 
 `f_full` is the clock at which matrix units that never stop take all of the power. Power goes with u·f·V², and the
 voltage with f, so units that are busy for a part `u` of the cycles run at a clock higher by the third root. The clock
-depends on the time and the time on the clock: with f put in, busy = outside + drag/√time, whose solution Newton's method
-finds in three steps.
+depends on the time and the time on the clock: with f put in, busy = outside + drag/√time, which Newton's method solves
+in three steps.
 """
 
 from __future__ import annotations

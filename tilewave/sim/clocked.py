@@ -3,8 +3,8 @@
     seconds = launch + max(busy, memory) + exposed · min(busy, memory)
 
 The clock is limited by power, and depends on what the operands hold: random data or zeros. The loops take the matrix
-cycles of the tiles divided by a utilization, which is that of a compiled kernel's machine code, or else a formula of the
-tile (`tilewave.cost.cdna`). `memory` is the time of HBM and that of the last-level cache, through which its bytes go.
+cycles of the tiles divided by a utilization: that of a compiled kernel's machine code, or else by a formula of the tile
+(`tilewave.cost.cdna`). `memory` is the time of HBM and that of the last-level cache, through which its bytes go.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class LoopFacts:
     """What the operands hold, one of `DATA`."""
     utilization: float | None = None
     """The part of the loop's cycles in which matrix units multiply, by its machine code; None where that is unknown."""
+
+
+UNKNOWN_LOOP = LoopFacts()
 
 
 def clocked_parameters(machine: Machine, loop: LoopFacts) -> ClockedParameters | None:

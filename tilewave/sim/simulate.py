@@ -15,7 +15,7 @@ from tilewave.machine.description import DATA
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
 from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timing_of
-from tilewave.sim.clocked import ClockedLaunch, LoopFacts, clocked_parameters
+from tilewave.sim.clocked import UNKNOWN_LOOP, ClockedLaunch, LoopFacts, clocked_parameters
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
@@ -105,7 +105,7 @@ class _Launch:
     problem: str
     order: str
     machine: Machine
-    loop: LoopFacts = LoopFacts()
+    loop: LoopFacts = UNKNOWN_LOOP
 
 
 def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParameters) -> SimulatedRun:
