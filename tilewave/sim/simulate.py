@@ -143,7 +143,8 @@ ASSUMPTIONS = {
 def sensitivity_of(found: SimulatedRun, machine: Machine | str) -> tuple[Sensitivity, ...]:
     """The launch of a run under other assumptions; what its workgroups touch stays, and is not worked out again."""
     chip = find(machine) if isinstance(machine, str) else machine
-    launch = _Launch(found.accesses, found.report.problem, found.report.mapping, chip)
+    loop = found.clocked.loop if found.clocked else UNKNOWN_LOOP
+    launch = _Launch(found.accesses, found.report.problem, found.report.mapping, chip, loop)
     reports = {name: _run(launch, "closed", how, timing_of(chip)).report for name, how in ASSUMPTIONS.items()}
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
