@@ -286,8 +286,9 @@ def main():
     if asked.fit:
         print_fit()
     elif asked.write:
+        text = everything()
         head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}\n{everything()}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     else:
         print(everything())
 

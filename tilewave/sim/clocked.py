@@ -90,19 +90,19 @@ class ClockedLaunch:
         """Where the time goes; the launch takes their sum."""
         time, idle = self._time, self._idle
         loops, begin = time.loops * (1 - idle), time.outside * (1 - idle)
-        multiplied = loops * (self._matrix / self._cycles if self._cycles else 0.0)
+        multiplied = loops * self._multiplied
         exposed = time.total - self.parameters.launch - max(time.busy, time.memory)
-        behind = time.busy >= time.memory
-        by_hbm = exposed * self._hbm / time.memory if behind and time.memory else 0.0
+        hidden = time.busy >= time.memory
+        by_hbm = exposed * self._hbm / time.memory if hidden and time.memory else 0.0
         found = {
             "matrix": multiplied,
             "load latency": loops - multiplied,
             "start and end": self.parameters.launch + begin,
             "tail": time.busy * idle,
             "HBM": by_hbm,
-            "last level": exposed - by_hbm if behind else 0.0,
+            "last level": exposed - by_hbm if hidden else 0.0,
             "L2 requests": 0.0,
-            "bandwidth": 0.0 if behind else time.memory - time.busy + exposed,
+            "bandwidth": 0.0 if hidden else time.memory - time.busy + exposed,
         }
         return tuple(TimePart(name, found[name] * PICO) for name in PARTS)
 
@@ -144,6 +144,14 @@ class ClockedLaunch:
         a = self.accesses
         loaded = round(a.asked_bytes / a.tasks / a.steps) if self._matrix else 0
         return int(formula_cycles(self._matrix, loaded, self.parameters))
+
+    @property
+    def _multiplied(self) -> float:
+        """The share of the loops that is not spent waiting for loads, as far as that is known."""
+        if not self._cycles:
+            return 0.0
+        issued = 1.0 if self.loop.utilization is not None else self.parameters.loop_percent / 100
+        return min(1.0, self._matrix / issued / self._cycles)
 
     @property
     def _idle(self) -> float:
