@@ -34,7 +34,7 @@ SEARCHED = {
     "batch-invariant": "guide/batch-invariant.html",
     "stencil": "guide/stencils.html",
     "convolution": "guide/stencils.html",
-    "dropout": "guide/faq.html",
+    "dropout": "guide/random-numbers.html",
     "gather": "guide/indices.html",
     "debug": "guide/debugging.html",
     "install": "install.html",

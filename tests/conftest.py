@@ -5,6 +5,7 @@ import io
 import os
 import re
 from collections import Counter
+from functools import partial
 from zlib import crc32
 
 import blas_threads  # noqa: F401
@@ -16,6 +17,7 @@ from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401
 from gpu_here import why_no_gpu
 from hypothesis import settings
+from quick_code import is_unoptimized, unoptimized
 from sampled import examples
 
 from tilewave.backend import assembler
@@ -55,6 +57,14 @@ def _the_same_target_everywhere():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _every_call_waits_for_its_best_kernel():
+    """Which kernel serves a call, and whether its plan is kept, does not depend on what another thread has compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWAVE_BACKGROUND", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_kind_of_terminal():
     """rich keeps the codes of a style as the first terminal that showed it needed them."""
     with pytest.MonkeyPatch.context() as patch:
@@ -75,12 +85,15 @@ def pytest_terminal_summary(terminalreporter):
 
 def pytest_runtest_setup(item):
     """LLVM runs in this process: starting one takes longer than most kernels. The mark `llvm_child` starts one."""
-    assembler.assemble = assemble if item.get_closest_marker("llvm_child") else _compiled_here
+    here = partial(_compiled_here, item.nodeid)
+    assembler.assemble = assemble if item.get_closest_marker("llvm_child") else here
 
 
-def _compiled_here(llvm_ir, machine):
+def _compiled_here(test, llvm_ir, machine):
     if machine.options:  # which LLVM keeps as long as its process lives
         return assemble(llvm_ir, machine)
+    if is_unoptimized(test, llvm_ir, machine):
+        return unoptimized(llvm_ir, machine)
     try:
         return compile_here(llvm_ir, machine)
     except RuntimeError as error:

@@ -91,6 +91,7 @@ GALLERY = {
     "gemm_bias_relu": of_gallery("gemm_bias_relu", m=70, n=136, k=72),
     "batched_gemm": of_gallery("batched_gemm", count=3, m=70, n=72, k=40),
     "split_sums": of_gallery("split_sums", m=16, n=136, k=520),
+    "dropout": of_gallery("dropout", m=10, n=300),
     "embedding": of_gallery("embedding", tokens=40),
     "scatter_rows": of_gallery("scatter_rows", rows=40),
     "paged_write": of_gallery("paged_write", pages=3),

@@ -2,13 +2,16 @@
 
 import numpy as np
 
+from tilewave import sym
+
 HOSTILE = (-1, -(2**31), 2**31 - 1)
 TARGETS = ("numpy", "cpu", "gfx942", "gfx950", "sm_90a")
 
 
-def run(kernel, target, *arrays):
-    """Run a kernel of dynamic sizes: on the CPU, in the interpreter, on a GPU's lanes, or emulated."""
-    made = kernel.compile(target="cpu" if target == "numpy" else target)
+def run(kernel, target, *arrays, **subs):
+    """Run a kernel, of dynamic sizes but for `subs`: on the CPU, in the interpreter, on a GPU's lanes, or emulated."""
+    sizes = {getattr(sym, name): size for name, size in subs.items()}
+    made = kernel.compile(target=target, subs=sizes)
     if target == "cpu":
         made(*arrays)
     elif target == "numpy":

@@ -43,6 +43,7 @@ __all__ = [  # noqa: F405
     "MemoryLayout",
     "Min",
     "Ne",
+    "Ragged",
     "Register",
     "ReorderingConstraint",
     "ScaledMMAType",
@@ -108,6 +109,7 @@ __all__ = [  # noqa: F405
     "mma",
     "permute",
     "prod",
+    "random_bits",
     "read",
     "reciprocal",
     "reduction",
@@ -115,6 +117,7 @@ __all__ = [  # noqa: F405
     "roundeven",
     "rsqrt",
     "scalar",
+    "scan",
     "select",
     "self_index",
     "set_default_run_config",
@@ -137,8 +140,9 @@ __all__ = [  # noqa: F405
     "write",
 ]
 
-PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
-"""Names of Python that are tilewave's only as attributes of the module: a star import leaves Python's alone."""
+PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "random", "round", "sum")
+"""Names of Python, its module `random` among them, that are tilewave's only as attributes of the module: a star import
+leaves Python's alone."""
 
 MODULES = ("kernels", "ops", "torch")
 """Submodules that are imported at their first use."""

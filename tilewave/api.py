@@ -40,6 +40,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
 from tilewave.lang.constraints import MMAType as MMAType
+from tilewave.lang.constraints import Ragged as Ragged
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
 from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import SymbolicAlias as SymbolicAlias
@@ -80,11 +81,14 @@ from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.products import mma as mma
+from tilewave.lang.random_numbers import random as random
+from tilewave.lang.random_numbers import random_bits as random_bits
 from tilewave.lang.reductions import all_, any_, max_, min_, sum_
 from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin
 from tilewave.lang.reductions import cumsum as cumsum
 from tilewave.lang.reductions import prod as prod
+from tilewave.lang.scans import scan as scan
 from tilewave.lang.shapes import apply_expr as apply_expr
 from tilewave.lang.shapes import broadcast as broadcast
 from tilewave.lang.shapes import permute as permute

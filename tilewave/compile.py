@@ -197,6 +197,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     verdicts = Verdicts(final, proof, remedy)
     if not is_open(final) and not order_depends_on(final) and not is_right_unseen(traced.ir, traced.order.doubt):
         verdicts.first({s.name: 1 for s in given})
+    final, expanded = run(final, _after_proofs())
+    steps = (*steps, *(step for step in expanded if step.changed))
     if options.batch_invariant:
         final = replace(final, sums=BATCH_INVARIANT)
     built = build(final, traced.places)
@@ -216,3 +218,10 @@ def _tile_level(order: TileOrder) -> tuple[Pass, ...]:
         from tilewave.pipeline.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 
     return tile_level(order)
+
+
+def _after_proofs() -> tuple[Pass, ...]:
+    with IMPORTING:
+        from tilewave.pipeline.tile_level import after_proofs  # noqa: PLC0415  `import tilewave` does not wait for passes
+
+    return after_proofs()

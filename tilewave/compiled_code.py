@@ -114,11 +114,13 @@ class CompiledCode:
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
 
-    def loop_cycles(self, latencies: Sequence[float] | None = None, workgroups: int = 1) -> tuple[LoopCycles, ...]:
+    def loop_cycles(
+        self, latencies: Sequence[float] | None = None, workgroups: int | None = None
+    ) -> tuple[LoopCycles, ...]:
         """Return the cycles of the K loop for each latency of global loads, by a model of a compute unit.
 
-        Latencies are in cycles: without them 500, 1000 and 1500. `workgroups` run on the compute unit at once. Nothing
-        is run or measured: `notes` of the result say what is not known.
+        Latencies are in cycles: without them 500, 1000 and 1500. `workgroups` run on the compute unit at once; without
+        a number as many as fit. Nothing is run or measured: `notes` of the result say what is not known.
         """
         found = self.build.cycles(latencies, workgroups)
         if found is None:

@@ -35,6 +35,8 @@ class DimensionWindow:
     extent: int
     number: Index | None = None
     """The number of the tile where tiles are adjacent, so that start = number · extent; None where they are not."""
+    end: Index | None = None
+    """The end of a ragged dim's group, whose elements alone belong to the tile; None: that of the dimension."""
 
     @staticmethod
     def tile(number: Index, extent: int) -> DimensionWindow:
@@ -167,6 +169,10 @@ class Trace(Builder):
     """The condition for each element under which writes store; None where they store all."""
     limits: dict[Any, tuple[int, int]] = field(default_factory=dict)
     """The least and the largest length of those dynamic dimensions that the kernel does take whole."""
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    """The kernel's arrays by name."""
+    groups: dict[Any, Number] = field(default_factory=dict)
+    """The group of the workgroup's tile, by the dim that counts the groups of a ragged dim."""
     unplaced: frozenset[Any] = frozenset()
     """Dimensions over the grid whose tiles are placed by the kernel's own loop: only it knows where they begin."""
     room: TileLimits = ANYWHERE

@@ -40,12 +40,15 @@ MODULES = {
     "tilewave.sim": "Simulator",
     "tilewave.machine": "Machines",
     "tilewave.emulator": "Emulator",
+    "tilewave.cycles": "Cycles of K loops",
     "tilewave.view": "Pictures",
 }
 OPERATIONS = (
     "attention",
     "bincount",
     "cross_entropy",
+    "cumsum",
+    "dropout",
     "embedding",
     "index_add",
     "index_select",

@@ -36,6 +36,7 @@ TIMED = {
     "int8_gemm": {"m": 1024, "n": 1024, "k": 1024},
     "int4_gemm": {"n": 4096, "k": 4096},
     "attention_heads": {"heads": 8, "queries": 1024, "keys": 1024},
+    "dropout": {"m": 4096, "n": 1024},
     "embedding": {"tokens": 8192, "words": 32000, "size": 1024},
     "scatter_rows": {"rows": 8192, "size": 1024},
     "paged_write": {"pages": 256, "heads": 8},

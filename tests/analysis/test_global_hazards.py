@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from kernels import BLOCK_M, BLOCK_N, G, K, M, N, gemm, sizes, tiling
 from read_back import CASES, COLUMN_WISE, ROW_WISE, built, check
+from sampled import some_of
 
 from tilewave import *
 from tilewave.errors import InterpreterError
@@ -36,12 +37,12 @@ def over_global(kernel):
 
 
 def check_lanes(compiled, case, flip, m, k, orders=ORDERS):
-    for order, seed in orders:
+    for order, seed in some_of(orders, 2):
         check(case, flip, m, k, lambda *x, o=order, s=seed: compiled.interpret(*x, level="lane", order=o, seed=s), seed)
 
 
 def check_emulated(compiled, case, flip, m, k, seeds=(1, 2, 3)):
-    for seed in seeds:
+    for seed in some_of(seeds):
 
         def run(*arrays, seed=seed):
             assert not compiled.emulate(*arrays, order="random", seed=seed).findings
@@ -127,7 +128,7 @@ def test_lanes_report_a_barrier_that_is_deleted_or_hands_over_too_little(case, t
     for barrier in needed:
         for less in ([], [Barrier(loc=barrier.loc)]):
             broken = rewrite(kernel, lambda op, less=less, barrier=barrier: less if op is barrier else None)
-            for order, seed in ORDERS:
+            for order, seed in some_of(ORDERS):
                 arrays = case.arrays(np.random.default_rng(0), 128, 96)
                 with pytest.raises(
                     InterpreterError,
@@ -233,7 +234,7 @@ def test_copies_out_do_not_overtake_each_other(target):
     assert not [op for op in walk(compiled.ir().body) if isinstance(op, TmaStore)]
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, (rows, 128)).astype(np.float16) for rows in (128, 64))
-    for order, seed in ORDERS:
+    for order, seed in some_of(ORDERS, 2):
         c = np.full((128, 64), np.nan, np.float32)
         compiled.interpret(a, b, c, level="lane", order=order, seed=seed)
         np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T + 1)
@@ -301,7 +302,7 @@ def test_a_barrier_behind_waves_that_take_turns_stays_where_it_hands_global_memo
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, (128, 256)).astype(np.float16) for _ in range(2))
     d = rng.integers(-9, 10, (128, 128)).astype(np.float32)
-    for order, seed in ORDERS:
+    for order, seed in some_of(ORDERS, 2):
         s, c = (np.full_like(d, np.nan) for _ in range(2))
         compiled.interpret(a, b, d, s, c, level="lane", order=order, seed=seed)
         np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T + d)
@@ -350,7 +351,7 @@ def test_a_load_whose_sign_is_widened_later_stays_in_front_of_the_write(chip, ki
     compiled = wave_compile(WaveCompileOptions(subs={M: m, N: n}, target=chip), replaced)
     rng = np.random.default_rng(n)
     a, before = rng.integers(-9, 9, (m, n)).astype(np.float32), rng.integers(-9, 9, (n, m))
-    for order in ("in turn", "backwards", "random"):
+    for order in some_of(("in turn", "backwards", "random")):
         s, c = before.astype(kind.numpy), np.zeros((n, m), to.numpy)
         assert not compiled.emulate(a, s, c, order=order).findings
         np.testing.assert_array_equal(c.astype(np.float64), before.astype(kind.numpy).astype(np.float64))

@@ -63,6 +63,7 @@ def test_targets_stand_under_their_names_in_the_order_in_which_they_are_listed()
 def test_the_names_are_those_of_the_table():
     assert tuple(TARGETS) == names.TARGET_NAMES
     assert tuple(name for name, target in TARGETS.items() if target.counts_loops) == names.COUNTED_TARGETS
+    assert tuple(name for name, target in TARGETS.items() if target.models_cycles) == names.MODELLED_TARGETS
     assert targets_on("cuda")[0].name == names.CUDA_TARGET
 
 
@@ -76,6 +77,7 @@ def test_a_build_has_what_its_target_says(target):
     backend = TARGETS[target]
     assert (build.lanes is not None, build.emulated is not None) == (backend.has_lanes, backend.is_emulated)
     assert (build.loop is not None) == backend.counts_loops
+    assert (build.cycles(None, None) is not None) == backend.models_cycles
     assert {step.name for step in build.steps} <= {pass_name(p) for p in backend.passes()}
 
 
@@ -185,6 +187,7 @@ def test_what_cannot_be_emulated_names_what_can(toy):
     assert refused(lambda: kernel.emulate(*arrays())).remedy == 'compile it with target="gfx942" or "gfx950" or "toy_1"'
     counted = refused(lambda: kernel.loop_statistics).remedy
     assert counted == 'compile it with target="gfx942" or "gfx950" or "sm_90a" or "toy_1"'
+    assert refused(lambda: kernel.loop_cycles()).remedy == 'compile it with target="gfx942" or "gfx950"'
 
 
 def test_what_has_no_lanes_names_the_first_that_has(toy, monkeypatch):

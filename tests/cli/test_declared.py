@@ -11,6 +11,7 @@ from tilewave.bench.epilogue import BIAS_GELU
 from tilewave.cli import bench, records, run, warm
 from tilewave.cli.commands import COMMANDS, function_of
 from tilewave.cli.declared import known
+from tilewave.cycles import LATENCIES
 from tilewave.explore.choice import ExplorerChoice
 from tilewave.sim.problem import WALKS
 from tilewave.tune.records import STRENGTHS
@@ -31,6 +32,7 @@ HOMES = {
     "RECORD_ACTIONS": records.ACTIONS,
     "WARM_DTYPES": warm.WARM_DTYPES,
     "WALK": WALKS[0],
+    "CYCLES_LATENCIES": ",".join(map(str, LATENCIES)),
     "EXPLORED_SHAPE": USUAL.shape,
     "EXPLORED_TILE": USUAL.tile,
     "EXPLORED_DTYPE": USUAL.dtype,

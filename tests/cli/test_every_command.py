@@ -40,6 +40,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "compile": ("compile", "copy.py", *SIZES, "--target", "gfx942"),
     "emulate": ("emulate", "gemm.s"),
     "emulate --stats": ("emulate", "gemm.s", "gemm", "--stats"),
+    "cycles": ("cycles", "gemm.s"),
     "sim": ("sim", "--shape", "2048x1024x512"),
     "sim --compare": ("sim", "--shape", "2048x1024x512", "--compare", "xcd_contiguous(8) >> supertiles(4, 8)"),
     "sim --best": ("sim", "--shape", "1024x1024x256", "--best"),

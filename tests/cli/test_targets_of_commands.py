@@ -65,10 +65,15 @@ def test_compile_says_what_a_kernel_takes_and_writes_its_files(target, call):
 def test_compile_counts_the_loop_where_the_target_can(target, call):
     words = ["compile", GEMM, "--target", target, "--stats"]
     if TARGETS[target].counts_loops:
-        counted = json.loads(answered(call, *words, "--json"))["gemm"]["loop"]
+        record = json.loads(answered(call, *words, "--json"))["gemm"]
+        counted, is_modelled = record["loop"], TARGETS[target].models_cycles
+        latencies = [each["latency_cycles"] for each in record.get("cycles", {"by_latency": []})["by_latency"]]
+        assert latencies == ([500, 1000, 1500] if is_modelled else [])
         assert {"kernel", "chip", "instructions", "matrix_instructions", "instructions_per_matrix"} < counted.keys()
         assert TARGETS[target].is_emulated == ({*LoopStatistics.__dataclass_fields__} < counted.keys())
-        assert "instructions per matrix instruction" in answered(call, *words)
+        out = answered(call, *words)
+        assert "instructions per matrix instruction" in out
+        assert ("cycles per iteration" in out, "A model, not a measurement" in out) == (is_modelled, is_modelled)
         return
     told = f"error: --stats: gemm was compiled for {target}, for which the K loop is not counted\n"
     told += "  write --target gfx942 or --target gfx950 or --target sm_90a or --target toy_1,\n"

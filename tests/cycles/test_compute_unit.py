@@ -1,9 +1,12 @@
 """Each rule of the model, on a loop whose cycles are computed by hand; a slot is 4 cycles."""
 
+from dataclasses import replace
+
 import pytest
-from timed_loops import DIRECT, LOAD, PRODUCTS, READS, cycles_of
+from timed_loops import DIRECT, LOAD, PRODUCTS, READS, STORE, cycles_of
 
 from tilewave.cycles import by_reason
+from tilewave.cycles.facts import COMPUTE_UNITS
 
 
 def slots(count):
@@ -135,9 +138,28 @@ def test_a_wave_that_pauses_issues_nothing(pause, count):
     assert cycles_of([pause, PRODUCTS[0]]).cycles == slots(count + 1 + 3 + 3)
 
 
-def test_a_store_is_not_waited_for():
-    store = "global_store_dwordx4 v[2:3], v[64:67], off"
-    assert cycles_of([store, PRODUCTS[0]], lanes=64).cycles == slots(2 + 3 + 3)
+def test_a_store_is_not_waited_for_without_a_wait():
+    assert cycles_of([STORE, PRODUCTS[0]], lanes=64).cycles == slots(2 + 3 + 3)
+    waited = cycles_of([STORE, "s_waitcnt vmcnt(0)", PRODUCTS[0]], lanes=64)
+    assert waited.cycles == 16 + 200 + slots(2 + 3 + 3)
+
+
+def test_stores_take_l1_too():
+    assert cycles_of([PRODUCTS[0], *[STORE] * 16, "s_barrier"]).cycles == 4 * 16 * 1024 / 64
+
+
+def test_loads_arrive_at_the_rate_of_the_compute_unit():
+    """The last of 4 loads arrives 3 times 64 cycles after the first, at 16 bytes per cycle."""
+    slow = replace(COMPUTE_UNITS["gfx942"], load_bytes=16)
+    found = cycles_of([*[LOAD] * 4, "s_waitcnt vmcnt(0)", PRODUCTS[0]], lanes=64, latency=500, unit=slow)
+    assert found.cycles == 16 + 500 + 3 * 64 + slots(2 + 3 + 3)
+
+
+def test_lgkmcnt_counts_15_accesses():
+    """The first of 16 reads of 2 cycles is there after 66 cycles, in slot 17, and only then the last is issued."""
+    found = cycles_of([*["ds_read_b32 v64, v4"] * 16, "s_waitcnt lgkmcnt(0)", PRODUCTS[0]], lanes=64)
+    last = slots(17) + 2 + 64
+    assert found.cycles == slots(-(-last // 4) + 2 + 3 + 3)
 
 
 def test_scalar_loads_are_waited_for():

@@ -473,6 +473,19 @@ def test_an_atomic_operation_is_aligned():
     assert [f.kind for f in found] == ["misaligned access"]
 
 
+@pytest.mark.parametrize(("bits", "kinds"), [("0x1", []), ("0x20000", ["out of bounds"])])
+def test_an_atomic_operation_keeps_the_bytes_after_an_array_in_its_last_word(bits, kinds):
+    body = f"""\tv_mov_b32_e32 v2, 4
+\tv_mov_b32_e32 v3, {bits}
+\tv_cmp_eq_u32_e32 vcc, 0, v0
+\ts_and_saveexec_b64 s[8:9], vcc
+\tglobal_atomic_or v2, v3, s[6:7]"""
+    out = np.zeros(3, np.uint16)
+    found = findings_of(kernel_text(START + body), WORDS, out)
+    assert [f.kind for f in found] == kinds
+    assert out[2] == (bits == "0x1")
+
+
 # -- barriers and loops ------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import grouped_attention as grouped
 import numpy as np
 import pytest
 from attention_kernels import *
+from sampled import some_of
 
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import InterpreterError
@@ -64,7 +65,7 @@ def results(made, a, shape, arrays):
         return c
 
     if made.target in CHIPS:
-        yield from (run(made.interpret, level="lane", order=order) for order in ORDERS)
+        yield from (run(made.interpret, level="lane", order=order) for order in some_of(ORDERS))
     if made.target.startswith("gfx"):
         yield run(made.emulate)
     elif made.target == "sm_90a":

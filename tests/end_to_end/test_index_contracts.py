@@ -242,7 +242,6 @@ def test_a_proof_names_the_contracts_that_it_rests_on(name, sizes):
     "how, dtype, said",
     [
         (atomic_or, f32, "atomic_or combines the bits of integers, not f32"),
-        (atomic_add, bf16, "atomic_add: no target combines bf16 atomically"),
         (atomic_max, f8e4m3fn, "atomic_max: no target combines f8e4m3fn atomically"),
     ],
 )
@@ -253,19 +252,3 @@ def test_dtypes_that_are_not_combined_atomically(how, dtype, said):
 
     with pytest.raises(TilewaveError, match=said):
         combined.compile(target="cpu")
-
-
-@pytest.mark.parametrize("how", ["read", "write", "atomic_add"])
-def test_shared_memory_has_no_indices(how):
-    @wave([WorkgroupConstraint(T, 64, 0)])
-    def indexed(x: Memory[T, G, i32], out: Memory[T, G, i32]):
-        own = allocate((T,), (64,), i32)
-        write(read(x), own)
-        if how == "write":
-            write(read(x), own, at={T: read(x)})
-        if how == "atomic_add":
-            atomic_add(read(x), own)
-        write(read(own, at={T: read(x)}) if how == "read" else read(own), out)
-
-    with pytest.raises(TilewaveError, match="is shared memory of the workgroup, which has no indices and no atomics"):
-        indexed.compile(target="cpu")

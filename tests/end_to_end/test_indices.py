@@ -312,3 +312,44 @@ def test_an_array_that_is_written_is_not_read_at_indices():
 
     with pytest.raises(TilewaveError, match="reads table at indices from memory, and writes it too"):
         in_place.compile(target="cpu", subs={T: 40, D: 136})
+
+
+def laid_out(array, how):
+    """Return a copy of an array, with the strides that `how` names."""
+    rows, columns = array.shape
+    wide = np.zeros((rows, 2 * columns), array.dtype)
+    places = {
+        "reversed": np.zeros_like(array)[::-1],
+        "every other": wide[:, ::2],
+        "begins anywhere": wide[:, 1 : columns + 1],
+    }
+    places[how][:] = array
+    return places[how]
+
+
+@pytest.mark.parametrize("columns", [136, 13])
+@pytest.mark.parametrize("how", ["reversed", "every other", "begins anywhere"])
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+def test_rows_of_arrays_that_no_window_covers(target, how, columns):
+    rng = np.random.default_rng(9)
+    ids, slots = table_of(rng, 37, 50), distinct(rng, 37, 50)
+    x, out = rng.standard_normal((50, columns)).astype(np.float16), np.zeros((37, columns), np.float16)
+    run(embedding, target, {}, ids, laid_out(x, how), out)
+    np.testing.assert_array_equal(out, picked(x, ids))
+    to, inside = laid_out(np.full((50, columns), -7, np.float16), how), (slots >= 0) & (slots < 50)
+    wanted = to.copy()
+    wanted[slots[inside]] = x[:37][inside]
+    run(scatter, target, {}, slots, x[:37], to)
+    np.testing.assert_array_equal(to, wanted)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_rows_at_indices_are_moved_whole_on_amd(target):
+    loads, stores = (k.compile(target=target).asm for k in (embedding, scatter))
+    assert "buffer_load_dwordx4" in loads and "load_ushort" not in loads and "load_short" not in loads
+    assert "buffer_store_dwordx4" in stores and "store_short" not in stores
+
+
+def test_rows_at_indices_are_stored_under_predicates_on_hopper():
+    ptx = scatter.compile(target="sm_90a", subs={T: 64, V: 50, D: 64}).build.asm
+    assert "@p st.global.v4.b32" in ptx and "bra" not in ptx

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from kernels import B, G, K, M, N
 from lane_runs import ORDERS, without
+from sampled import some_of
 
 import tilewave as tw
 from tilewave import *
@@ -25,11 +26,16 @@ def build(target, kernel, **options):
 
 
 def check(compiled, inputs, want):
-    """On lanes in every order, and as machine code where that can be; sums of small integers are exact."""
+    """On lanes in some order, and as machine code where that can be; sums of small integers are exact."""
     out = np.empty(want.shape, arguments(compiled.kernel)[0][-1].type.dtype.numpy)
-    runs = [lambda order=order: compiled.interpret(*inputs, out, level="lane", order=order, seed=3) for order in ORDERS]
+    runs = [
+        lambda order=order: compiled.interpret(*inputs, out, level="lane", order=order, seed=3)
+        for order in some_of(ORDERS)
+    ]
     if compiled.target in EMULATED:
-        runs += [lambda order=order: compiled.emulate(*inputs, out, order=order) for order in ("barrier", "random")]
+        runs += [
+            lambda order=order: compiled.emulate(*inputs, out, order=order) for order in some_of(("barrier", "random"))
+        ]
     for run in runs:
         out.fill(-99)
         run()

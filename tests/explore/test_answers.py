@@ -104,6 +104,7 @@ def test_assembly_names_the_authors_lines(of_file, target, multiplies):
     assert any(multiplies in text for text in by_line[product])
     assert found["file"].endswith("gemm.py")
     assert (target == "cpu") == (found["loop"] == {})
+    assert (target == "cpu") == (found["cycles"] == {})
 
 
 def test_a_kernel_can_be_given_another_order(of_file):

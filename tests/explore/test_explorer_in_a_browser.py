@@ -165,6 +165,13 @@ def test_assembly_goes_with_the_authors_lines(page: Any) -> None:
     assert browser.run("return location.hash").endswith(f"line={line}")
 
 
+def test_cycles_of_the_k_loop_are_shown_with_what_is_not_known(page: Any) -> None:
+    browser = page("#tab=code&target=gfx942")
+    said = browser.run("return document.getElementById('figures-of-code').textContent")
+    assert "Cycles of the K loop" in said and "utilization" in said and "A model, not a measurement" in said
+    assert "s_waitcnt" in said
+
+
 def test_a_choice_is_shown_and_shared_by_its_address(page: Any) -> None:
     browser = page()
     browser.run(

@@ -114,6 +114,14 @@ WITHOUT_FILES: dict[str, tuple[list[str], Options]] = {
             "--arg": values("!in:nowhere.npy", "!x", "!i32:x", "?f32:1"),
         },
     ),
+    "cycles": (
+        [],
+        {
+            "--latency": values("?500", "!fast", "!1000000000", "?0"),
+            "--workgroups": COUNTS,
+            "--kernel": values("!nosuch"),
+        },
+    ),
 }
 GRIDS = values("8x8", "3x5", "?0x8", "!8", "!axb", "!-1x2", "?99999999x99999999")
 ACTIONS = values("show", "check", "merge", "!foo", "!")

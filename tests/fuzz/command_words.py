@@ -123,7 +123,7 @@ WRITES = {
     "tune": ("--html",),
     "bench": ("--save",),
 }
-JSON = ("map", "run", "bench", "diff", "compile", "sim", "tune", "records", "machines", "doctor", "emulate")
+JSON = ("map", "run", "bench", "diff", "compile", "sim", "tune", "records", "machines", "doctor", "emulate", "cycles")
 SIZES_OPTION = {"tune": "--sizes", "run": "--sizes", "bench": "--sizes"}
 NO_SIZES = ("M=0", "M=-1", "M=", "M", "=3", "M=1.5", "M=x", "M=nan", "Q=3", "M=" + "9" * 30, "M=64,M", "1=2")
 
@@ -203,14 +203,28 @@ def _record_words(r: random.Random, line: CommandLine) -> None:
     line.odd = True
 
 
+CODES = ["", "s_endpgm\n", ".text\nfoo:\n  s_endpgm\n", "\x00\x01\x02", "v_add_f32 v0, v1\n"]
+
+
 def _code_words(r: random.Random, line: CommandLine) -> None:
-    codes = ["", "s_endpgm\n", ".text\nfoo:\n  s_endpgm\n", "\x00\x01\x02", "v_add_f32 v0, v1\n"]
-    line.files["code.s"] = r.choice(codes)
+    line.files["code.s"] = r.choice(CODES)
     line.words += r.choice([["code.s"], ["code.s", "foo"], ["nowhere.s"], ["code.s", "nosuch"]])
     line.odd = True
 
 
-FIRST_WORDS = {"map": _map_words, "machines": _machine_words, "records": _record_words, "emulate": _code_words}
+def _cycles_words(r: random.Random, line: CommandLine) -> None:
+    line.files["code.s"] = r.choice(CODES)
+    line.words.append(r.choice(["code.s", "code.s", "nowhere.s", "nowhere.py"]))
+    line.odd = True
+
+
+FIRST_WORDS = {
+    "map": _map_words,
+    "machines": _machine_words,
+    "records": _record_words,
+    "emulate": _code_words,
+    "cycles": _cycles_words,
+}
 
 
 def _note(line: CommandLine, kind: str, what: str) -> None:

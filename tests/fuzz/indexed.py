@@ -114,8 +114,6 @@ class _Maker:
         )
         if case.combine in ("and", "or"):
             case = replace(case, dtype=r.choice(["i32", "i64", "i8"]))
-        if case.form == "atomic" and case.dtype in ("f16", "i8") and self.target.startswith("gfx"):
-            case = replace(case, dtype="i32")  # LLVM makes loops of them, whose first load the emulator calls a race
         return self.completed(case)
 
     def completed(self, case: Indexed) -> Indexed:
@@ -170,7 +168,7 @@ class _Maker:
         if form == "summed":
             return r.choice(["f32", "f32", "i32"])
         if form == "atomic":
-            return r.choice(["f32", "f32", "i32", "f16", "f64", "i64", "i8"])
+            return r.choice(["f32", "f32", "i32", "f16", "bf16", "f64", "i64", "i8"])
         return r.choice(["f32", "f16", "f16", "bf16", "i32", "i8", "f64", "i64"])
 
 

@@ -23,6 +23,7 @@ from kernels import (
     sizes,
 )
 from lane_runs import ORDERS, operands
+from sampled import some_of
 from seeds import SEEDS
 
 from tilewave import *
@@ -59,7 +60,7 @@ def direct_stores(made):
 
 def check(made, shape, out=f32):
     a, b = operands(shape)
-    for order in ORDERS:
+    for order in some_of(ORDERS):
         c = poisoned(shape[:2], out)
         made.interpret(a, b, c, level="lane", order=order, seed=2)
         check_product(c, a, b, out)
@@ -225,7 +226,7 @@ def test_batches():
     a, b = random_array(rng, (3, 70, 48), f16), random_array(rng, (3, 40, 48), f16)
     made = compiled(batched, sizes(70, 40, 48, 64, 32, 32) | {B: 3, BLOCK_B: 1})
     assert count(made, (TmaLoad, TmaLoadMulticast)) == 2 and count(made, TmaStore) == 1
-    for order in ORDERS:
+    for order in some_of(ORDERS):
         c = poisoned((3, 70, 40), f32)
         made.interpret(a, b, c, level="lane", order=order)
         check_product(c, a, b)
@@ -251,7 +252,7 @@ def test_every_meeting_of_a_group_is_needed():
     a, b = operands(SHAPE)
     for gone in meetings(kernel):
         without = verify(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None))
-        for order in ORDERS:
+        for order in some_of(ORDERS):
             with pytest.raises(InterpreterError, match=r"no (barrier|wait) between|before the copy") as found:
                 interpret_lanes(without, [a, b, poisoned(SHAPE[:2], f32)], {}, order, 1)
             assert "persistent_gemm.py" in str(found.value)

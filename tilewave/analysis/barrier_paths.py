@@ -38,6 +38,12 @@ class Access:
     place: Place
     comes_later: bool = False
     """An asynchronous write, which happens at any time until it is waited for."""
+    is_atomic: bool = False
+    """Whether the elements are combined atomically, in any order with others of the kind."""
+
+    @property
+    def kind(self) -> str:
+        return COMBINED if self.is_atomic else WRITTEN if self.writes else READ
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ Place = Residue | AccessOnTheWay | None
 Step = Access | Arrival | StandingBarrier | Round
 Gaps = int
 """A set of gaps, one bit each."""
-READ, WRITTEN, COMING = "read", "written", "coming"
+READ, WRITTEN, COMBINED, COMING = "read", "written", "combined", "coming"
 Touched = tuple[str, str, Place]
 """The memory, the kind of access, and the place in the memory."""
 Pending = dict[Touched, frozenset[Gaps]]
@@ -139,10 +145,12 @@ class Walker:
     def touch(self, access: Access, pending: Pending) -> Pending:
         place = self.now(access.place)
         for (memory, kind, other), ways in pending.items():
-            conflicts = kind == WRITTEN or (kind == READ and access.writes)
+            conflicts = (
+                kind == WRITTEN or (kind == READ and access.writes) or (kind == COMBINED and not access.is_atomic)
+            )
             if memory == access.memory and conflicts and not self.are_apart(other, place):
                 self.ways = without_needless(self.ways | ways)
-        kinds = [WRITTEN, COMING] if access.comes_later else [WRITTEN if access.writes else READ]
+        kinds = [WRITTEN, COMING] if access.comes_later else [access.kind]
         return {**pending, **{(access.memory, kind, place): HERE for kind in kinds}}
 
     def now(self, place: Place) -> Place:

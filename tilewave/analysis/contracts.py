@@ -15,6 +15,8 @@ from tilewave.ir.types import Memory
 Array = Any
 CHECK = "TILEWAVE_CHECK"
 """With 1, compiled kernels check contracts at every call."""
+ENDS = "ends"
+"""The word of a contract for the ends of groups along a dim: each is at least 0 and at most its length."""
 NO_PLACE = -1
 """The index that stands for no place: reads give 0 there, and writes store nothing."""
 
@@ -44,10 +46,13 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
         given = arrays[names.index(name)]
         found = np.asarray(_on_the_host(given))
         end = int(values.get(into, into)) if into else None
-        for broken in (_outside(found, end), _equal(found, "unique" in flags), _falling(found, "sorted" in flags)):
+        outside = _beyond(found, end) if ENDS in flags else _outside(found, end)
+        for broken in (outside, _equal(found, "unique" in flags), _falling(found, "sorted" in flags)):
             if broken:
                 what = f"{kernel.name}: {name}{broken}"
-                raise AccessError(what, loc=loc, remedy=f"mend the array, or the contract Indices(…) of {name}")
+                rising = f"groups follow each other: let {name} rise from 0 to at most {end}"
+                remedy = rising if ENDS in flags else f"mend the array, or the contract Indices(…) of {name}"
+                raise AccessError(what, loc=loc, remedy=remedy)
 
 
 def _on_the_host(x: Array) -> Array:
@@ -61,6 +66,13 @@ def _outside(x: Array, end: int | None) -> str:
         return ""
     wrong = np.argwhere((x < NO_PLACE) | (x >= end))
     return f"{_at(wrong[0])} is {x[tuple(wrong[0])]}, which is neither -1 nor below {end}" if len(wrong) else ""
+
+
+def _beyond(x: Array, end: int | None) -> str:
+    if end is None:
+        return ""
+    wrong = np.argwhere((x < 0) | (x > end))
+    return f"{_at(wrong[0])} is {x[tuple(wrong[0])]}, and groups end between 0 and {end}" if len(wrong) else ""
 
 
 def _equal(x: Array, is_wanted: bool) -> str:

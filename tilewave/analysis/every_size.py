@@ -32,6 +32,7 @@ from tilewave.ir.ops import (
     Launch,
     Loop,
     Mod,
+    RaggedTile,
     Read,
     ReadIndexed,
     Scatter,
@@ -229,7 +230,7 @@ class _Look:
                 self.block(op.body, replace(scope, loops=(*scope.loops, counter)))
             case Read() if op.memory in self.kernel.body.args:
                 self.reads.setdefault(op.memory, []).append((self.access(op, op.result), op))
-            case ReadIndexed():
+            case ReadIndexed() | RaggedTile():
                 pass  # anywhere in an array that is not written
             case Gather() if op.memory in self.kernel.body.args:
                 self.reads.setdefault(op.memory, []).append((None, op))

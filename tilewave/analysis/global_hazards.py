@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     Scatter,
     Sub,
     Write,
+    WriteIndexed,
     WriteThrough,
 )
 from tilewave.ir.placements import is_in
@@ -149,6 +150,8 @@ class Conflicts:
         return self._known[key]
 
     def _meet(self, first: AccessOnTheWay, second: AccessOnTheWay) -> Meets:
+        if isinstance(first.op, WriteIndexed) and first.op == second.op:
+            return Meets.NOTHING  # `indexed_writes` refuses one that stores twice to an element, unless atomically
         one, other = self.footprint(first.op), self.footprint(second.op)
         if one is None or other is None:
             return self.worst

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
@@ -13,13 +13,16 @@ from tilewave.errors import EndlessLoop
 from tilewave.interp.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.faults import CannotCompile
+from tilewave.ir.once import once
 from tilewave.ir.ops import (
     Const,
     Elementwise,
     Gather,
     Loop,
+    RaggedTile,
     Read,
     ReadIndexed,
+    ReadIndexedShared,
     Scatter,
     TileOf,
     While,
@@ -277,7 +280,8 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
     return needed
 
 
-def made_of_data(body: Block) -> set[Value]:
+@once
+def made_of_data(body: Block) -> frozenset[Value]:
     """Return the values that depend on data read from memory."""
     found: set[Value] = set()
     size = -1
@@ -287,19 +291,21 @@ def made_of_data(body: Block) -> set[Value]:
             if isinstance(op, (Loop, While)):
                 for result, *names, last, init in op.carried:
                     found.update((result, *names) if found.intersection((init, last)) else ())
-            elif isinstance(op, (Read, Gather, ReadIndexed)) or found.intersection(op.operands):
+            elif isinstance(op, (Read, Gather, ReadIndexed, ReadIndexedShared, RaggedTile)) or found.intersection(
+                op.operands
+            ):
                 found.update(op.results)
-    return found
+    return frozenset(found)
 
 
-def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: set[Value]) -> set[Value]:
+def _decides(op: Loop | While, needed: set[Value], wanted: Wanted, of_data: Set[Value]) -> set[Value]:
     """Return the values that decide how often a loop runs, if that matters, and what of its carried values is needed.
 
     Carried numbers that are made of data are left out where they are not needed.
     """
     runs = (op.trips,) if isinstance(op, Loop) else op.condition.yielded
     asked = wanted(op) or any(v in needed for v in op.results) or any(wanted(o) or o.blocks for o in walk(op.body))
-    found = set(runs) if asked or (isinstance(op, While) and not of_data.intersection(runs)) else set()
+    found = set(runs) if asked or (isinstance(op, While) and of_data.isdisjoint(runs)) else set()
     for result, *names, last, init in op.carried:
         if any(v in needed for v in (result, *names)):
             found |= {init, last}

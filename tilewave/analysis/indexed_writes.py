@@ -2,20 +2,23 @@
 
 Where a kernel writes `out[slots[t], d]`, the place is known only when there is data. What is known is which workgroup
 stores which (t, d). So for the analyses the write goes to a memory of the dims of `slots` and of its windows, and that
-memory is judged like any output: each (t, d) is stored, by one workgroup, once.
+memory is judged like any output: each (t, d) is stored, by one workgroup, once. The rows of a ragged grid's tiles are
+distinct, and all rows of its groups (`mapping.ragged`), so there the dims are those of the tiles.
 
 That two of them have different places in `out` is another question: they do if what the indices are made of is
-`unique`.
+`unique`, or if they are in segments between `sorted` offsets (`segments.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.index_trace import made_of_data
+from tilewave.analysis.loaded_bounds import over_every_step
+from tilewave.analysis.segments import Segments, keeps_apart
 from tilewave.errors import AccessError, CoverageError
-from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
     Broadcast,
@@ -24,10 +27,12 @@ from tilewave.ir.ops import (
     Elementwise,
     FloorDiv,
     Iota,
+    Less,
     Loop,
     Mod,
     Mul,
     Permute,
+    RaggedTile,
     Read,
     ReadIndexed,
     Reduce,
@@ -35,13 +40,19 @@ from tilewave.ir.ops import (
     Sub,
     Write,
     WriteIndexed,
+    Yield,
 )
+from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import rewrite_block, walk
-from tilewave.ir.types import Memory, Scalar
+from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Tile
 
 MAY_COLLIDE = (
     "say that they do not, if that is so: {indices}: Memory[…, Indices(unique=True)]; or add where others add: "
     "atomic_add(tile, {memory}, at={{…}})"
+)
+SEGMENTS = (
+    "say that segments do not overlap, if that is so: {indices}: Memory[…, Indices(sorted=True)]; or add where others "
+    "add: atomic_add(tile, {memory}, at={{…}})"
 )
 FORMULA = (
     "distinct indices stay distinct as they are, or as quotient and remainder by one number; a sum of them may not, as "
@@ -49,6 +60,7 @@ FORMULA = (
     "atomic_add(tile, {memory}, at={{…}})"
 )
 Axis = int | None
+IN_SEGMENT: tuple[str, object] = ("segment", None)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,8 @@ class _Part:
     extent: int | str
     start: Value
     axis: Axis
+    rows: RaggedTile | None = None
+    """The tile of a ragged grid whose rows these are; then the extent is the number of tiles."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +81,13 @@ class _Source:
     read: Read | None
     parts: tuple[_Part, ...]
     how: tuple[str, object] = ("whole", None)
-    """("whole", None) where different elements give different indices, else ("quotient", n), ("remainder", n) or
-    ("", None)."""
+    """("whole", None) where different elements give different indices, else ("quotient", n), ("remainder", n),
+    ("segment", None) or ("", None)."""
 
 
 def as_windows(kernel: Kernel) -> Kernel:
     """Return a kernel of the same writes, all at known positions; those of which nothing is known are left."""
+    kernel = over_every_step(kernel)
     if not _has_indexed(kernel):
         return kernel
     windows = _Windows(kernel)
@@ -85,11 +100,11 @@ def _has_indexed(kernel: Kernel) -> bool:
     return any(_is_indexed(op, of_data) or _is_condition(op, of_data) for op in walk(kernel.body))
 
 
-def _is_indexed(op: Op, of_data: set[Value]) -> bool:
+def _is_indexed(op: Op, of_data: Set[Value]) -> bool:
     return isinstance(op, WriteIndexed) or (isinstance(op, Write) and any(v in of_data for v in op.at))
 
 
-def _is_condition(op: Op, of_data: set[Value]) -> bool:
+def _is_condition(op: Op, of_data: Set[Value]) -> bool:
     """Return whether an op runs its block once or not at all, as data decides."""
     return (
         isinstance(op, Loop)
@@ -101,11 +116,12 @@ def _is_condition(op: Op, of_data: set[Value]) -> bool:
 def _want_unwritten(kernel: Kernel) -> None:
     """Refuse arrays that are read and written, one of them at indices: which access comes first is not known."""
     of_data = made_of_data(kernel.body)
-    ops = [op for op in walk(kernel.body) if op.read or op.written]
+    accesses = (op for op in walk(kernel.body) if op.read or op.written)
+    ops = [op for op in accesses if not any(is_in(v, "shared") for v in (*op.read, *op.written))]
     written = {v for op in ops for v in op.written}
     at_indices = {v for op in ops if _is_indexed(op, of_data) for v in op.written}
     for op in ops:
-        if isinstance(op, ReadIndexed) and op.memory in written:
+        if isinstance(op, (ReadIndexed, RaggedTile)) and op.memory in written:
             what = f"{kernel.name} reads {op.memory.name} at indices from memory, and writes it too"
             raise AccessError(what, loc=op.loc, remedy="write to another array, or read it in another kernel")
         for memory in at_indices.intersection(op.read):
@@ -121,6 +137,7 @@ def want_no_order(kernel: Kernel) -> None:
 
 def _want_distinct(kernel: Kernel) -> None:
     """Refuse writes at indices of which two may be equal."""
+    kernel = over_every_step(kernel)
     of_data = made_of_data(kernel.body)
     windows = _Windows(kernel)
     for op in walk(kernel.body):
@@ -128,8 +145,7 @@ def _want_distinct(kernel: Kernel) -> None:
             colliding = windows.colliding(op)
             if colliding is not None:
                 what = f"{kernel.name} writes {op.memory.name} at indices from {colliding}, of which two may be equal"
-                remedy = FORMULA if colliding in windows.unique else MAY_COLLIDE
-                remedy = remedy.format(indices=colliding, memory=op.memory.name)
+                remedy = windows.remedy(op, colliding).format(indices=colliding, memory=op.memory.name)
                 raise CoverageError(what, loc=op.loc, remedy=remedy)
 
 
@@ -139,12 +155,15 @@ def _is_added(op: Op) -> bool:
 
 def relied_on(kernel: Kernel) -> tuple[str, ...]:
     """Return the names of the arrays of indices without whose contracts two writes might collide."""
+    kernel = over_every_step(kernel)
     if not _has_indexed(kernel):
         return ()
     windows, of_data = _Windows(kernel), made_of_data(kernel.body)
     writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteIndexed)) and _is_indexed(op, of_data)]
-    reads = [read for op in writes if not _is_added(op) for read in windows.places(op).deciding]
-    return tuple(dict.fromkeys(read.memory.name for read in reads))
+    places = [windows.places(op) for op in writes if not _is_added(op)]
+    memories = [read.memory for one in places for read in one.deciding]
+    memories += [part.rows.memory for one in places for part in one.parts if part.rows is not None]
+    return tuple(dict.fromkeys(memory.name for memory in memories))
 
 
 def _are_distinct(hows: set[tuple[str, object]]) -> bool:
@@ -163,6 +182,8 @@ class _Places:
     """The arrays of distinct indices that some of the parts come from."""
     others: Mapping[Read, tuple[_Part, ...]]
     """The reads of indices of which two may be equal."""
+    in_segments: bool = False
+    """Whether some elements of the parts are in no segment, and are not stored."""
 
     @property
     def axes(self) -> list[int]:
@@ -180,6 +201,8 @@ class _Windows:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.defs, self.of_data = kernel, kernel.defs, made_of_data(kernel.body)
         self.unique = {name for name, _, *flags in kernel.contracts if "unique" in flags}
+        self.sorted = {name for name, _, *flags in kernel.contracts if "sorted" in flags}
+        self.segments = Segments(kernel)
         self.sizes = {n for v in kernel.body.args if isinstance(v.type, Memory) for n in v.type.extents}
         self.judged: list[Value] = []
         """The memories of the writes."""
@@ -194,17 +217,31 @@ class _Windows:
         if not _is_indexed(op, self.of_data):
             return [op]
         assert isinstance(op, (Write, WriteIndexed))
+        if is_in(op.memory, "shared"):
+            return []  # each workgroup has its own
         places = self.places(op)
         if _is_added(op) and not (places.are_known and places.deciding):
             return []  # many workgroups may add to one element
         if not places.are_known:
             return [op]
-        kind = Memory(tuple(part.extent for part in places.parts), op.memory.type.dtype, "global")
-        memory = Value(f"{op.memory.name}.stored", kind)
+        return self.judged_write(op, places)
+
+    def judged_write(self, op: Write | WriteIndexed, places: _Places) -> list[Op]:
+        """Return a write to a memory of the places' parts; a tile of a ragged grid is one element along its axis."""
+        dtype, shape = op.memory.type.dtype, op.tile.type.shape
+        memory = Value(
+            f"{op.memory.name}.stored", Memory((*(part.extent for part in places.parts), 1), dtype, "global")
+        )
         self.judged.append(memory)
-        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None}
-        at = tuple(part.start for part in places.parts)
-        return [Write(op.tile, memory, at, tuple(along[axis] for axis in range(places.rank)), loc=op.loc)]
+        along = {part.axis: i for i, part in enumerate(places.parts) if part.axis is not None and part.rows is None}
+        kept = [axis for axis in range(places.rank) if axis in along]
+        stored = Value(f"{memory.name}.tile", Tile((*(shape[a] for a in kept), 1), dtype))
+        zero = Const(0, results=(Value(f"{memory.name}.at", INDEX_SCALAR),), loc=op.loc)
+        at = (*(part.start for part in places.parts), zero.result)
+        axes = (*(along[axis] for axis in kept), len(places.parts))
+        tile = Const(0, results=(stored,), loc=op.loc)
+        write = Write(stored, memory, at, axes, loc=op.loc)
+        return [tile, zero, *(_optional(write, memory) if places.in_segments else [write])]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""
@@ -220,6 +257,14 @@ class _Windows:
         if places.are_known and not apart:
             return None
         return next((read.memory.name for read in (*apart, *places.others)), "indices")
+
+    def remedy(self, op: Write | WriteIndexed, colliding: str) -> str:
+        """Return what to do about indices of which two may be equal."""
+        if colliding in self.unique:
+            return FORMULA
+        sources = (source for source in self.sources(op) if source is not None and source.read is not None)
+        in_segments = any(s.how == IN_SEGMENT and s.read and s.read.memory.name == colliding for s in sources)
+        return SEGMENTS if in_segments else MAY_COLLIDE
 
     def places(self, op: Write | WriteIndexed) -> _Places:
         """Return what tells a write's elements apart: its windows first, then distinct indices."""
@@ -237,11 +282,13 @@ class _Windows:
             more = [part for part in reads[read] if self.tells_apart(part, parts)]
             parts += more
             deciding += [read] if more else []
-        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others)
+        in_segments = any(IN_SEGMENT in hows[read] for read in deciding)
+        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others, in_segments)
 
     def is_trusted(self, op: Write | WriteIndexed, read: Read, hows: set[tuple[str, object]]) -> bool:
         """Return whether different elements of an array of indices may be taken to be stored at different positions."""
-        return _is_added(op) or (read.memory.name in self.unique and _are_distinct(hows))
+        by_segment = read.memory.name in self.sorted and IN_SEGMENT in hows
+        return _is_added(op) or by_segment or (read.memory.name in self.unique and _are_distinct(hows))
 
     def tells_apart(self, part: _Part, others: list[_Part]) -> bool:
         """Return whether a part spans an axis of the tile that others do not, or is moved by a number of its own."""
@@ -287,9 +334,12 @@ class _Windows:
                 return self.source(x, tuple(axes[order.index(a)] for a in range(len(order))), extent)
             case Cast(x):
                 source = self.source(x, axes, extent)
-                return source if source is None or _keeps_apart(op) else replace(source, how=("", None))
-            case Select(_, x, other) if self.is_nowhere(other):
-                return self.source(x, axes, extent)
+                return source if source is None or keeps_apart(op) else replace(source, how=("", None))
+            case Select(holds, x, other) if self.is_nowhere(other):
+                rows = self.rows_of(holds, x)
+                if rows is not None:
+                    return _Source(None, (self.part_of(rows, axes[0]),))
+                return self.in_segment(holds, x, axes, extent) or self.source(x, axes, extent)
             case Reduce(x) if all(n == 1 for n in x.type.shape):
                 kept = iter(axes)
                 return self.source(
@@ -308,6 +358,33 @@ class _Windows:
                 return replace(each[0], how=("", None)) if len(each) == 1 and each[0] else None
             case _:
                 return None
+
+    def in_segment(self, condition: Value, x: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
+        """Return what indices in a segment are made of: its number, and what counts within it."""
+        segment = self.segments.of(condition, x)
+        if segment is None:
+            return None
+        counted = self.source(segment.counted, axes, extent)
+        if counted is None or counted.read is not None:
+            return None
+        number = _Part(segment.begin.memory.type.extents[0], segment.begin.at[0], None)
+        return _Source(segment.begin, (number, *counted.parts), IN_SEGMENT)
+
+    def rows_of(self, holds: Value, x: Value) -> RaggedTile | None:
+        """Return the tile of a ragged grid whose rows x counts, those before the end of their group."""
+        counted, below = self.defs.get(x), self.defs.get(holds)
+        if not isinstance(counted, Add) or not isinstance(below, Less) or below.a != x:
+            return None
+        starts = [self.scalar(v) for v in (counted.a, counted.b) if not isinstance(self.defs.get(v), Iota)]
+        start, end = starts[0] if len(starts) == 1 else None, self.scalar(below.b)
+        rows = self.defs.get(start) if start is not None else None
+        if not isinstance(rows, RaggedTile) or (start, end) != rows.results[1:] or x.type.shape != (rows.block,):
+            return None
+        return rows
+
+    def part_of(self, rows: RaggedTile, axis: Axis) -> _Part:
+        count = self.known(rows.count)
+        return _Part(count if isinstance(count, int) else rows.count.name, rows.number, axis, rows)
 
     def combined(self, op: Op, a: Value, b: Value, axes: tuple[Axis, ...], extent: int | str) -> _Source | None:
         """Return what an operation on indices and one number gives."""
@@ -361,10 +438,12 @@ class _Windows:
         return op.value if isinstance(op, Const) else self.known(op.x) if isinstance(op, Cast) else v
 
 
-def _keeps_apart(op: Cast) -> bool:
-    """Return whether a cast gives different numbers for different ones: an integer as one of as many bits."""
-    old, new = op.x.type.dtype, op.result.type.dtype
-    return old.is_int and new.is_int and new.bits >= old.bits
+def _optional(write: Write, memory: Value) -> list[Op]:
+    """Return a write some of whose elements are not stored."""
+    once = Value(f"{memory.name}.once", INDEX_SCALAR)
+    number = Value(f"{memory.name}.number", INDEX_SCALAR)
+    body = Block((number,), (write, Yield(())))
+    return [Const(1, results=(once,), loc=write.loc), Loop(once, (), body, optional=True, loc=write.loc)]
 
 
 def _of_numbers(parts: list[_Part]) -> tuple[_Part, ...]:

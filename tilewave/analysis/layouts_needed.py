@@ -27,6 +27,7 @@ from tilewave.ir.ops import (
     Loop,
     Mma,
     Permute,
+    ReadIndexedShared,
     Reduce,
     Scatter,
     TakeOver,
@@ -97,7 +98,7 @@ class LayoutsNeeded(LayoutsWished):
             case Permute(x, axes):
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 return [(x, tuple(layout.permuted(back) for layout in spread))]
-            case Elementwise():
+            case Elementwise() | ReadIndexedShared():
                 return [(x, spread) for x in op.operands if is_tile(x)]
             case ExtractSlice(x):
                 return [(x, self.held(x))] if self.cuts(op) in (None, spread) else []

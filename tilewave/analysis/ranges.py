@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import launch_of, limits_of
+from tilewave.ir.once import once
 from tilewave.ir.ops import (
     Add,
     Binary,
@@ -279,3 +280,9 @@ class Ranges:
                 return within_both(range_of(op, self.of), far)
             case _:
                 return range_of(op, self.of)
+
+
+@once
+def ranges_of(kernel: Kernel) -> Ranges:
+    """Return the ranges of a kernel's integers, computed once for all passes that leave the kernel as it is."""
+    return Ranges(kernel)

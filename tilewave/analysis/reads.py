@@ -19,7 +19,7 @@ from tilewave.analysis.schedule import NO_CORRECTION, Correction, Schedule
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Gather, Read, ReadIndexed
+from tilewave.ir.ops import Gather, RaggedTile, Read, ReadIndexed
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
@@ -31,7 +31,7 @@ MOST_PLACES = 1 << 24
 
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction = NO_CORRECTION) -> Schedule:
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
-    want_followed(kernel, lambda op: () if isinstance(op, ReadIndexed) else op.read)
+    want_followed(kernel, lambda op: () if isinstance(op, (RaggedTile, ReadIndexed)) else op.read)
     covered = Covered.by(kernel, symbols, remedy)
     kernel = as_windows(kernel)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):

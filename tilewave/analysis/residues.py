@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tilewave.analysis.ranges import ANY, Ranges
+from tilewave.analysis.ranges import ANY, ranges_of
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Add, Cast, Less, Mod, Mul, Sub, While, Yield
 
@@ -58,7 +58,7 @@ class Residues:
     """The residues of a kernel's indices."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.ranges = Ranges(kernel)
+        self.ranges = ranges_of(kernel)
         self.defs = kernel.defs
 
     def of(self, v: Value, modulus: int) -> Residue:

@@ -32,6 +32,7 @@ from tilewave.ir.ops import (
     Mma,
     Permute,
     Read,
+    ReadIndexedShared,
     Reduce,
     TakeOver,
     While,
@@ -156,7 +157,7 @@ class Ties:
                     self.one_way(
                         x, op.result, lambda s: tuple(layout.spread_over(axes, op.result.type.rank) for layout in s)
                     )
-            case Elementwise():
+            case Elementwise() | ReadIndexedShared():
                 self.tie_all((*op.results, *op.operands))
             case Reduce(x) if isinstance(op.result.type, Tile):
                 if self.is_met(op):

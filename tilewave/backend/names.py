@@ -14,5 +14,8 @@ TARGET_NAMES = (DEFAULT_TARGET, "gfx942", "gfx950", "sm_90a", INTERPRETER)
 COUNTED_TARGETS = ("gfx942", "gfx950", "sm_90a")
 """The targets whose K loops can be counted."""
 
+MODELLED_TARGETS = ("gfx942", "gfx950")
+"""The targets whose K loops have cycles by a model of a compute unit."""
+
 CUDA_TARGET = "sm_90a"
 """The first target for arrays on `cuda`."""

@@ -235,7 +235,7 @@ class Build(Protocol):
         """Instruction counts of the K loop; an error where the kernel has none."""
         return None
 
-    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...] | None:
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int | None) -> tuple[LoopCycles, ...] | None:
         """Return the cycles of the K loop for each latency of global loads; an error where the kernel has none."""
         return None
 

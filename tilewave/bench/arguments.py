@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewave.analysis.contracts import ENDS
 from tilewave.bench.problem import Array, available_bytes
 from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
@@ -42,7 +43,9 @@ def _indices(draw: np.random.Generator, parameter: Parameter, into: str, flags: 
     """Return indices below a length that keep their contract; those that are too many to be distinct are -1."""
     count = math.prod(parameter.shape)
     end = int(into) if into.isdecimal() else count
-    if "unique" in flags:
+    if ENDS in flags:
+        found = np.append(draw.integers(0, end + 1, max(count - 1, 0)), end)[:count]
+    elif "unique" in flags:
         found = np.full(count, -1)
         found[: min(count, end)] = draw.permutation(end)[:count]
     else:

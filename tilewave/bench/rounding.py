@@ -12,7 +12,7 @@ import math
 
 import ml_dtypes
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import Ranges, ranges_of
 from tilewave.bench.gpu import FLOAT8_UNIT
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Accumulate, Cast, Elementwise, Function, Loop, Mma, Scatter, While, Write
@@ -38,7 +38,7 @@ def rounding_error(kernel: Kernel) -> float:
     """All roundings that a result may have gone through, relative; its last cast, to an array's dtype, apart."""
     last = {op.tile for op in walk(kernel.body) if isinstance(op, (Write, Scatter))}
     longest = max((n for v in kernel.body.args if isinstance(v.type, Memory) for n in v.type.shape), default=1)
-    return _Count(Ranges(kernel), last, longest).block(kernel.body) + _ignored(kernel)
+    return _Count(ranges_of(kernel), last, longest).block(kernel.body) + _ignored(kernel)
 
 
 def casts_floats_to_integers(kernel: Kernel) -> bool:

@@ -20,6 +20,7 @@ COMMANDS = {
     "diff": "Show what each pass did to the kernels of a file.",
     "compile": "Compile the kernels of a file, for this machine or a chip.",
     "emulate": "Run AMD machine code here without the card, and check it.",
+    "cycles": "Model the cycles of a K loop from AMD machine code, without the card.",
     "sim": "Simulate a GEMM or a kernel: traffic, time, bottleneck.",
     "tune": "Autotune tile sizes; explain and save.",
     "records": "Show, merge or check tuning records.",

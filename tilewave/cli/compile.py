@@ -11,13 +11,15 @@ from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
+from tilewave.backend.names import MODELLED_TARGETS
 from tilewave.backend.targets import TARGETS
 from tilewave.cli.asked import given
+from tilewave.cli.cycles import print_cycles
 from tilewave.cli.diff import compiled_in, named_kernels, parse_names, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compiled import Compiled
 from tilewave.errors import TilewaveError
-from tilewave.explore.code import compiled_json, loop_json, reasons_of
+from tilewave.explore.code import compiled_json, cycles_json, loop_json, reasons_of
 from tilewave.machine.chips import CHIPS
 from tilewave.options import SchedulingType
 
@@ -42,7 +44,7 @@ def compile_command(
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     if stats:
         _refuse_uncounted(found)
-    loops = {name: {"loop": loop_json(c)} for name, c in found.items()} if stats else {}
+    loops = {name: _loop(c) for name, c in found.items()} if stats else {}
     records = {name: {**compiled_json(c), **loops.get(name, {})} for name, c in found.items()}
     for name, c in found.items():
         if out is not None:
@@ -56,6 +58,14 @@ def compile_command(
             print(f"{why}\n")
         if stats:
             Console().print(statistics_table(c.loop_statistics))
+            if c.target in MODELLED_TARGETS:
+                print_cycles(Console(highlight=False), c.loop_cycles())
+
+
+def _loop(c: Compiled) -> dict[str, Any]:
+    """Return the counts of the K loop, and its cycles where they are modelled."""
+    cycles = {"cycles": cycles_json(c.loop_cycles())} if c.target in MODELLED_TARGETS else {}
+    return {"loop": loop_json(c), **cycles}
 
 
 def _refuse_uncounted(found: dict[str, Compiled]) -> None:
@@ -92,7 +102,7 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
     return written
 
 
-NOT_ROWS = ("loop", "machine", "remarks", "persistent", "roles", "resident_waves", "most_resident_waves")
+NOT_ROWS = ("loop", "cycles", "machine", "remarks", "persistent", "roles", "resident_waves", "most_resident_waves")
 """Keys without a row: those from `persistent` on are part of other rows."""
 UNKNOWN = "unknown: ptxas (CUDA toolkit) is not on the PATH"
 

@@ -65,7 +65,7 @@ def emulate_command(
     stats: bool,
     as_json: bool,
 ) -> None:
-    emulator = _read(file)
+    emulator = emulator_of(file)
     if not kernel:
         named = "name the kernel after the file, or leave it out"
         refuse_given(context, (*LAUNCHING, "stats"), "has no effect without a kernel", named)
@@ -101,7 +101,8 @@ def emulate_command(
 # -- what was asked ----------------------------------------------------------------------------------------------------
 
 
-def _read(file: Path) -> Emulator:
+def emulator_of(file: Path) -> Emulator:
+    """Return the machine code of a file, assembly or a code object, ready to be launched."""
     if not file.is_file():
         raise TilewaveError(f"there is no file {file}", remedy="name LLVM's assembly (.s) or a code object (.hsaco)")
     if file.suffix == ".py":

@@ -29,7 +29,7 @@ Reason = Literal[
 PORTS: dict[Kind, str] = {"matrix": "vector", "vector": "vector", "scalar": "scalar", "shared": "LDS", "global": "VMEM"}
 """Kinds of which a SIMD issues one per slot; matrix and vector instructions share a port."""
 NEVER = 1 << 60
-MOST_ITERATIONS, FEWEST_ITERATIONS, MOST_EVENTS = 48, 12, 200_000
+MOST_ITERATIONS, FEWEST_ITERATIONS, MOST_EVENTS = 48, 12, 100_000
 """When the model stops without a state that repeats: after so many iterations, or so many events if they are long."""
 
 Stalled = tuple[Reason, int]
@@ -74,7 +74,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Span:
+class WaveSpan:
     """Slots of a wave in which it issues an instruction, or in which the instruction stalls it for a reason."""
 
     wave: int
@@ -94,7 +94,7 @@ class ComputeUnitRun:
     workgroups: int = 1
     takes_turns: bool = False
     """Whether every second wave of a SIMD starts one barrier later."""
-    spans: list[Span] | None = None
+    spans: list[WaveSpan] | None = None
     """What each wave does in each slot, if asked for."""
     events: int = 0
     stalls: Counter[tuple[int, Reason]] = field(default_factory=Counter)
@@ -171,7 +171,7 @@ class ComputeUnitRun:
         if port:
             used.add(port)
         if self.spans is not None:
-            self.spans.append(Span(wave.number, slot, slot + 1, at))
+            self.spans.append(WaveSpan(wave.number, slot, slot + 1, at))
         self._advance(wave, one, slot)
 
     def _stall(self, wave: RunningWave, at: int, reason: Reason, first: int, after: int) -> None:
@@ -179,7 +179,7 @@ class ComputeUnitRun:
         if after > first:
             self.stalls[at, reason] += after - first
             if self.spans is not None:
-                self.spans.append(Span(wave.number, first, after, at, reason))
+                self.spans.append(WaveSpan(wave.number, first, after, at, reason))
 
     def _not_ready(self, wave: RunningWave, one: TimedInstruction, slot: int) -> Stalled | None:
         until = slot

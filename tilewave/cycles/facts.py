@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewave.emulator.chips import OPINIONS, ChipName
+from tilewave.emulator.chips import CHIP_NAMES, OPINIONS, ChipName
 from tilewave.emulator.statistics import GLOBAL_BYTES, SHARED_WRITE_BYTES
 from tilewave.machine.description import Source
 
@@ -44,30 +44,25 @@ class ComputeUnit:
     global_queue_slots: int = 64
     sources: tuple[Source, ...] = ()
 
-    @property
-    def latency_source(self) -> str:
-        """Where the default latency of global loads comes from."""
-        return next(source.text for source in self.sources if source.field == "load_latency_cycles")
 
-
-FITTED = "fitted to published launch times of AMD's GEMM kernels (aiter e4048607a5): "
 ASSUMED = "assumed; "
 
 
-def _compute_unit(chip: ChipName, latency: float, latency_source: str) -> ComputeUnit:
+def _compute_unit(chip: ChipName) -> ComputeUnit:
+    has = OPINIONS[chip]
     return ComputeUnit(
         chip,
-        shared_read_bytes=OPINIONS[chip].read_bytes,
+        shared_read_bytes=has.read_bytes,
         shared_write_bytes=SHARED_WRITE_BYTES,
         l1_bytes=GLOBAL_BYTES,
         load_bytes=GLOBAL_BYTES,
-        load_latency_cycles=latency,
+        load_latency_cycles=has.load_latency_cycles,
         sources=(
             Source("shared_read_bytes", "emulator/chips.py"),
             Source("shared_write_bytes", "AMD CDNA 3 white paper (2023): 128 bytes per cycle"),
             Source("l1_bytes", "64 bytes per cycle: AMD CDNA 3 white paper (2023)"),
             Source("load_bytes", ASSUMED + "as fast as L1"),
-            Source("load_latency_cycles", FITTED + latency_source),
+            Source("load_latency_cycles", has.load_latency_source),
             Source("shared_latency_cycles", ASSUMED + "48 to 128 cycles change a GEMM's utilization by 0.06"),
             Source("shared_write_latency_cycles", ASSUMED + "barriers come later than this"),
             Source("store_latency_cycles", ASSUMED + "no loop here waits for a store"),
@@ -82,7 +77,4 @@ def _compute_unit(chip: ChipName, latency: float, latency_source: str) -> Comput
     )
 
 
-COMPUTE_UNITS: dict[ChipName, ComputeUnit] = {
-    "gfx942": _compute_unit("gfx942", 500, "400 to 600 cycles by f8 and i8 on gfx942"),
-    "gfx950": _compute_unit("gfx950", 650, "600 to 700 cycles by f8 on gfx950, 1200 by f4"),
-}
+COMPUTE_UNITS: dict[ChipName, ComputeUnit] = {chip: _compute_unit(chip) for chip in CHIP_NAMES}

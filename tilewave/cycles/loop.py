@@ -23,13 +23,15 @@ from tilewave.emulator.emulator import LARGEST_WORKGROUP
 from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.probe import bank_conflicts
-from tilewave.emulator.statistics import find_loop
+from tilewave.emulator.statistics import find_loop, waves_per_unit
 
 LATENCIES = (500, 1000, 1500)
 """Latencies of global loads for which a loop is shown, in cycles: from L2, and from memory under load."""
 SCALE = (
-    "A model, not a measurement: by published launch times cycles are good to ±15 % at a known clock, ratios to less"
+    "A model, not a measurement: by published launch times, cycles are within ±15 % at a known clock; "
+    "ratios between kernels are closer"
 )
+"""What is not known of every loop; the next are for loops of some kinds."""
 TURNS = "8 waves take turns here: no kernel that does so is among the published times"
 EXPONENTIALS = "The loop has exponentials or the like: attention comes out 8 to 22 % too slow"
 AVERAGE = "Iterations differ: the cycles are an average"
@@ -96,7 +98,7 @@ def loop_cycles(
     workgroup; without them, as many as the kernel's metadata says. `conflicts` are cycles that are lost to bank
     conflicts, as `conflicts_of` returns them; without them there are none.
     """
-    return modelled(code, kernel, waves, conflicts, unit).cycles(latency, workgroups)
+    return loop_model(code, kernel, waves, conflicts, unit).cycles(latency, workgroups)
 
 
 def cycles_by_latency(
@@ -110,7 +112,7 @@ def cycles_by_latency(
     unit: ComputeUnit | None = None,
 ) -> tuple[LoopCycles, ...]:
     """Return the cycles of a kernel's K loop for each latency of global loads; the loop is looked for once."""
-    what = modelled(code, kernel, waves, conflicts, unit)
+    what = loop_model(code, kernel, waves, conflicts, unit)
     return tuple(what.cycles(latency, workgroups) for latency in latencies)
 
 
@@ -125,23 +127,28 @@ def conflicts_of(code: MachineCode, kernel: str | None = None) -> dict[int, floa
 
 
 @dataclass(frozen=True)
-class Modelled:
+class LoopModel:
     """A kernel's K loop, ready for the model of a compute unit."""
 
     kernel: str
     body: tuple[TimedInstruction, ...]
     waves: int
+    """Of one workgroup."""
+    fitting: int
+    """How many workgroups fit on a compute unit, by registers and LDS."""
+    starts_apart: bool
+    """Whether some waves pass one barrier more than others before the loop."""
     unit: ComputeUnit
 
     @property
     def takes_turns(self) -> bool:
         """Whether two waves of a SIMD alternate: one multiplies while the other loads.
 
-        Such loops raise the priority of the wave that multiplies and have a barrier at both ends of each part; a
-        barrier before the loop, for every second wave of a SIMD, puts the two apart.
+        Such loops raise the priority of the wave that multiplies and have barriers between their parts; a barrier
+        before the loop, for every second wave of a SIMD, puts the two apart.
         """
-        counts = Counter(one.kind for one in self.body)
-        return self.waves == 2 * UNITS and counts["priority"] > 0 and counts["barrier"] >= 4
+        kinds = {one.kind for one in self.body}
+        return self.waves == 2 * UNITS and self.starts_apart and {"priority", "barrier"} <= kinds
 
     def run(self, latency: float | None, workgroups: int) -> ComputeUnitRun:
         """Return the compute unit before the loop; `latency` replaces the unit's own."""
@@ -171,20 +178,31 @@ class Modelled:
         )
 
 
-def modelled(
+def loop_model(
     code: MachineCode,
     kernel: str | None = None,
     waves: int | None = None,
     conflicts: Mapping[int, float] | None = None,
     unit: ComputeUnit | None = None,
-) -> Modelled:
+) -> LoopModel:
     """Find a kernel's K loop and what its instructions occupy."""
     found, lost = code.kernel(kernel), conflicts or {}
     unit = unit or COMPUTE_UNITS[code.chip]
     at = find_loop(code, found).body
     slower = {place: lost[position] for place, position in enumerate(at) if position in lost}
     body = timed([code.instructions[position] for position in at], unit, slower)
-    return Modelled(found.name, body, waves or waves_of(found), unit)
+    each = waves or waves_of(found)
+    fitting = waves_per_unit(code.chip, found, each) // max(1, each // UNITS)
+    apart = _some_waves_pass_a_barrier(code, range(found.entry, min(at)))
+    return LoopModel(found.name, body, each, max(1, fitting), apart, unit)
+
+
+def _some_waves_pass_a_barrier(code: MachineCode, before_loop: range) -> bool:
+    """Whether a conditional branch decides if a wave waits at a barrier."""
+    instructions = code.instructions
+    branches = [at for at in before_loop if instructions[at].mnemonic.startswith("s_cbranch")]
+    sides = [side for at in branches for side in (at + 1, instructions[at].target) if side is not None]
+    return any(instructions[side].mnemonic == "s_barrier" for side in sides if side < len(instructions))
 
 
 def waves_of(kernel: LoadedKernel) -> int:

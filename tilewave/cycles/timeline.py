@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from tilewave.cycles.compute_unit import ComputeUnitRun, Reason
+from tilewave.cycles.compute_unit import ComputeUnitRun, Reason, WaveSpan
 from tilewave.cycles.facts import SLOT_CYCLES
-from tilewave.cycles.loop import LoopCycles, Modelled, modelled
-from tilewave.emulator.assembly import MachineCode
+from tilewave.cycles.loop import LoopCycles, LoopModel
 from tilewave.emulator.chips import UNITS
 
 Activity = Literal[
@@ -55,20 +54,8 @@ class Timeline:
     waves: tuple[WaveTimeline, ...]
 
 
-def loop_timeline(
-    code: MachineCode,
-    kernel: str | None = None,
-    latency: float | None = None,
-    workgroups: int = 1,
-    *,
-    waves: int | None = None,
-    conflicts: Mapping[int, float] | None = None,
-) -> Timeline:
-    """Return what each wave does in a steady iteration of a kernel's K loop; the arguments are those of `loop_cycles`.
-
-    The iteration begins where the first wave begins one.
-    """
-    what = modelled(code, kernel, waves, conflicts)
+def loop_timeline(what: LoopModel, latency: float | None = None, workgroups: int = 1) -> Timeline:
+    """Return what each wave does in a steady iteration, which begins where the first wave begins one."""
     loop = what.cycles(latency, workgroups)
     run = what.run(latency, workgroups)
     run.spans = []
@@ -78,7 +65,7 @@ def loop_timeline(
     return Timeline(loop, tuple(_wave(what, at, line) for at, line in enumerate(painted)))
 
 
-def _wave(what: Modelled, number: int, line: list[Activity]) -> WaveTimeline:
+def _wave(what: LoopModel, number: int, line: list[Activity]) -> WaveTimeline:
     return WaveTimeline(number // what.waves, number % what.waves, number % UNITS, tuple(_stretches(line)))
 
 
@@ -95,12 +82,18 @@ def _painted(run: ComputeUnitRun, wave: int, first: int, after: int) -> list[Act
     line: list[Activity] = ["wait for other units"] * (after - first)
     own = [span for span in run.spans or () if span.wave == wave and span.first < after]
     for span in own:
-        activity: Activity = "issue" if span.reason is None else WAITS.get(span.reason, "wait for other units")
-        _paint(line, activity, span.first - first, span.after - first)
+        _paint(line, _activity(run, span), span.first - first, span.after - first)
     for span in own:
         if span.reason is None and run.body[span.position].kind == "matrix":
             _paint_product(line, span.first - first, run.body[span.position].slots)
     return line
+
+
+def _activity(run: ComputeUnitRun, span: WaveSpan) -> Activity:
+    if span.reason is None:
+        return "issue"
+    is_product = run.body[span.position].kind == "matrix"  # which waits for another wave's, as that issues first
+    return "wait for the matrix unit" if is_product else WAITS.get(span.reason, "wait for other units")
 
 
 def _paint(line: list[Activity], activity: Activity, first: int, after: int) -> None:

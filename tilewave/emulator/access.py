@@ -17,11 +17,12 @@ def load(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, si
     memory = c.machine.memory
     if not len(addresses):
         return np.zeros((0, max(1, size // 4)), U32) if size >= 4 else np.zeros((0, size), U8)
-    offsets, inside, outside = memory.locate(addresses, size, stores=False)
+    looks = _is_atomic(instruction)
+    offsets, inside, outside = memory.locate(addresses, size, stores=False, words=looks)
     if outside is not None:
         _report_outside(c, instruction, outside, waves, size, "reads")
     if c.machine.checking:
-        _touch(c, instruction, "look" if _is_atomic(instruction) else "read", offsets, waves, inside, size, queue)
+        _touch(c, instruction, "look" if looks else "read", offsets, waves, inside, size, queue)
     if inside is not None:
         offsets = np.where(inside, offsets, 0)
     values = memory.load_words(offsets, size // 4) if size >= 4 else memory.load_bytes(offsets, size)
@@ -54,7 +55,7 @@ def load_scalar(c: Convoy, instruction: Instruction, addresses: Array, inside: A
 
 def word_offsets(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, size: int) -> tuple[Array, Array]:
     """Where atomic operations find their word, and which lanes have one."""
-    offsets, inside, outside = c.machine.memory.locate(addresses, size, stores=True)
+    offsets, inside, outside = c.machine.memory.locate(addresses, size, stores=True, words=True)
     if outside is not None:
         _report_outside(c, instruction, outside, waves, size, "changes")
     if c.machine.checking and (addresses & (size - 1)).any():
@@ -64,6 +65,14 @@ def word_offsets(c: Convoy, instruction: Instruction, addresses: Array, waves: A
     elif c.machine.checking:
         _touch(c, instruction, "change", offsets, waves, inside, size, VECTOR)
     return offsets >> 2, np.ones(len(addresses), bool) if inside is None else inside
+
+
+def want_kept_after(c: Convoy, instruction: Instruction, waves: Array) -> None:
+    """Report an atomic operation that changes bytes after an array, in the word of its last byte."""
+    changed = c.machine.memory.changed_after() if c.machine.checking else None
+    if changed is not None:
+        what = f"changes bytes after the end of {changed.name}, which has {changed.size}"
+        c.report("out of bounds", instruction, int(waves[0]), what, "keep the other bytes of the word")
 
 
 def _touch(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewave.emulator.access import word_offsets
+from tilewave.emulator.access import want_kept_after, word_offsets
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import F16, F32, F64, I32, I64, U16, U32, U64, Array, from_bfloat16, to_bfloat16
@@ -79,6 +79,7 @@ def build_atomic(draft: Draft, name: str, lanes: Lanes, data: Operand, result: O
         places, inside = word_offsets(c, instruction, addresses, waves, 4 * words)
         given = c.active_rows(data.row, words * (2 if swaps else 1))[positions]
         found = change_in_turn(c.machine.memory.words, places, inside, given, words, apply)
+        want_kept_after(c, instruction, waves)
         if result is not None:
             put_found(c, result.row, found, positions)
 

@@ -23,6 +23,8 @@ Quads = tuple[tuple[int, ...], ...]
 """Groups of four lanes, among the first 32, that shared memory serves together."""
 QUADS_OF_8_LANES: Quads = ((0, 5), (1, 4), (2, 7), (3, 6))
 
+FITTED = "fitted to published launch times of AMD's GEMM kernels (aiter e4048607a5): "
+
 
 @dataclass(frozen=True)
 class Opinion:
@@ -43,6 +45,9 @@ class Opinion:
     float8: Mapping[str, Any]
     newer_matrix: bool
     """Whether the chip has the wider matrix instructions, and needs one more wait state after most of them."""
+    load_latency_cycles: int
+    """A usual latency of global loads in a matrix kernel, from issue to data."""
+    load_latency_source: str
 
 
 OPINIONS: dict[ChipName, Opinion] = {
@@ -56,6 +61,8 @@ OPINIONS: dict[ChipName, Opinion] = {
         direct_reach=0xFFFF,
         float8={"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz},
         newer_matrix=False,
+        load_latency_cycles=500,
+        load_latency_source=FITTED + "400 to 600 cycles by its f8 and i8 kernels",
     ),
     "gfx950": Opinion(
         elf_machine=0x4F,
@@ -67,6 +74,8 @@ OPINIONS: dict[ChipName, Opinion] = {
         direct_reach=0x3FFFF,
         float8={"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2},
         newer_matrix=True,
+        load_latency_cycles=650,
+        load_latency_source=FITTED + "600 to 700 cycles by its f8 kernels, 1200 by those of f4",
     ),
 }
 CHIP_NAMES: tuple[ChipName, ...] = tuple(OPINIONS)

@@ -14,6 +14,8 @@ from tilewave.errors import CallError
 
 FIRST_ADDRESS = 0x7000_0000_0000
 GUARD = 0x10000
+AFTER = 0xA5
+"""The bytes after a buffer in its last word."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class GlobalMemory:
         self._starts = [buffer.address for buffer in self.buffers]
         self._start_of = np.array(self._starts, I64)
         self._end_of = np.array([b.address + b.size for b in self.buffers], I64)
+        self._word_end_of = -(-self._end_of // 4) * 4
         packed, self._shift = 0, []
         for buffer in self.buffers:
             self._shift.append(buffer.address - packed)
@@ -77,6 +80,19 @@ class GlobalMemory:
                 ctypes.memmove(self.bytes.ctypes.data + at, buffer.host, buffer.size)
             else:
                 self.bytes[at : at + buffer.size] = np.frombuffer(contents[buffer.name], U8)
+            self._after(buffer, shift)[:] = AFTER
+
+    def _after(self, buffer: Buffer, shift: int) -> Array:
+        """Return the bytes after a buffer in its last word."""
+        end = buffer.address + buffer.size - shift
+        return self.bytes[end : -(-end // 4) * 4]
+
+    def changed_after(self) -> Buffer | None:
+        """Return a buffer after which atomic operations on its last word changed bytes, if there is one."""
+        changed = (
+            b for b, shift in zip(self.buffers, self._shift, strict=True) if (self._after(b, shift) != AFTER).any()
+        )
+        return next(changed, None)
 
     @property
     def places(self) -> list[int]:
@@ -92,8 +108,14 @@ class GlobalMemory:
 
     # -- access ------------------------------------------------------------------------------------------------------
 
-    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, OutsideBuffers | None]:
-        """Return each lane's offset in the arena, which lanes are inside (None: all), and the first that is not."""
+    def locate(
+        self, addresses: Array, size: int, *, stores: bool, words: bool = False
+    ) -> tuple[Array, Array | None, OutsideBuffers | None]:
+        """Return each lane's offset in the arena, which lanes are inside (None: all), and the first that is not.
+
+        With `words`, an atomic access may extend past the end of a buffer, within the word of its last byte: machines
+        have none for fewer bytes.
+        """
         low, high = int(addresses.min()), int(addresses.max())
         at = bisect_right(self._starts, low) - 1
         if at >= 0 and high + size <= self.buffers[at].address + self.buffers[at].size:
@@ -102,13 +124,13 @@ class GlobalMemory:
                 outside = OutsideBuffers(0, low, buffer, f"{buffer.name} is read-only")
                 return addresses - self._shift[at], np.zeros(len(addresses), bool), outside
             return addresses - self._shift[at], None, None
-        return self._locate_each(addresses, size, stores)
+        return self._locate_each(addresses, size, stores, self._word_end_of if words else self._end_of)
 
     def _locate_each(
-        self, addresses: Array, size: int, stores: bool
+        self, addresses: Array, size: int, stores: bool, ends: Array
     ) -> tuple[Array, Array | None, OutsideBuffers | None]:
         at = np.searchsorted(self._start_of, addresses, "right") - 1
-        inside = (at >= 0) & (addresses + size <= self._end_of[at])
+        inside = (at >= 0) & (addresses + size <= ends[at])
         if stores:
             inside &= np.array([b.writable for b in self.buffers])[at]
         offsets = np.where(inside, addresses - self._shift_of[at], 0)
@@ -146,8 +168,10 @@ class GlobalMemory:
 class ZeroMemory(GlobalMemory):
     """Every address holds zeros and swallows stores: to follow a kernel's addresses without its data."""
 
-    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, OutsideBuffers | None]:
-        offsets, inside, _ = super().locate(addresses, size, stores=stores)
+    def locate(
+        self, addresses: Array, size: int, *, stores: bool, words: bool = False
+    ) -> tuple[Array, Array | None, OutsideBuffers | None]:
+        offsets, inside, _ = super().locate(addresses, size, stores=stores, words=words)
         return offsets, inside, None
 
 

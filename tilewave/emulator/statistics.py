@@ -206,13 +206,17 @@ def access_width(instruction: Instruction) -> tuple[int, int]:
 def find_loop(module: MachineCode, kernel: LoadedKernel) -> MachineLoop:
     """The K loop."""
 
-    def products(loop: MachineLoop) -> int:
-        return sum(classify(module.instructions[at]) == "matrix" for at in loop.body)
+    end = _end(module, kernel)
+    matrix = {at for at in range(kernel.entry, end) if classify(module.instructions[at]) == "matrix"}
 
-    loops = [loop for loop in find_loops(module.instructions, kernel.entry, _end(module, kernel)) if products(loop)]
+    def products(loop: MachineLoop) -> int:
+        return len(matrix.intersection(loop.body))
+
+    loops = [loop for loop in find_loops(module.instructions, kernel.entry, end) if products(loop)]
     innermost = [a for a in loops if not any(set(b.body) < set(a.body) for b in loops)]
     if not innermost:
-        raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions")
+        remedy = "a K loop multiplies by v_mfma instructions; one of few steps may have been unrolled"
+        raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions", remedy=remedy)
     return max(innermost, key=products)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tilewave.analysis.launch_counts import is_persistent, tiles_of
+from tilewave.backend.names import MODELLED_TARGETS
 from tilewave.compiled import Compiled
+from tilewave.cycles import LoopCycles, by_line, by_reason
 from tilewave.errors import TilewaveError, short_path
 from tilewave.ir.ops.asynchronous import TmaLoad, TmaLoadMulticast, TmaStore
 from tilewave.ir.ops.lane import Wgmma
@@ -77,6 +80,40 @@ def loop_json(c: Compiled) -> dict[str, Any]:
     return {**asdict(counted), "instructions_per_matrix": counted.instructions_per_matrix}
 
 
+def cycles_json(loops: Sequence[LoopCycles]) -> dict[str, Any]:
+    """Return the cycles of a K loop for some latencies: `tilewave cycles --json`."""
+    first = loops[0]
+    return {
+        "kernel": first.kernel,
+        "chip": first.chip,
+        "waves": first.waves,
+        "workgroups": first.workgroups,
+        "instructions": dict(first.counts),
+        "matrix_cycles": first.matrix_cycles,
+        "by_latency": [_one_latency(loop) for loop in loops],
+        "notes": [*dict.fromkeys(note for loop in loops for note in loop.notes)],
+    }
+
+
+def _one_latency(loop: LoopCycles) -> dict[str, Any]:
+    return {
+        "latency_cycles": loop.latency_cycles,
+        "cycles": loop.cycles,
+        "utilization": loop.utilization,
+        "stall_cycles": by_reason(loop.stalls),
+        "stalls": [
+            {
+                "reason": stall.reason,
+                "cycles": stall.cycles,
+                "place": stall.place,
+                "line": stall.loc.line,
+                "instruction": stall.instruction.text,
+            }
+            for stall in by_line(loop.stalls)
+        ],
+    }
+
+
 def _loop_if_any(c: Compiled) -> dict[str, Any]:
     """Nothing where the target's code is not counted, or multiplies nothing in a loop."""
     try:
@@ -106,4 +143,5 @@ def code_json(c: Compiled) -> dict[str, Any]:
         "file": short_path(listing.file) if listing.file else "",
         "lines": lines,
     }
-    return {**facts, "source": listing.source(), "figures": compiled_json(c), "loop": loop}
+    cycles = cycles_json(c.loop_cycles()) if loop and c.target in MODELLED_TARGETS else {}
+    return {**facts, "source": listing.source(), "figures": compiled_json(c), "loop": loop, "cycles": cycles}

@@ -190,9 +190,12 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
         return function(op, operands[0], kind.dtype)
     if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
         return operands[1] if operands[0] else operands[2]
-    taken = _of_their_dtypes(op, operands)
-    with np.errstate(all="ignore"):
-        result = row_of(MEANING, op, "no meaning is given to")(*taken)
+    taken, meaning = _of_their_dtypes(op, operands), row_of(MEANING, op, "no meaning is given to")
+    if all(type(x) is int for x in taken):  # most indices: Python warns of nothing, and numpy's state is slow to set
+        result = meaning(*taken)
+    else:
+        with np.errstate(all="ignore"):
+            result = meaning(*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
         result = result.item()  # np.minimum and others return numpy scalars for Python numbers
     if kind.dtype == INDEX:

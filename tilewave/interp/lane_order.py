@@ -28,13 +28,18 @@ class _Touched:
     def __init__(self, count: int) -> None:
         self.meeting = np.zeros(count, np.int64)
         self.lanes = np.zeros(count, np.uint64)
+        self.meetings: set[int] = set()
+        """The synchronizations after which any element was accessed."""
 
     def since(self, flat: Array, meeting: int) -> Array:
         """Return the lanes that accessed elements since a synchronization."""
+        if meeting not in self.meetings:
+            return np.zeros(len(flat), np.uint64)
         return np.where(self.meeting.take(flat) == meeting, self.lanes.take(flat), np.uint64(0))
 
     def add(self, flat: Array, meeting: int, lanes: LaneBits) -> None:
         both = self.since(flat, meeting) | lanes
+        self.meetings.add(meeting)
         self.meeting[flat], self.lanes[flat] = meeting, both
         if (self.lanes.take(flat) & lanes != lanes).any():  # several lanes touch one element in one access
             np.bitwise_or.at(self.lanes, flat, np.broadcast_to(np.asarray(lanes, np.uint64), flat.shape))
@@ -44,20 +49,34 @@ class LaneOrder:
     """Accesses to one memory's elements by lanes of a wave, each with the number of the lanes' last synchronization."""
 
     def __init__(self, count: int) -> None:
-        self.written, self.read = _Touched(count), _Touched(count)
+        self.written, self.read, self.changed = _Touched(count), _Touched(count), _Touched(count)
 
-    def note_read(self, flat: Array, meeting: int, lanes: LaneBits) -> Array:
-        """Record a read; return for each element whether it was written, but not by every lane that reads it."""
+    def note_read(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array]:
+        """Record a read; return for each element whether it was written, but not by every lane that reads it, and
+        whether other lanes changed it atomically."""
         writers = self.written.since(flat, meeting)
         self.read.add(flat, meeting, lanes)
         found: Array = (writers != 0) & (writers & lanes != lanes)
-        return found
+        return found, self._by_others(self.changed, flat, meeting, lanes)
 
-    def note_write(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array]:
-        """Record a write; return for each element whether other lanes wrote it, and whether other lanes read it."""
-        wrote, read = (touched.since(flat, meeting) & ~lanes != 0 for touched in (self.written, self.read))
+    def note_write(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array, Array]:
+        """Record a write; return for each element whether other lanes wrote it, read it, or changed it atomically."""
+        wrote, read, changed = (
+            self._by_others(touched, flat, meeting, lanes) for touched in (self.written, self.read, self.changed)
+        )
         self.written.add(flat, meeting, lanes)
+        return wrote, read, changed
+
+    def note_change(self, flat: Array, meeting: int, lanes: LaneBits) -> tuple[Array, Array]:
+        """Record an atomic operation; return for each element whether other lanes wrote it, and whether they read
+        it."""
+        wrote, read = (self._by_others(touched, flat, meeting, lanes) for touched in (self.written, self.read))
+        self.changed.add(flat, meeting, lanes)
         return wrote, read
+
+    def _by_others(self, touched: _Touched, flat: Array, meeting: int, lanes: LaneBits) -> Array:
+        found: Array = touched.since(flat, meeting) & ~lanes != 0
+        return found
 
     def written_since(self, flat: Array, meeting: int) -> Array:
         """Return whether any lane wrote each element since a synchronization, which asynchronous reads do not allow."""

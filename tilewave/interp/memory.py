@@ -24,7 +24,7 @@ from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
 NO_ACCESS = 0
-PAST = {"read": "read", "write": "wrote"}
+PAST = {"read": "read", "write": "wrote", "change": "changed"}
 
 
 class WaveAccess(NamedTuple):
@@ -95,6 +95,21 @@ class Ledger:
         known: Array = self.clocks.known(wave, space).take(self.segments.take(stamps))
         return known
 
+    def are_ordered(self, stamps: Array, wave: int, space: str) -> bool:
+        """Return whether a wave knows all stamped accesses to be over.
+
+        The elements of one access most often have few stamps, one close to the other: then all accesses between the
+        first and the last are asked about instead, which are fewer than the elements.
+        """
+        if not stamps.size:
+            return True
+        first, last = int(stamps.min()), int(stamps.max())
+        if last - first < stamps.size:
+            between = self.segments[first : last + 1]
+            if bool(self.clocks.known(wave, space).take(between).all()):
+                return True
+        return first != last and bool(self.ordered(stamps, wave, space).all())
+
     def settled(self, stamps: Array, space: str) -> Array:
         """Return which of the stamped accesses all waves know to be over."""
         known: Array = self.clocks.known_by_all(space).take(self.segments.take(stamps))
@@ -106,7 +121,7 @@ class LaneMemory:
 
     Stamps are kept as tables, (1 or waves) x elements: `writer` the last write; `twins` earlier writes of the same
     bytes that it is not ordered with; `overwritten` earlier writes by the same wave, or ordered before it; `readers`
-    and `copies` the last read of each wave and of its copies.
+    and `copies` the last read of each wave and of its copies; `changers` the last atomic operation of each wave.
     """
 
     def __init__(
@@ -185,13 +200,19 @@ class LaneMemory:
 
     def order_lanes(self, ledger: Ledger, access: WaveAccess, flat: Array, lanes: LaneBits, new: Array | None) -> None:
         """Check an access by lanes against other lanes' accesses since they synchronized; `new` is what it stores."""
-        if not self.is_tracked:
-            return
         if access.verb == "read":
-            self._want_lanes_met(ledger, access, flat, self.lane_order.note_read(flat, access.meeting, lanes), "writer")
+            wrote, changed = self.lane_order.note_read(flat, access.meeting, lanes)
+            self._want_lanes_met(ledger, access, flat, wrote, "writer")
+            self._want_lanes_met(ledger, access, flat, changed, "changers")
+            return
+        if access.verb == "change":
+            wrote, read = self.lane_order.note_change(flat, access.meeting, lanes)
+            self._want_lanes_met(ledger, access, flat, wrote, "writer")
+            self._want_lanes_met(ledger, access, flat, read, "readers")
             return
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
-        wrote, read = self.lane_order.note_write(flat, access.meeting, lanes)
+        wrote, read, changed = self.lane_order.note_write(flat, access.meeting, lanes)
+        self._want_lanes_met(ledger, access, flat, changed, "changers")
         self._want_lanes_met(ledger, access, flat, wrote & changes, "writer")
         self._want_lanes_met(ledger, access, flat, read & changes, "readers")
 
@@ -233,29 +254,45 @@ class LaneMemory:
         if not self.is_tracked:
             return
         number = ledger.add(access)
-        stamps = self.tables["writer"][0, flat]
         self._want_order(ledger, access, self.tables["writer"], flat)
-        if "twins" in self.tables:
-            self._want_order(ledger, access, self.tables["twins"], flat)
-        if self.buffer is None and not stamps.all() and ledger.suspicion is None:
-            at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
-            ledger.suspicion = InterpreterError(f"{access.who} reads {at}, which was never written", loc=access.op.loc)
-        self.table("copies" if access.copied else "readers", self.waves)[access.wave, flat] = number
+        for name in ("twins", "changers"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
+        if self.buffer is None and ledger.suspicion is None:
+            stamps = self.tables["writer"][0].take(flat)
+            if stamps.size and stamps.min() == NO_ACCESS:
+                at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
+                why = f"{access.who} reads {at}, which was never written"
+                ledger.suspicion = InterpreterError(why, loc=access.op.loc)
+        self.table("copies" if access.copied else "readers", self.waves)[access.wave][flat] = number
         self._touch(flat)
 
     def _note_write(self, ledger: Ledger, access: WaveAccess, flat: Array, new: Array | None) -> None:
         number = ledger.add(access)
         self.last_write = access
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
-        for name in ("readers", "copies", "overwritten"):
+        for name in ("readers", "copies", "overwritten", "changers"):
             if name in self.tables:
                 self._want_order(ledger, access, self.tables[name], flat)
         for name in ("writer", "twins"):
             if name in self.tables:
                 self._want_order(ledger, access, self.tables[name], flat, changes)
         self._remember_open(ledger, access, flat, changes)
-        self.tables["writer"][0, flat] = number
+        self.tables["writer"][0][flat] = number
         self._touch(flat)
+
+    def note_change(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
+        """Record and check an atomic operation: others of the kind need no order, reads and writes do."""
+        number = ledger.add(access)
+        for name in ("readers", "copies", "overwritten", "writer", "twins"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
+        if not self.tables["writer"][0, flat].all() and ledger.suspicion is None:
+            at = self.element(flat[np.flatnonzero(self.tables["writer"][0, flat] == NO_ACCESS)[0]])
+            ledger.suspicion = InterpreterError(
+                f"{access.who} changes {at}, which was never written", loc=access.op.loc
+            )
+        self.table("changers", self.waves)[access.wave, flat] = number
 
     def put(self, flat: Array, new: Array) -> int | None:
         """Store; return the place in `flat` of an element to which two lanes store different values, if any."""
@@ -275,10 +312,9 @@ class LaneMemory:
     ) -> None:
         """Raise a race unless every stamped access is ordered before `access`, where it `matters`."""
         stamps = table.take(flat, axis=1)
-        ordered = ledger.ordered(stamps, access.wave, self.space)
-        if ordered.all():
+        if ledger.are_ordered(stamps, access.wave, self.space):
             return
-        loose = ~ordered
+        loose = ~ledger.ordered(stamps, access.wave, self.space)
         if matters is not None:
             loose &= matters | ledger.copied[stamps]  # a copy in flight conflicts even if it stores equal bytes
         if loose.any():
@@ -287,7 +323,7 @@ class LaneMemory:
 
     def _remember_open(self, ledger: Ledger, access: WaveAccess, flat: Array, changes: Array) -> None:
         """Keep the overwritten writes that some wave does not know to be over, for later comparisons."""
-        stamps = self.tables["writer"][0, flat]
+        stamps = self.tables["writer"][0].take(flat)
         settled = ledger.settled(stamps, self.space)
         if settled.all():
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -108,6 +109,7 @@ def in_a_row(x: Array, active: Array | None) -> Array:
     return row
 
 
+@lru_cache(maxsize=1024)
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
@@ -119,8 +121,13 @@ def by_lane(x: Any, rank: int) -> Array:
     return found
 
 
+def of_shape(x: Array, shape: tuple[int, ...]) -> Array:
+    """Return x broadcast to a shape; most often it has that shape, and numpy takes long to find out."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
 def _same_shape(flat: Array, mask: Array | None) -> tuple[Array, Array | None]:
     if mask is None:
         return flat, None
     shape = np.broadcast_shapes(flat.shape, mask.shape)
-    return np.broadcast_to(flat, shape), np.broadcast_to(mask, shape)
+    return of_shape(flat, shape), of_shape(mask, shape)

@@ -32,8 +32,11 @@ def reduced_by_runs(numbers: Numbers, how: str, dtype: DType, x: Array, axis: in
 
 
 def shifted(x: Array, axis: int, by: int) -> Array:
-    """Return x shifted towards the end of an axis; zeros are shifted in."""
+    """Return x shifted towards the end of an axis, or by a negative number towards its start; zeros are shifted in."""
     found = np.zeros_like(x)
-    along = np.moveaxis(found, axis, 0)
-    along[by:] = np.moveaxis(x, axis, 0)[:-by]
+    to, of, far = np.moveaxis(found, axis, 0), np.moveaxis(x, axis, 0), abs(by)
+    if by > 0:
+        to[far:] = of[:-far]
+    else:
+        to[:-far] = of[far:]
     return found

@@ -183,7 +183,7 @@ def want_distinct(run: TileRun, op: Op, buffer: TrackedMemory, where: tuple[Arra
         run.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
 
 
-def read_indexed(run: TileRun, op: ir.ReadIndexed) -> tuple[Any, ...]:
+def read_indexed(run: TileRun, op: ir.ReadIndexed | ir.ReadIndexedShared) -> tuple[Any, ...]:
     buffer: TrackedMemory = run.env[op.memory]
     where, inside = indexed(run, op, buffer)
     run.note_read(op, buffer, where)
@@ -196,7 +196,10 @@ def write_indexed(run: TileRun, op: ir.WriteIndexed) -> tuple[Any, ...]:
     buffer, tile = run.env[op.memory], run.env[op.tile]
     where, inside = indexed(run, op, buffer)
     if op.combine:
-        run.note_write(op, buffer, where, ATOMICALLY)
+        if has_edges(buffer):
+            run.note_write(op, buffer, where, ATOMICALLY)
+        else:  # it needs what was there, and one workgroup has no other
+            run.note_read(op, buffer, where)
         COMBINING[op.combine].at(buffer.data, where, tile[inside])
         return ()
     want_distinct(run, op, buffer, where)
@@ -206,7 +209,7 @@ def write_indexed(run: TileRun, op: ir.WriteIndexed) -> tuple[Any, ...]:
 
 
 def indexed(
-    run: TileRun, op: ir.ReadIndexed | ir.WriteIndexed, buffer: TrackedMemory
+    run: TileRun, op: ir.ReadIndexed | ir.ReadIndexedShared | ir.WriteIndexed, buffer: TrackedMemory
 ) -> tuple[tuple[Array, ...], Array]:
     """Return the positions of a tile's elements that are in bounds, and which these are."""
     places = [np.asarray(run.env[v]) for v in op.at]

@@ -36,6 +36,7 @@ from tilewave.interp.tile_run import Meaning, TileRun
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op
 from tilewave.ir.split_steps import steps_of_a_split
+from tilewave.mapping.ragged import RaggedGrid
 
 MOST_ROUNDS = 1 << 20
 """A while loop with more iterations than this is taken to be endless."""
@@ -85,6 +86,12 @@ def workgroup_number(run: TileRun, op: ir.Workgroup) -> tuple[Any, ...]:
 
 def tile_of(run: TileRun, op: ir.TileOf) -> tuple[Any, ...]:
     return unmapped_tile(run.env[op.number], op.rows, op.cols)
+
+
+def ragged_tile(run: TileRun, op: ir.RaggedTile) -> tuple[Any, ...]:
+    ends = run.env[op.memory].data
+    found = RaggedGrid(op.block).tiles(ends, np.asarray(run.env[op.number]))
+    return int(found.group), int(found.first), int(found.end)
 
 
 def broadcast(run: TileRun, op: ir.Broadcast) -> tuple[Any, ...]:
@@ -203,6 +210,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.Const: constant,
     ir.Workgroup: workgroup_number,
     ir.TileOf: tile_of,
+    ir.RaggedTile: ragged_tile,
     ir.Broadcast: broadcast,
     ir.ExtractSlice: extract_slice,
     ir.Permute: permute,
@@ -232,6 +240,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.Gather: gather,
     ir.Scatter: scatter,
     ir.ReadIndexed: read_indexed,
+    ir.ReadIndexedShared: read_indexed,
     ir.WriteIndexed: write_indexed,
     ir.Copy: copy,
     ir.CopyAsync: bring,

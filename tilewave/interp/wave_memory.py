@@ -8,7 +8,7 @@ from tilewave.interp import copies
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.lane_order import lane_bits
 from tilewave.interp.memory import LaneMemory
-from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row
+from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, of_shape
 from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Allocate, CopyAsyncChunks, Load, LoadEach, LoadTransposed, Overlay, Store, StoreEach
@@ -43,6 +43,7 @@ def store(wave: WaveState, op: Store) -> None:
 
 def load_each(wave: WaveState, op: LoadEach) -> Array:
     memory: LaneMemory = wave.env[op.memory]
+    memory.was_read = True  # also where data decides that no element of it is
     return take(wave, op, memory, elements_each(wave, op, memory, len(op.result.type.shape)))
 
 
@@ -59,11 +60,18 @@ def combine(wave: WaveState, op: StoreEach, memory: LaneMemory, elements: Elemen
     """Combine elements with what the memory has, one after the other, as atomic operations do."""
     x = by_lane(wave.env[op.x], len(op.x.type.shape))
     shape = np.broadcast_shapes(x.shape, elements.flat.shape)
-    active = None if elements.active is None else np.broadcast_to(elements.active, shape)
-    kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
-    if len(kept):
+    active = None if elements.active is None else of_shape(elements.active, shape)
+    kept, new = (in_a_row(of_shape(each, shape), active) for each in (elements.flat, x))
+    if not len(kept):
+        return
+    if memory.buffer is None:
+        access = wave.access(op, "change")
+        lanes = lane_bits(of_shape(elements.flat, shape), active, wave.state.lanes)
+        memory.order_lanes(wave.state.ledger, access, kept, lanes, None)
+        memory.note_change(wave.state.ledger, access, kept)
+    else:
         wave.state.note_combined(op, memory, kept)
-        memory.combine(op.combine, kept, new)
+    memory.combine(op.combine, kept, new)
 
 
 def copy_async_chunks(wave: WaveState, op: CopyAsyncChunks) -> None:
@@ -120,8 +128,9 @@ def take(wave: WaveState, op: Load | LoadTransposed | LoadEach, memory: LaneMemo
     if len(kept):
         wave.want_waited(op, memory)
         access = wave.access(op, "read", read_late(wave, op, memory))
-        lanes = lane_bits(elements.flat, elements.active, wave.state.lanes)
-        memory.order_lanes(wave.state.ledger, access, kept, lanes, None)
+        if memory.is_tracked:
+            lanes = lane_bits(elements.flat, elements.active, wave.state.lanes)
+            memory.order_lanes(wave.state.ledger, access, kept, lanes, None)
         wave.state.note_read(memory, access, kept)
     if elements.active is None:
         found = memory.data.take(elements.flat)
@@ -145,14 +154,15 @@ def read_late(wave: WaveState, op: Load | LoadTransposed | LoadEach, memory: Lan
 def put(wave: WaveState, op: Store | StoreEach, memory: LaneMemory, elements: Elements, value: Value) -> None:
     x = by_lane(wave.env[value], len(value.type.shape))
     shape = np.broadcast_shapes(x.shape, elements.flat.shape)
-    active = None if elements.active is None else np.broadcast_to(elements.active, shape)
-    kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
+    active = None if elements.active is None else of_shape(elements.active, shape)
+    kept, new = (in_a_row(of_shape(each, shape), active) for each in (elements.flat, x))
     if not len(kept):
         return
     wave.want_waited(op, memory)
     access = wave.access(op, "write")
-    lanes = lane_bits(np.broadcast_to(elements.flat, shape), active, wave.state.lanes)
-    memory.order_lanes(wave.state.ledger, access, kept, lanes, new)
+    if memory.is_tracked:
+        lanes = lane_bits(of_shape(elements.flat, shape), active, wave.state.lanes)
+        memory.order_lanes(wave.state.ledger, access, kept, lanes, new)
     wave.state.note_write(memory, access, kept, new)
     twice = memory.put(kept, new)
     if twice is not None:

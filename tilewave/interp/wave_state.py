@@ -10,7 +10,7 @@ import numpy as np
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, WaveAccess
-from tilewave.interp.positions import RegisterOffsets
+from tilewave.interp.positions import RegisterOffsets, of_shape
 from tilewave.interp.workgroup import CopyUnderWay, Wait, WorkgroupState
 from tilewave.ir.core import Op, Value
 
@@ -70,7 +70,7 @@ class WaveState:
         return self.agreed(op, self.env[value])
 
     def every_lane(self, value: Value) -> Array:
-        return np.broadcast_to(self.env[value], (self.state.lanes, *value.type.shape))
+        return of_shape(self.env[value], (self.state.lanes, *value.type.shape))
 
     def each_register(self, value: Value) -> Array:
         """Return a vector as lanes x registers, in the vector's order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -154,11 +155,17 @@ def fragment_of(wave: WaveState, op: ir.Matrix) -> Fragment:
     """Return the fragment of an instruction."""
     if op.instruction not in NAMED:
         wave.fail(op, f"no matrix instruction of a wave is called {op.instruction!r}")
-    row = NAMED[op.instruction]
-    found = row.fragment(max(op.shape[2], row.depth))
+    found = _deepened(op.instruction, op.shape[2])
     if found.shape != op.shape or found.lanes != wave.state.lanes or found.per_lane != op.a.type.shape[-1]:
         wave.fail(op, f"{op.instruction} computes no blocks of {list(op.shape)} of {op.a.type}")
     return found
+
+
+@lru_cache(maxsize=64)
+def _deepened(instruction: str, depth: int) -> Fragment:
+    """Return the fragment of as many instructions of a name as a depth takes, and of one at least."""
+    row = NAMED[instruction]
+    return row.fragment(max(depth, row.depth))
 
 
 def schedule(wave: WaveState, op: Op) -> None:

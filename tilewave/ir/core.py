@@ -57,6 +57,13 @@ class Block:
         return self.ops[-1].operands if self.ops and self.ops[-1].ends_blocks else ()
 
     @cached_property
+    def all_ops(self) -> tuple[Op, ...]:
+        """The ops of the block and of all regions inside it, outermost first, in program order."""
+        if not any(op.blocks for op in self.ops):
+            return self.ops
+        return tuple([inner for op in self.ops for inner in (op, *(o for block in op.blocks for o in block.all_ops))])
+
+    @cached_property
     def defs(self) -> Mapping[Value, Op]:
         """The op that defines each value, also inside regions; arguments of blocks have none."""
         return definitions(self.ops)

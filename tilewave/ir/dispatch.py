@@ -12,10 +12,10 @@ Row = TypeVar("Row")
 
 def find_row(table: Mapping[type[Op], Row], op: Op) -> Row | None:
     """Return the row of an op's class, or of its nearest base class; None where there is none."""
-    kind = type(op)
-    if kind in table:
-        return table[kind]
-    return next((table[base] for base in kind.__mro__ if base in table), None)
+    for kind in type(op).__mro__:
+        if kind in table:
+            return table[kind]
+    return None
 
 
 def row_of(table: Mapping[type[Op], Row], op: Op, lacks: str) -> Row:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, smaller
+from tilewave.ir.once import once
 from tilewave.ir.ops import (
     Abs,
     Add,
@@ -230,10 +231,6 @@ class LaunchNumbers(NamedTuple):
     """The wanted numbers; for a `HostLaunch`, the scalar arguments of the call, then the results of the launch."""
 
 
-LAUNCH = "host_launch"
-"""The attribute of a kernel that caches its HostLaunch."""
-
-
 class LaunchSteps:
     """A kernel's launch as steps: from the call's scalar arguments to workgroups and the wanted scalars."""
 
@@ -293,13 +290,10 @@ class HostLaunch:
         self.steps = LaunchSteps(kernel, given, self.names)
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
 
-    @classmethod
-    def of(cls, kernel: Kernel) -> HostLaunch:
+    @staticmethod
+    def of(kernel: Kernel) -> HostLaunch:
         """Return the kernel's only HostLaunch, made once, so that its last result is cached for all callers."""
-        found: HostLaunch | None = vars(kernel).get(LAUNCH)
-        if found is None:
-            found = vars(kernel)[LAUNCH] = cls(kernel)
-        return found
+        return _host_launch(kernel)
 
     def __call__(self, numbers: Sequence[Any]) -> LaunchNumbers:
         """Compute a launch from the scalar arguments in the kernel's order; all but indices pass unchanged."""
@@ -368,3 +362,6 @@ class _Bound:
 
     def op(self, op: Op) -> Op:
         return op.bound([self.values[v.name] for v in op.sides]) if isinstance(op, TileOf) and op.sides else op
+
+
+_host_launch = once(HostLaunch)

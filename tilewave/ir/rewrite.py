@@ -19,10 +19,7 @@ _NAME = re.compile(r"%\w+")
 
 def walk(block: Block) -> Iterator[Op]:
     """Yield every op, outermost first, in program order."""
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from walk(inner)
+    return iter(block.all_ops)
 
 
 def blocks_in(block: Block) -> Iterator[Block]:

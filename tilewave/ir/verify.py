@@ -16,7 +16,7 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_places, check_splits, check_type
 
 SOUND = "sound"
-"""The attribute that marks an op as verified."""
+"""The attribute of a verified op or body: the members of a cluster, and the lanes of a wave, for which it is valid."""
 
 
 class VerifyError(TilewaveError):
@@ -54,13 +54,16 @@ def _check_named(kernel: Kernel) -> None:
 def verify_part(kernel: Kernel) -> Kernel:
     """Verify a slice of a kernel, whose arguments may be results of ops outside of it."""
     check_kernel(kernel, lambda holds, why: _want_of(kernel.name, NOWHERE, holds, why))
-    _Verifier(kernel).body(kernel.body)
+    asked = (kernel.level, kernel.cluster, kernel.lanes)
+    if vars(kernel.body).get(SOUND) != asked:  # a pass may change the kernel's attributes alone, or nothing
+        _Verifier(kernel).body(kernel.body)
+        vars(kernel.body)[SOUND] = asked
     return kernel
 
 
 class _Verifier:
     def __init__(self, kernel: Kernel) -> None:
-        self.level, self.cluster, self.lanes = kernel.level, kernel.cluster, kernel.lanes
+        self.level, self.members_and_lanes = kernel.level, (kernel.cluster, kernel.lanes)
         self.defined: set[str] = set()
         self.visible: dict[str, Value] = {}
         self.under_way: set[str] = set()
@@ -83,43 +86,56 @@ class _Verifier:
             if op.ends_blocks and position != len(block.ops) - 1:
                 _fail(op, "nothing may follow it")
             self.op(op)
-        for v in (*block.args, *(v for op in block.ops for v in op.results)):
+        for v in block.args:
             del self.visible[v.name]
+        for op in block.ops:
+            for v in op.results:
+                del self.visible[v.name]
 
     def op(self, op: Op) -> None:
         for v in op.operands:
-            if self.visible.get(v.name) != v:
+            found = self.visible.get(v.name)
+            if found is not v and found != v:  # most are the same object, and comparing is slower
                 _fail(op, f"{v}: {v.type} is not defined here")
             if v.name in self.under_way and not op.waits and v not in (*op.goes_on_with, *self.handed_on):
                 _fail(op, f"{v} is in flight, and must be waited for first")
+        if vars(op).get(SOUND) != self.members_and_lanes:  # cached: most passes keep most ops, and ops are immutable
+            _check(op, *self.members_and_lanes)
+            vars(op)[SOUND] = self.members_and_lanes
+        if op.blocks:
+            self.regions(op)
+        for v in op.results:
+            self.define(v, op)
+        if op.is_under_way:
+            self.under_way.update(v.name for v in op.results)
 
-        def want(holds: bool, why: str) -> None:
-            _want(op, holds, why)
-
-        if SOUND not in vars(op):  # cached: most passes keep most ops, and ops are immutable
-            check_splits(op, want)
-            op.check(want)
-            check_places(op, want)
-            check_axes(op, want)
-            vars(op)[SOUND] = True
-        op.check_cluster(self.cluster, want)
-        op.check_wave(self.lanes, want)
+    def regions(self, op: Op) -> None:
         carried = _under_way_from_step_to_step(op)
         self.under_way.update(v.name for those in carried for v in those)
         for inner in op.blocks:
             outside, self.handed_on = self.handed_on, tuple(handed for _, handed, _ in carried)
             self.block(inner, op)
             self.handed_on = outside
-        for v in op.results:
-            self.define(v, op)
-        if op.is_under_way:
-            self.under_way.update(v.name for v in op.results)
 
     def define(self, v: Value, op: Op) -> None:
         if v.name in self.defined:
             _fail(op, f"{v} is already defined")
         self.defined.add(v.name)
         self.visible[v.name] = v
+
+
+def _check(op: Op, members: int, lanes: int) -> None:
+    """Verify an op by itself, in a cluster of `members` workgroups and waves of `lanes` lanes."""
+
+    def want(holds: bool, why: str) -> None:
+        _want(op, holds, why)
+
+    check_splits(op, want)
+    op.check(want)
+    check_places(op, want)
+    check_axes(op, want)
+    op.check_cluster(members, want)
+    op.check_wave(lanes, want)
 
 
 def _under_way_from_step_to_step(op: Op) -> list[tuple[Value, Value, Value]]:

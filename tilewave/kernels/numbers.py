@@ -78,6 +78,21 @@ def checked_soft_cap(caller: str, soft_cap: Any) -> float | None:
     return found
 
 
+def checked_probability(caller: str, p: Any) -> float:
+    """Return the share of elements that are zeroed."""
+    found = _finite(caller, "p", p, "pass p=0.5, or any number from 0 to 1")
+    if not 0 <= found <= 1:
+        what = f"{caller}: p is {brief(p)}, and no share of all elements"
+        raise CallError(what, loc=here(), remedy="pass p=0.5, or any number from 0 to 1")
+    return found
+
+
+def checked_seed(caller: str, seed: Any) -> int:
+    """Return the seed of random numbers as the i64 with its lower 64 bits."""
+    found = _whole(caller, "seed", seed, "pass seed=0, or any other integer, and another one for another mask")
+    return (found + 2**63) % 2**64 - 2**63
+
+
 def checked_alpha(caller: str, alpha: Any) -> float:
     """Return the factor of what is added."""
     return alpha if type(alpha) is int else _finite(caller, "alpha", alpha, "pass alpha=1")

@@ -101,6 +101,8 @@ def argmax_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 def summed_in(kernel: str, x: DType, y: DType) -> DType:
     """Return the dtype that numbers are added in: the language's choice, or the result's dtype where that is wider."""
     wide = SUMMED_IN.get(x, x)
+    if y == I64 and wide.is_int and wide.bits < I64.bits:
+        return y  # which has all numbers of the unsigned ones, too
     if y.kind != wide.kind:
         what = f"{kernel}: y is {y}, but sums of {x} are {wide}"
         raise DTypeError(what, loc=here(), remedy=f"pass an array of {wide} as y")

@@ -8,12 +8,13 @@ from typing import Any
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
-from tilewave.ir.types import BF16, BOOL, INDEX_SCALAR, DType, Tile, dims
+from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Tile, dims
 from tilewave.lang.dynamic_mapping import DynamicMapping
 from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.indexed import IndexedPlace, read_at
 from tilewave.lang.operands import count, want_tile
 from tilewave.lang.ops import select
+from tilewave.lang.ragged import at_groups, is_in_groups
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument
@@ -45,6 +46,7 @@ def read(
     mapping, values = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target, at)
     if mapping is not None and mapping.dynamic_values:
         return _read_mapped(trace, memory, mapping, values, per_lane)
+    at = at_groups(trace, memory, at) if mapping is None else at
     if at is not None:
         return read_at(trace, "read", memory, at, per_lane)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
@@ -64,7 +66,9 @@ def read(
     if memory.has_edges:
         both = zip(its_dims, tile_dims, strict=True)
         trace.zero_outside[value] = frozenset(
-            mine for mine, d in both if d in memory.dims and (not mapping or mapping.keeps(d))
+            mine
+            for mine, d in both
+            if d in memory.dims and (not mapping or mapping.keeps(d)) and window_of(trace, d, "read").end is None
         )
     return Traced(trace, value, its_dims)
 
@@ -107,8 +111,9 @@ def write(
     mapping, values = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target, at)
     if mapping is not None and mapping.dynamic_values:
         at = DynamicMapping(trace, "write", memory, mapping, values, "inputs", "outputs").positions()
-    if at is not None:
-        _write_indexed(trace, "write", tile, memory, at)
+    at = at_groups(trace, memory, at)
+    if at is not None or (mapping is None and is_in_groups(trace, memory)):
+        _write_indexed(trace, "write", tile, memory, at or {})
         return
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     tile = _with_single_dims(trace, tile, memory, tile_dims)
@@ -139,7 +144,7 @@ def _write_indexed(
     _check_fits(op, tile, memory, place.extents, AT_THESE)
     trace.transfers.append(TileTransfer(memory.name, dims, tile.dtype, True, trace.walked))
     tile = in_order(tile, dims)
-    if trace.mask is None and not place.has_tiles and not combine:
+    if trace.mask is None and place.is_window and not combine:
         starts, axes = place.window()
         trace.effect(ir.Write, tile.value, memory.value, starts, axes, 0, place.indexed_axes)
         return
@@ -151,7 +156,7 @@ def _want_atomic(op: str, dtype: DType, combine: str) -> None:
     """Refuse dtypes that no target combines atomically."""
     if combine in ("and", "or") and not dtype.is_int:
         raise DTypeError(f"{op} combines the bits of integers, not {dtype}", loc=here(), remedy="use an array of i32")
-    if dtype in (BF16, BOOL) or (dtype.is_float and dtype.bits < 16):
+    if dtype == BOOL or (dtype.is_float and dtype.bits < 16):
         remedy = "use an array of f32, cast(tile, f32)" if dtype.is_float else "use an array of i32, cast(tile, i32)"
         raise DTypeError(f"{op}: no target combines {dtype} atomically", loc=here(), remedy=remedy)
 

@@ -110,11 +110,23 @@ def _symbol_in_place_of(dim: object) -> str:
 
 
 @dataclass(frozen=True)
+class Ragged:
+    """Groups of a dim's elements, one after the other: the dim that counts the groups, and the array of their ends.
+
+    `ends` names a parameter of the kernel, `Memory[groups, …]` of integers: group g ends where group g + 1 begins.
+    """
+
+    groups: Symbol
+    ends: str
+
+
+@dataclass(frozen=True)
 class WorkgroupConstraint(Constraint):
     """Divide `dim` into tiles over a dimension of the grid; dimension 0 is the fastest.
 
     A constraint that is not `primary` uses the grid index of the primary one. `apply_fn` says where the n-th tile
-    begins, if not at n · tile, and `iters` how many there are.
+    begins, if not at n · tile, and `iters` how many there are. With `ragged`, the dim consists of groups, and no tile
+    has elements of two groups.
     """
 
     dim: Symbol
@@ -123,6 +135,7 @@ class WorkgroupConstraint(Constraint):
     apply_fn: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     primary: bool = True
     iters: Any = field(default=None, kw_only=True)
+    ragged: Ragged | None = field(default=None, kw_only=True)
 
     def __new__(cls, *given: Any, **named: Any) -> WorkgroupConstraint:
         """Refuse a constraint without its dimension of the grid, before the fields are set."""
@@ -137,6 +150,20 @@ class WorkgroupConstraint(Constraint):
 
     def __post_init__(self) -> None:
         _as_expression(self, "tile", *(("iters",) if self.iters is not None else ()))
+        if self.ragged is not None:
+            _want_ragged(self)
+
+
+def _want_ragged(c: WorkgroupConstraint) -> None:
+    """Refuse a ragged dim that is divided in another way too, or whose groups are not named."""
+    ragged = c.ragged
+    if not isinstance(ragged, Ragged) or not isinstance(ragged.groups, Symbol) or not isinstance(ragged.ends, str):
+        what = f"WorkgroupConstraint: ragged of {c.dim} is {ragged!r}"
+        raise ConstraintError(what, loc=c.loc, remedy='write ragged=Ragged(G, "ends"), with ends: Memory[G, …, i32]')
+    other = next((name for name in ("apply_fn", "iters") if getattr(c, name) is not None), "")
+    if other or not c.primary:
+        what = f"the tiles of {c.dim} follow from its groups, and {other or 'primary=False'} says otherwise"
+        raise ConstraintError(what, loc=c.loc, remedy=f"leave out one of ragged and {other or 'primary'}")
 
 
 @dataclass(frozen=True)

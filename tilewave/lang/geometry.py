@@ -16,6 +16,7 @@ from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
     IteratorBindings,
+    Ragged,
     ReorderingConstraint,
     SplitConstraint,
     SymbolicAlias,
@@ -28,6 +29,7 @@ from tilewave.lang.reordering import Reordering, places
 from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, ceiling, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
+from tilewave.mapping.ragged import RaggedGrid
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
 
 BATCHES = 2
@@ -114,6 +116,8 @@ class GridShare:
 
     begins: Callable[[Any], Any] | None = None
     """The author's formula for the start of the n-th tile."""
+    ragged: Ragged | None = None
+    """The groups of a ragged dim."""
 
     def window(self, tile: tuple[Any, Any, Any], batches: Any) -> DimensionWindow:
         """Return the part of the dimension for a row, column and batch of the grid."""
@@ -342,12 +346,19 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
             )
         taken[c.workgroup_dim] = c
         length, tile = size(c.dim, subs, c.loc, least=1), positive(c.tile, subs, c.loc, "tile")
-        many = steps_along(length, tile, f"{c.dim}_tiles") if c.iters is None else size(c.iters, subs, c.loc, least=1)
+        many = _tiles(c, length, tile, subs)
         counts[c.workgroup_dim] = many
-        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc, many, begins=c.apply_fn)
+        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc, many, begins=c.apply_fn, ragged=c.ragged)
     rows, cols, *batches = counts
     first = {BATCHES + i: _product(batches[:i]) for i in range(len(batches))}
     return {d: replace(s, before=first.get(s.axis, 1)) for d, s in shares.items()}, [rows, cols, _product(batches)]
+
+
+def _tiles(c: WorkgroupConstraint, length: Any, tile: int, subs: Subs) -> Any:
+    """Return how many tiles a dim is divided into."""
+    if c.ragged is not None:
+        return RaggedGrid(tile).count(length, size(c.ragged.groups, subs, c.loc, least=1))
+    return steps_along(length, tile, f"{c.dim}_tiles") if c.iters is None else size(c.iters, subs, c.loc, least=1)
 
 
 def _product(counts: Sequence[Any]) -> Any:
@@ -394,8 +405,15 @@ def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symb
 
 def _sides(cuts: Sequence[WorkgroupConstraint]) -> tuple[Expression, ...]:
     """Return the number of tiles along dimensions 0 and 1 of the grid, up to the last that is divided."""
-    tiles = {c.workgroup_dim: ceiling(c.dim / c.tile) if c.iters is None else c.iters for c in cuts if c.primary}
+    tiles = {c.workgroup_dim: _tiles_said(c) for c in cuts if c.primary}
     return tuple(tiles.get(dim, expression(1)) for dim in range(min(BATCHES, 1 + max(tiles, default=-1))))
+
+
+def _tiles_said(c: WorkgroupConstraint) -> Expression:
+    """Return the number of a dim's tiles as an expression."""
+    if c.ragged is not None:
+        return expression(c.dim // c.tile + c.ragged.groups)
+    return ceiling(c.dim / c.tile) if c.iters is None else expression(c.iters)
 
 
 def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Symbol]) -> None:

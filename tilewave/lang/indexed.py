@@ -19,7 +19,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import ends_with_a_tile, extent_here, length_of, want_room, window_of
+from tilewave.lang.windows import end_of, ends_with_a_tile, extent_here, want_room, window_of
 from tilewave.trace import TileTransfer, Trace
 
 
@@ -28,9 +28,6 @@ class IndexedPlace:
 
     def __init__(self, trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]) -> None:
         self.trace, self.memory = trace, memory
-        if not memory.has_edges:
-            what = f"{op}: {memory} is shared memory of the workgroup, which has no indices and no atomics"
-            raise TraceError(what, loc=here(), remedy="read and write it by tiles, or use an array of the kernel")
         for d in at:
             if d not in memory.dims:
                 named = ", ".join(map(str, memory.dims))
@@ -56,8 +53,18 @@ class IndexedPlace:
 
     @property
     def has_tiles(self) -> bool:
-        """Return whether indices are tiles, so that the elements do not form a window."""
-        return any(x.dims for x in self.given.values())
+        """Return whether the elements form no window: indices are tiles, or the window may end with a group."""
+        return any(x.dims for x in self.given.values()) or any(map(self._is_grouped, self.memory.dims))
+
+    def _is_grouped(self, dim: Any) -> bool:
+        """Return whether a window along a dim ends with its group."""
+        window = self.trace.windows.get(dim) if dim not in self.given else None
+        return window is not None and window.end is not None
+
+    @property
+    def is_window(self) -> bool:
+        """Return whether the elements form a window, which of an array may be out of bounds."""
+        return not self.has_tiles and self.memory.has_edges
 
     @property
     def indexed_axes(self) -> tuple[int, ...]:
@@ -86,9 +93,16 @@ class IndexedPlace:
         for d, extent in extents_of(indices).items():
             if d in self.trace.windows and not ends_with_a_tile(self.trace, d, extent):
                 counted = Traced(self.trace, self.trace.emit(ir.Iota, type=Tile((extent,), INDEX)), (d,))
-                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < length_of(self.trace, d)
+                inside = counted + scalar_of(self.trace, self.trace.windows[d].start, INDEX) < end_of(self.trace, d)
                 indices = self._where(repeated(self.trace, inside, extents_of(indices)), indices)
         return indices
+
+    def read(self, positions: tuple[Value, ...], kind: Tile) -> Value:
+        """Return the elements at these positions."""
+        memory = self.memory.value
+        if self.memory.has_edges:
+            return self.trace.emit(ir.ReadIndexed, memory, positions, self.in_runs(), type=kind)
+        return self.trace.emit(ir.ReadIndexedShared, memory, positions, type=kind)
 
     def in_runs(self) -> bool:
         """Whether neighbours along the last dim are neighbours in memory, in tiles from multiples of their length."""
@@ -110,6 +124,8 @@ class IndexedPlace:
             return self.given[dim]
         counted = self.trace.emit(ir.Iota, type=Tile((self.extents[dim],), INDEX))
         places: Traced = Traced(self.trace, counted, (dim,)) + self._start(dim)
+        if self._is_grouped(dim):
+            return self._where(places < scalar_of(self.trace, self.trace.windows[dim].end, INDEX), places)
         return places
 
 
@@ -122,10 +138,11 @@ def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]
     kind = Tile(tuple(place.extents.values()), memory.value.type.dtype)
     want_room(trace, kind, dims, f"{op}: {memory}")
     trace.transfers.append(TileTransfer(memory.name, dims, kind.dtype, False, trace.walked))
-    if place.has_tiles:
-        value = trace.emit(ir.ReadIndexed, memory.value, place.positions(), place.in_runs(), type=kind)
+    if not place.is_window:
+        value = place.read(place.positions(), kind)
     else:
         value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
+        trace.zero_outside[value] = frozenset(dims)
     return Traced(trace, value, dims)
 
 
@@ -134,7 +151,11 @@ def _read_number(trace: Trace, memory: MemoryArgument, place: IndexedPlace) -> T
     kind = Tile((1,), memory.value.type.dtype)
     starts, _ = place.window()
     trace.transfers.append(TileTransfer(memory.name, (), kind.dtype, False, trace.walked))
-    one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    if place.is_window:
+        one = trace.emit(ir.Read, memory.value, starts, (len(starts) - 1,), type=kind)
+    else:
+        positions = tuple(trace.emit(ir.Broadcast, x, (), type=Tile((1,), INDEX)) for x in starts)
+        one = place.read(positions, kind)
     how = "any" if kind.dtype == BOOL else "max"  # a reduction of one element is that element
     return Traced(trace, trace.emit(ir.Reduce, one, (0,), how, type=Scalar(kind.dtype)))
 

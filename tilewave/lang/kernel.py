@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
+from tilewave.analysis.contracts import ENDS
 from tilewave.errors import (
     CallError,
     ConstraintError,
@@ -36,6 +37,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import assigned_inside, misused
+from tilewave.lang.ragged import place_in_group
 from tilewave.lang.symbols import (
     COORDINATES,
     HARDWARE,
@@ -262,6 +264,7 @@ def trace_kernel(
     trace.bindings = geometry.bindings
     given = [_argument(p, taken, kernel, trace) for p, taken in zip(parameters, words, strict=True)]
     left += tuple(one for _, kind in parameters for one in _whole_quotients(kernel, kind, trace.symbols))
+    trace.arrays = {a.name: a for a in given if isinstance(a, MemoryArgument)}
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
@@ -271,19 +274,27 @@ def trace_kernel(
     places = places_of(kernel.constraints, geometry, dims, kernel.loc)
     limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
     made = replace(
-        _with_wishes(kernel, geometry, dims, body), limits=limits, contracts=_contracts(trace, parameters, given)
+        _with_wishes(kernel, geometry, dims, body),
+        limits=limits,
+        contracts=_contracts(trace, parameters, given, geometry.shares),
     )
     work = TileWork(tuple(trace.transfers), tuple(trace.products))
     return TracedKernel(at_launch(made), geometry.order, places, left, work)
 
 
 def _contracts(
-    trace: Trace, parameters: Sequence[tuple[str, MemoryType | DType]], given: Sequence[Argument]
+    trace: Trace,
+    parameters: Sequence[tuple[str, MemoryType | DType]],
+    given: Sequence[Argument],
+    shares: Mapping[Symbol, GridShare],
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the contracts of arrays of indices, by the array's name in the IR."""
+    """Return the contracts of arrays of indices and of the ends of groups, by the array's name in the IR."""
     both = zip(parameters, given, strict=True)
     kinds = [(a.value.name, kind.contract) for (_, kind), a in both if isinstance(kind, MemoryType)]
-    return tuple((name, *contract.words(partial(_length_text, trace))) for name, contract in kinds if contract)
+    said = tuple((name, *contract.words(partial(_length_text, trace))) for name, contract in kinds if contract)
+    ragged = [(dim, share.ragged) for dim, share in shares.items() if share.ragged is not None]
+    ends = ((trace.arrays[r.ends].value.name, _length_text(trace, dim), ENDS, "sorted") for dim, r in ragged)
+    return (*said, *ends)
 
 
 def _length_text(trace: Trace, dim: Any) -> str:
@@ -439,7 +450,10 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
     along = trace.number(row), trace.number(col), trace.number(batch)
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = share.window(along, grid.batches)
+        if share.ragged is not None:
+            trace.windows[dim] = place_in_group(trace, dim, share, share.coordinate(along, grid.batches))
+        else:
+            trace.windows[dim] = share.window(along, grid.batches)
     trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
     trace.tile_at.update(zip(COORDINATES, along, strict=True))
 

@@ -17,7 +17,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I16, I32, INDEX, U8, U16, U32, DType, Tile
 from tilewave.lang.tags import taggable
-from tilewave.lang.windows import ends_with_a_tile, is_whole, length_of, start_of
+from tilewave.lang.windows import end_of, ends_with_a_tile, is_whole, length_of, start_of
 from tilewave.trace import Trace, current
 
 Self = TypeVar("Self", bound="Reducible")
@@ -104,11 +104,11 @@ def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
 def reduce(x: Self, how: str, dim: Any) -> Self:
     """Return x reduced along some dims."""
     trace = current(how)
-    _want_tile(how, x)
+    want_tile(how, x)
     along = _dims(x, how, dim)
     if how in ("max", "min"):
         _want_some(trace, how, along)
-    found: Self = _reduced(trace, _in_its_dtype(trace, x, how), how, along)
+    found: Self = _reduced(trace, in_its_dtype(trace, x, how), how, along)
     return found
 
 
@@ -135,7 +135,7 @@ def _with_acc(how: str, x: Self, acc: Any) -> Self:
     return found
 
 
-def _want_tile(how: str, x: object) -> None:
+def want_tile(how: str, x: object) -> None:
     if not isinstance(x, Reducible) or not x.dims:
         found = "a list of numbers" if isinstance(x, (list, tuple)) else repr(x)
         home = next((home.__name__ for home in (builtins, math) if hasattr(home, how)), "")
@@ -164,7 +164,7 @@ def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
     return asked
 
 
-def _one_dim(x: Any, word: str, dim: Any) -> Any:
+def one_dim(x: Any, word: str, dim: Any) -> Any:
     """Return the single dim of an op that works along one dim."""
     if dim is None or (isinstance(dim, (tuple, list)) and len(dim) != 1):
         shown = f"[{', '.join(map(str, x.dims if dim is None else dim))}]"
@@ -185,7 +185,7 @@ def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
             trace.limits[d] = (1, trace.limits[d][1])
 
 
-def _in_its_dtype(trace: Trace, x: Any, how: str) -> Any:
+def in_its_dtype(trace: Trace, x: Any, how: str) -> Any:
     """Return x in the dtype of its reduction: a wider one for sums and products, bool for `any` and `all`."""
     if how in ("any", "all"):
         if x.dtype == BOOL:
@@ -221,17 +221,22 @@ def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
 
 def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
     """Return which elements of x are not past the end of a dim; None where all are certainly inside."""
+    want_placed(trace, dim, what)
+    axis = x.dims.index(dim)
+    if ends_with_a_tile(trace, dim, x.type.shape[axis]):
+        return None
+    holds = positions(trace, x, dim, INDEX) < end_of(trace, dim)
+    return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())
+
+
+def want_placed(trace: Trace, dim: Any, what: str) -> None:
+    """Refuse a dim whose tiles the kernel's own loop places."""
     if trace.unplaced.intersection(dim.symbols()):
         raise DimensionError(
             f"{what}: the kernel's own loop places its tiles of {dim}, so which elements are past its end is not known",
             loc=here(),
             remedy=f"tile {dim} for iterate or take it whole, or leave the tiles to GridConstraint without that loop",
         )
-    axis = x.dims.index(dim)
-    if ends_with_a_tile(trace, dim, x.type.shape[axis]):
-        return None
-    holds = positions(trace, x, dim, INDEX) < length_of(trace, dim)
-    return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())
 
 
 def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
@@ -246,8 +251,8 @@ def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
 def _first_where_found(x: Any, how: str, dim: Any) -> Any:
     """Return the first index along a dim whose element equals the reduction, or is NaN."""
     trace, word = current(f"arg{how}"), f"arg{how}"
-    _want_tile(word, x)
-    dim = _one_dim(x, word, dim)
+    want_tile(word, x)
+    dim = one_dim(x, word, dim)
     _want_some(trace, word, (dim,))
     x = _cast(trace, x, I8) if x.dtype == BOOL else x
     best = _reduced(trace, x, how, (dim,))
@@ -264,9 +269,9 @@ def _first_where_found(x: Any, how: str, dim: Any) -> Any:
 def _running_sum(x: Any, dim: Any) -> Any:
     """Return prefix sums by doubling: each element plus the one before it, then plus the sum two before, four, …"""
     trace = current("cumsum")
-    _want_tile("cumsum", x)
-    dim = _one_dim(x, "cumsum", dim)
-    x = _in_its_dtype(trace, x, "sum")
+    want_tile("cumsum", x)
+    dim = one_dim(x, "cumsum", dim)
+    x = in_its_dtype(trace, x, "sum")
     axis, far = x.dims.index(dim), 1
     while far < x.type.shape[axis]:
         x = x + x.make(trace.emit(ir.Shift, x.value, axis, far, type=x.type))
@@ -277,7 +282,7 @@ def _running_sum(x: Any, dim: Any) -> Any:
 def _function(word: str) -> Any:
     def apply(x: Any, acc: Any = None, dim: Any = None, block: bool = False) -> Any:
         current(word)
-        _want_tile(word, x)
+        want_tile(word, x)
         return getattr(x, word)(dim, acc)
 
     apply.__name__ = apply.__qualname__ = word
@@ -291,21 +296,21 @@ sum_, prod, max_, min_, any_, all_ = (_function(word) for word in ("sum", "prod"
 @taggable
 def argmax(x: Self, dim: Any = None) -> Self:
     current("argmax")
-    _want_tile("argmax", x)
+    want_tile("argmax", x)
     return x.argmax(dim)
 
 
 @taggable
 def argmin(x: Self, dim: Any = None) -> Self:
     current("argmin")
-    _want_tile("argmin", x)
+    want_tile("argmin", x)
     return x.argmin(dim)
 
 
 @taggable
 def cumsum(x: Self, dim: Any = None) -> Self:
     current("cumsum")
-    _want_tile("cumsum", x)
+    want_tile("cumsum", x)
     return x.cumsum(dim)
 
 

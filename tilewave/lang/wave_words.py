@@ -188,7 +188,6 @@ def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:
 # -- names that are not there -----------------------------------------------------------------------------------------
 
 _INDICES = "write read(memory, at={V: indices}), which takes elements at indices along V"
-_NUMBERS = "random numbers are not supported; pass an array of them"
 _SCALED = "scaled products are not supported; multiply by the scales before mma, or after it"
 
 OF_OTHERS = {
@@ -209,7 +208,9 @@ NOT_THERE = {
     **dict.fromkeys(("scatter_add", "index_add"), "write atomic_add(tile, memory, at={V: indices})"),
     **dict.fromkeys(("scatter", "index_copy"), "write write(tile, memory, at={V: indices}), with Indices(unique=True)"),
     **dict.fromkeys(("gather", "index_select", "gather_to_lds", "tensor_load_to_lds"), _INDICES),
-    **dict.fromkeys(("rand", "random", "randn"), _NUMBERS),
+    "rand": "write tilewave.random(seed, self_index(N)), a random f32 of [0, 1) for each index",
+    "randint": "write random_bits(seed, self_index(N)), 32 random bits as a u32 for each index",
+    "randn": "write sqrt(log(1 - random(seed, 2 * index)) * -2) * cos(random(seed, 2 * index + 1) * 6.2831853)",
     **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
     "topk": "write argmax(x, dim=…) k times, with select taking out what was found",
     "sigmoid": "write 1 / (1 + exp(-x))",

@@ -112,9 +112,15 @@ def length_of(trace: Trace, dim: Any) -> Any:
     return rounded_where_open(dim, trace.symbols).evaluate(trace.symbols)
 
 
+def end_of(trace: Trace, dim: Any) -> Any:
+    """Return the end of a dim's elements that belong to the current tile: that of its group, or of the dim."""
+    window = trace.windows.get(dim)
+    return length_of(trace, dim) if window is None or window.end is None else window.end
+
+
 def ends_with_a_tile(trace: Trace, dim: Any, extent: int) -> bool:
     """Return whether certainly no tile along a dim is a boundary tile."""
-    length, cut = length_of(trace, dim), cut_symbols(trace, dim)
+    length, cut = end_of(trace, dim), cut_symbols(trace, dim)
     if not isinstance(length, int) or length == 0:
         return False
     if isinstance(dim, Symbol) or not cut:

@@ -125,19 +125,16 @@ class Fragment:
 
     def matrix(self, operand: Array, side: int = 0) -> Array:
         """Return batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
-        one = (self.a, self.b)[side]
-        shape = _whole(operand.shape[1:], one, 1)
-        return _from_lanes(operand, self.operand(shape, (1, 1), side), shape)
+        return _from_lanes(operand, *_operand_places(self, operand.shape, side))
 
     def from_sums(self, sums: Array, transposed: bool) -> Array:
         """Return batches… x rows x columns of the sums that the lanes of one wave hold."""
         shape = _whole(sums.shape[1:], self.acc, 2)
-        return _from_lanes(sums, self.sums(shape, (1, 1), transposed), shape)
+        return _from_lanes(sums, _sum_places(self, shape, len(sums), transposed), shape)
 
     def to_sums(self, matrix: Array, transposed: bool) -> Array:
         """The inverse of `from_sums`."""
-        layout = self.sums(matrix.shape, (1, 1), transposed)
-        return matrix.reshape(-1).take(_places(layout, matrix.shape, self.lanes))
+        return matrix.reshape(-1).take(_sum_places(self, matrix.shape, self.lanes, transposed))
 
 
 def _row_bits(columns: Sequence[int], shape: tuple[int, ...]) -> list[int]:
@@ -354,19 +351,32 @@ def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
     return LinearLayout((rows, depth * count // near), registers, moved(one.lanes), moved(one.waves))
 
 
+@lru_cache(maxsize=256)
 def _whole(registers: tuple[int, ...], one: LinearLayout, least: int) -> tuple[int, ...]:
     """Return the shape of one wave's tile with these registers in blocks of `one`."""
     *batch, high, wide = registers[: len(registers) - len(_inside(one, least))]
     return (*batch, high * one.shape[0], wide * one.shape[1])
 
 
-def _from_lanes(x: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
+def _from_lanes(x: Array, places: Array, shape: tuple[int, ...]) -> Array:
     whole = np.empty(prod(shape), x.dtype)
-    whole[_places(layout, shape, len(x))] = x
+    whole[places] = x
     return whole.reshape(shape)
 
 
 @lru_cache(maxsize=256)
+def _operand_places(fragment: Fragment, held: tuple[int, ...], side: int) -> tuple[Array, tuple[int, ...]]:
+    """Return where lanes x registers of a (side 0) or b (side 1) are in the matrix of one wave, and its shape."""
+    shape = _whole(held[1:], (fragment.a, fragment.b)[side], 1)
+    return _places(fragment.operand(shape, (1, 1), side), shape, held[0]), shape
+
+
+@lru_cache(maxsize=256)
+def _sum_places(fragment: Fragment, shape: tuple[int, ...], lanes: int, transposed: bool) -> Array:
+    """Return where lanes x registers of sums are in the matrix of one wave."""
+    return _places(fragment.sums(shape, (1, 1), transposed), shape, lanes)
+
+
 def _places(layout: Layout, shape: tuple[int, ...], lanes: int) -> Array:
     """Return the number of the element in each register of each lane of the first wave."""
     found: Array = np.ravel_multi_index(tuple(np.moveaxis(layout.positions(1, lanes), -1, 0)), shape)

@@ -19,11 +19,13 @@ from tilewave.kernels.numbers import (
     checked_eps,
     checked_ignored,
     checked_length,
+    checked_probability,
+    checked_seed,
 )
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import indexed, losses, products, rows
+from tilewave.ops import dropouts, indexed, losses, products, rows
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -63,15 +65,28 @@ def _softmax(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
     """exp(x) / the sum of exp(x) along an axis."""
     if are_torchs(x):
         return torch_operators().softmax(x, dim, out)
-    lib, (given, to) = taken(rows.softmax.arguments, x, out)
-    rows.want_rows("softmax", given)
-    axis = checked_axis("softmax", dim, len(given.shape))
+    return _along_axis(rows.softmax, x, dim, out)
+
+
+def _cumsum(x: Array, dim: int = -1, *, out: Array | None = None) -> Array:
+    """The sums of all elements up to each along an axis; those of integers are i64."""
+    if are_torchs(x):
+        return torch_operators().cumsum(x, dim, out)
+    return _along_axis(rows.cumsum, x, dim, out)
+
+
+def _along_axis(of: Operated, x: Array, dim: int, out: Array | None) -> Array:
+    """Return the result of an operation along the last axis, for any axis."""
+    caller = of.arguments.caller
+    lib, (given, to) = taken(of.arguments, x, out)
+    rows.want_rows(caller, given)
+    axis = checked_axis(caller, dim, len(given.shape))
     if axis in (-1, len(given.shape) - 1):
-        return _given(rows.softmax(lib, (given, to)), out)
+        return _given(of(lib, (given, to)), out)
     if to is None:
-        return rows.softmax(lib, (given.swapaxes(axis, -1), None)).swapaxes(axis, -1)
-    want_shape("softmax", to, given.shape)
-    rows.softmax(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
+        return of(lib, (given.swapaxes(axis, -1), None)).swapaxes(axis, -1)
+    want_shape(caller, to, given.shape)
+    of(lib, (given.swapaxes(axis, -1), to.swapaxes(axis, -1)))
     return out
 
 
@@ -127,6 +142,15 @@ def _attention(
         return torch_operators().attention(q, k, v, bias, *asked, out)
     lib, arrays = taken(attend.arguments, q, k, v, bias, out)
     return _given(attend(lib, tuple(arrays), asked, False), out)
+
+
+def _dropout(x: Array, p: float = 0.5, *, seed: int, out: Array | None = None) -> Array:
+    """x / (1 - p), with elements zeroed at random with probability p: which ones depends on the seed alone."""
+    p, seed = checked_probability("dropout", p), checked_seed("dropout", seed)
+    if are_torchs(x):
+        return torch_operators().dropout(x, p, seed, out)
+    lib, arrays = taken(dropouts.dropout.arguments, x, out)
+    return _given(dropouts.dropout(lib, tuple(arrays), p, seed), out)
 
 
 def _embedding(weight: Array, ids: Array, *, out: Array | None = None) -> Array:
@@ -210,6 +234,11 @@ def _softmax_kernel(x: Array) -> WaveKernel:
     return kernel_for(softmax_kernel, x=given, y=given)
 
 
+def _cumsum_kernel(x: Array) -> WaveKernel:
+    lib, arrays = _library(rows.cumsum.arguments, x)
+    return _run_by(rows.cumsum, lib, arrays)
+
+
 def _rms_norm_kernel(x: Array, weight: Array | None = None) -> WaveKernel:
     given, (weight, _) = _rows_of(rows.rms_norm.arguments, x, weight)
     return kernel_for(rms_norm_kernel, x=given, y=given, weight=weight)
@@ -226,6 +255,11 @@ def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Arr
     rows.want_rows(of.caller, x)
     lib.dtype(of.caller, "x", x)
     return folded(x), others
+
+
+def _dropout_kernel(x: Array, p: float = 0.5, *, seed: int = 0) -> WaveKernel:
+    lib, arrays = _library(dropouts.dropout.arguments, x)
+    return _run_by(dropouts.dropout, lib, arrays, p, seed)
 
 
 def _embedding_kernel(weight: Array, ids: Array) -> WaveKernel:
@@ -271,8 +305,10 @@ attention = Operation("attention", _attention, _attention_kernel)
 matmul = Operation("matmul", _matmul, _matmul_kernel)
 linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
+cumsum = Operation("cumsum", _cumsum, _cumsum_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
+dropout = Operation("dropout", _dropout, _dropout_kernel)
 embedding = Operation("embedding", _embedding, _embedding_kernel)
 index_select = Operation("index_select", _index_select, _index_select_kernel)
 index_add = Operation("index_add", _index_add, _index_add_kernel)

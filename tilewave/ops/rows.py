@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.errors import CallError, here
-from tilewave.ir.types import DType
+from tilewave.ir.types import I64, DType
 from tilewave.kernels.gradients import (
     layer_norm_backward_kernel,
     layer_norm_weights_kernel,
@@ -16,6 +16,7 @@ from tilewave.kernels.gradients import (
 from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
 from tilewave.kernels.rows import Rows, arithmetic_of, kernel_for, rows_for
 from tilewave.kernels.softmaxes import softmax_kernel
+from tilewave.kernels.sums import cumsum_kernel, running_rows
 from tilewave.ops.arrays import Array, ArrayLibrary, folded, target_of
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 from tilewave.ops.results import prepared, written
@@ -32,6 +33,22 @@ def _softmax(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
 
 softmax = Operated("softmax", ("x", "out?"), _softmax)
 """exp(x) / the sum of exp(x) along the last axis."""
+
+
+def _cumsum(lib: ArrayLibrary, x: Array, out: Array | None) -> CallWork:
+    want_rows("cumsum", x)
+    dtype = lib.dtype("cumsum", "x", x)
+    of = dtype if dtype.is_float else I64
+    found = prepared("cumsum", lib, out, tuple(x.shape), of, {"x": x})
+    if not prod(x.shape):
+        return CallWork({"out": found})
+    rows, (to, after) = folded(x), written(lib, found)
+    kernel = kernel_for(cumsum_kernel, running_rows, x=rows, y=to)
+    return CallWork({"out": found}, KernelLaunch(kernel, {"x": rows, "out": to}), after=after)
+
+
+cumsum = Operated("cumsum", ("x", "out?"), _cumsum)
+"""The sums of all elements up to each along the last axis, of integers in i64."""
 
 
 def _rms_norm(lib: ArrayLibrary, x: Array, weight: Array | None, out: Array | None, eps: float) -> CallWork:

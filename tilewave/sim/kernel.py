@@ -25,7 +25,18 @@ from tilewave.analysis.index_trace import (
 )
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import bind, is_open, numbers_of, open_sizes
-from tilewave.ir.ops import Allocate, Gather, Loop, Mma, Read, ReadIndexed, Scatter, Write, WriteIndexed
+from tilewave.ir.ops import (
+    Allocate,
+    Gather,
+    Loop,
+    Mma,
+    Read,
+    ReadIndexed,
+    ReadIndexedShared,
+    Scatter,
+    Write,
+    WriteIndexed,
+)
 from tilewave.ir.rewrite import walk
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
@@ -109,7 +120,7 @@ def _want_known_places(kernel: Kernel) -> None:
     for op in walk(kernel.body):
         memory = next(iter((*op.read, *op.written)), None)
         at = op.at if isinstance(op, (Read, Write)) else ()
-        if isinstance(op, (ReadIndexed, WriteIndexed)) or not of_data.isdisjoint(at):
+        if isinstance(op, (ReadIndexed, ReadIndexedShared, WriteIndexed)) or not of_data.isdisjoint(at):
             assert memory is not None
             verb = "writes" if op.written else "reads"
             what = (

@@ -5,6 +5,7 @@ backward pass made of such operators. Calls outside compilers, modes and profile
 """
 
 from tilewave.torch.attention_operators import attention as attention
+from tilewave.torch.dropout_operators import dropout as dropout
 from tilewave.torch.indexed_operators import bincount as bincount
 from tilewave.torch.indexed_operators import cross_entropy as cross_entropy
 from tilewave.torch.indexed_operators import embedding as embedding
@@ -12,6 +13,7 @@ from tilewave.torch.indexed_operators import index_add as index_add
 from tilewave.torch.indexed_operators import index_select as index_select
 from tilewave.torch.product_operators import linear as linear
 from tilewave.torch.product_operators import matmul as matmul
+from tilewave.torch.row_operators import cumsum as cumsum
 from tilewave.torch.row_operators import layer_norm as layer_norm
 from tilewave.torch.row_operators import rms_norm as rms_norm
 from tilewave.torch.row_operators import softmax as softmax

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tilewave.kernels.numbers import checked_axis
 from tilewave.ops import rows
+from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape
-from tilewave.torch.registry import define, to_float32
+from tilewave.torch.registry import Operator, define, to_float32
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
@@ -19,21 +20,25 @@ from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
 
 
 def softmax(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
+    return _along_axis(rows.softmax, _SOFTMAX, x, dim, out)
+
+
+def _along_axis(of: Operated, operator: Operator, x: Tensor, dim: int, out: Tensor | None) -> Tensor:
+    """Return the result of an operation along the last axis, for any axis."""
     if type(dim) is int and dim == -1 and is_free() and (layout := free_layout((x, out))) is not None:
-        return noted(rows.softmax.known(LIBRARY, layout, (x, out), ()), out)
-    arguments = rows.softmax.arguments
-    want_tensors(arguments, (x, out))
-    rows.want_rows("softmax", x)
-    axis = checked_axis("softmax", dim, x.dim())
+        return noted(of.known(LIBRARY, layout, (x, out), ()), out)
+    want_tensors(of.arguments, (x, out))
+    rows.want_rows(of.arguments.caller, x)
+    axis = checked_axis(of.arguments.caller, dim, x.dim())
     if axis in (-1, x.dim() - 1):
         if axis != -1:
-            return softmax(x, out=out)
-        want_writable(arguments, (x, out))
-        return given(arguments, _SOFTMAX(x), out)
+            return _along_axis(of, operator, x, -1, out)
+        want_writable(of.arguments, (x, out))
+        return given(of.arguments, operator(x), out)
     if out is None:
-        return softmax(x.movedim(axis, -1)).movedim(-1, axis)
-    want_shape("softmax", out, x.shape)
-    softmax(x.movedim(axis, -1), -1, out.movedim(axis, -1))
+        return _along_axis(of, operator, x.movedim(axis, -1), -1, None).movedim(-1, axis)
+    want_shape(of.arguments.caller, out, x.shape)
+    _along_axis(of, operator, x.movedim(axis, -1), -1, out.movedim(axis, -1))
     return out
 
 
@@ -58,6 +63,29 @@ _SOFTMAX_BACKWARD = define(
     "(Tensor y, Tensor grad) -> Tensor",
     lambda y, grad: rows.softmax_backward(LIBRARY, (y, grad)),
     lambda y, grad: y.new_empty(y.shape),
+)
+
+
+# cumsum -------------------------------------------------------------------------------------------------------------
+
+
+def cumsum(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
+    return _along_axis(rows.cumsum, _CUMSUM, x, dim, out)
+
+
+def _cumsum_backward(ctx: Any, grad: Tensor) -> Tensor:
+    found: Tensor = _CUMSUM(grad.flip(-1))
+    return found.flip(-1)
+
+
+_CUMSUM = define(
+    "cumsum",
+    "(Tensor x) -> Tensor",
+    lambda x: rows.cumsum(LIBRARY, (x, None)),
+    lambda x: x.new_empty(x.shape, dtype=x.dtype if x.is_floating_point() else torch.int64),
+    save=lambda ctx, inputs, output: None,
+    backward=_cumsum_backward,
+    cast=to_float32,
 )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes, with_waves
 from machine_code import MachineCode, finding
+from sampled import some_of
 
 from tilewave import *
 from tilewave.emulator.assembly import read_assembly
@@ -45,7 +46,7 @@ def operands(shape, dtype=f16):
 
 def check_emulated(found, shape, dtype=f16, acc=f32):
     a, b = operands(shape, dtype)
-    for order in ("barrier", "random"):
+    for order in some_of(("barrier", "random")):
         c = poisoned(shape[:2], acc)
         assert not found.emulate(a, b, c, order=order, seed=2).findings
         check_product(c, a, b, acc)
@@ -227,7 +228,7 @@ def test_every_await_is_needed(schedule, waves):
     lanes = compiled(shape, (128, 128, 64), waves, schedule).build.lanes
     assert parse(str(lanes)) == lanes
     a, b = operands(shape)
-    for order, seed in ORDERS:
+    for order, seed in some_of(ORDERS):
         c = poisoned(shape[:2], f32)
         interpret_lanes(lanes, [a, b, c], {}, order, seed)
         check_product(c, a, b)

@@ -157,7 +157,7 @@ class AmdBuild(Build):
     def loop(self) -> CountedLoop:
         return self.program.statistics
 
-    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...]:
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int | None) -> tuple[LoopCycles, ...]:
         return self.program.cycles(latencies, workgroups)
 
     @cached_property

@@ -68,12 +68,13 @@ class AmdProgram:
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
-        kernel = self.machine_code.kernel(self.tiles.name)
+        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)  # not kept: every compile asks
+        kernel = emulator.kernel(self.tiles.name)
         found = kernel.resources
         if found.spills:
             what = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip.name}"
             warn_of_code(f"{what}; smaller tiles need fewer", SpillWarning)
-        waves = waves_per_unit(self.machine_code.chip, kernel, prod(self.lanes().waves))
+        waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
         return found.vector_registers, found.accumulation_registers, found.spills, waves
 
     @cached_property
@@ -84,14 +85,13 @@ class AmdProgram:
 
         return module_statistics(self.machine_code, self.tiles.name, self.conflicts)
 
-    def cycles(self, latencies: Sequence[float] | None, workgroups: int) -> tuple[LoopCycles, ...]:
-        """Cycles of the K loop for each latency of global loads, with so many workgroups on a compute unit."""
+    def cycles(self, latencies: Sequence[float] | None, workgroups: int | None) -> tuple[LoopCycles, ...]:
+        """Cycles of the K loop for each latency of global loads, with as many workgroups on a compute unit as fit."""
         with IMPORTING:
-            from tilewave.cycles import LATENCIES, cycles_by_latency  # noqa: PLC0415  as in _emulator
+            from tilewave.cycles import LATENCIES, loop_model  # noqa: PLC0415  as in _emulator
 
-        asked = LATENCIES if latencies is None else latencies
-        name, conflicts = self.tiles.name, self.conflicts
-        return cycles_by_latency(self.machine_code, name, asked, workgroups, conflicts=conflicts)
+        model = loop_model(self.machine_code, self.tiles.name, conflicts=self.conflicts)
+        return tuple(model.cycles(cycles, workgroups or model.fitting) for cycles in latencies or LATENCIES)
 
     @cached_property
     def machine_code(self) -> MachineCode:

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from tilewave.backend.amd import exchanges
 from tilewave.backend.llvm_child import LlvmMachine
+from tilewave.ir.types import DType
+from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.elements import suffix
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, vector
@@ -78,6 +80,14 @@ TRANSPOSED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_
 EIGHT_BIT = {"f8e4m3": "fp8", "f8e5m2": "bf8"}
 """AMD's names of 8-bit floats, with or without a negative zero, depending on the chip."""
 
+
+def _combines(how: str, dtype: DType) -> bool:
+    return dtype.bits >= 32 and (dtype.is_int or how == "add")
+
+
+ATOMICS = AtomicUnit(_combines, 4, "agent")
+"""LLVM would make loops of the other operations, which begin with a load that is not atomic."""
+
 UNUSED = (
     "implicitarg-ptr",
     "dispatch-ptr",
@@ -105,7 +115,7 @@ class Amdgcn:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
-    device_scope = "agent"
+    atomics = ATOMICS
     shared_pointer = "ptr addrspace(3)"
 
     @property
@@ -135,6 +145,9 @@ class Amdgcn:
         raise NotImplementedError(f"{self.chip.name} reaches arrays through windows, which say what is inside")
 
     load_if_in_order = load_if
+
+    def store_if(self, f: LlvmFunction, condition: str, raw: str, x: str, pointer: str) -> None:
+        raise NotImplementedError(f"{self.chip.name} stores to arrays through windows, which say what is inside")
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Return `word` of another lane; ds_bpermute takes the lane's number as a byte offset."""

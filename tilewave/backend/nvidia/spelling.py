@@ -10,6 +10,8 @@ from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
+from tilewave.ir.types import DType
+from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
@@ -20,6 +22,13 @@ SHARED = "workgroup$memory"
 """A name that no kernel can have."""
 
 
+def _combines(how: str, dtype: DType) -> bool:
+    return dtype.bits >= 16 if dtype.is_float and how == "add" else dtype.is_int and dtype.bits >= 32
+
+
+ATOMICS = AtomicUnit(_combines, 2, "device")
+
+
 @dataclass(frozen=True)
 class Nvptx:
     """An NVIDIA chip as a target of the lane-level lowering."""
@@ -27,7 +36,7 @@ class Nvptx:
     chip: Chip
 
     global_pointer = "ptr addrspace(1)"
-    device_scope = "device"
+    atomics = ATOMICS
     shared_pointer = "ptr addrspace(3)"
     windows = None
     direct = None
@@ -114,11 +123,9 @@ class Nvptx:
     def _load_if(self, f: LlvmFunction, condition: str, raw: str, pointer: str, instruction: str) -> str:
         """Load under a predicate: lanes that load a discarded element instead are much slower, as all of them access
         one line; and in a branch LLVM would convert the loaded value, so that each load would wait for the last."""
-        words, _, element = raw.strip("<>").rpartition(" x ")
-        count, kind = int(words or 1), "i16" if element == "i8" else element  # no register has 8 bits
-        registers = ", ".join(f"${i}" for i in range(count))
-        to, vector_of = (f"{{{registers}}}", f".v{count}") if count > 1 else (registers, "")
-        load = f"{instruction}{vector_of}.b{element[1:]} {to}, [${2 * count}];"
+        count, kind, element = _registers(raw)
+        suffix, to = _spelled(count, element)
+        load = f"{instruction}{suffix} {to}, [${2 * count}];"
         truth = f.value(f"zext i1 {condition} to i32")
         operands = [(self.global_pointer, pointer), ("i32", truth)]
         found = asm_on(f, when(2 * count + 1, load), [(kind, "0")] * count, operands)
@@ -128,6 +135,16 @@ class Nvptx:
         for i, word in enumerate(found):
             whole = f.value(f"insertelement {raw} {whole}, {kind} {word}, i32 {i}")
         return whole
+
+    def store_if(self, f: LlvmFunction, condition: str, raw: str, x: str, pointer: str) -> None:
+        """Store under a predicate: with a branch for each chunk, ptxas would keep the chunks in their order."""
+        count, kind, element = _registers(raw)
+        suffix, of = _spelled(count, element)
+        words = [x] if count == 1 else [f.value(f"extractelement {raw} {x}, i32 {i}") for i in range(count)]
+        words = [f.value(f"zext {element} {word} to {kind}") for word in words] if kind != element else words
+        truth = f.value(f"zext i1 {condition} to i32")
+        operands = [*((kind, word) for word in words), (self.global_pointer, pointer), ("i32", truth)]
+        asm(f, when(count + 1, f"st.global{suffix} [${count}], {of};"), operands)
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """Return an address in one dynamic array: more than 48 KiB must be requested at the launch."""
@@ -159,3 +176,16 @@ class Nvptx:
 
     def flags(self) -> list[str]:
         return []
+
+
+def _registers(raw: str) -> tuple[int, str, str]:
+    """Return how many registers an access moves, their type, and the type of an element in memory."""
+    words, _, element = raw.strip("<>").rpartition(" x ")
+    return int(words or 1), "i16" if element == "i8" else element, element  # no register has 8 bits
+
+
+def _spelled(count: int, element: str) -> tuple[str, str]:
+    """Return an access's suffix and its first operands."""
+    registers = ", ".join(f"${i}" for i in range(count))
+    kind = f".b{element[1:]}"
+    return (f".v{count}{kind}", f"{{{registers}}}") if count > 1 else (kind, registers)

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tilewave.backend.names import COUNTED_TARGETS, DEFAULT_TARGET, TARGET_NAMES
+from tilewave.backend.names import COUNTED_TARGETS, DEFAULT_TARGET, MODELLED_TARGETS, TARGET_NAMES
 from tilewave.cli.declared.of_files import LeftOpen
+
+STATS_HELP = f"""Count the instructions of the K loop ({", ".join(COUNTED_TARGETS)}), and model its cycles
+({", ".join(MODELLED_TARGETS)})."""
 
 
 def compile_command(
@@ -24,9 +27,7 @@ def compile_command(
     out: Annotated[
         Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
     ] = None,
-    stats: Annotated[
-        bool, typer.Option("--stats", help=f"Count the instructions of the K loop ({', '.join(COUNTED_TARGETS)}).")
-    ] = False,
+    stats: Annotated[bool, typer.Option("--stats", help=STATS_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compile the kernels of a file, for this machine or a chip.

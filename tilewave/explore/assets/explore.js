@@ -405,6 +405,25 @@
   });
 
   // ---- assembly -----------------------------------------------------------------------------------------------------
+  const cyclesOf = (found) => {  // of the K loop, where the target has a model of its compute unit
+    if (!found?.by_latency) return [];
+    const number = (value) => Math.round(value).toLocaleString("en");
+    const each = (words, value) => [words, ...found.by_latency.map(value)];
+    const details = make("details"), summary = make("summary", `Cycles of the K loop: a compute unit with ${plural(found.workgroups, "workgroup")} of ${plural(found.waves, "wave")}`);
+    const middle = found.by_latency[Math.floor(found.by_latency.length / 2)];
+    details.append(
+      summary,
+      table(each("Latency of global loads, cycles", (at) => number(at.latency_cycles)), [
+        each("cycles per iteration", (at) => number(at.cycles)),
+        each("of these the matrix units multiply", () => number(found.matrix_cycles)),
+        each("utilization", (at) => `${(100 * at.utilization).toFixed(1)} %`),
+      ]),
+      table([`Stall, at a latency of ${number(middle.latency_cycles)}`, "Line", "Instruction", "Cycles"],
+        middle.stalls.slice(0, 6).map((stall) => [stall.reason, stall.place, stall.instruction, number(stall.cycles)])),
+      ...found.notes.map((note) => make("p", `${note}.`)),
+    );
+    return [details];
+  };
   const showCode = (answer) => {
     const counts = new Map();
     for (const [, line] of answer.lines) if (line) counts.set(line, (counts.get(line) ?? 0) + 1);
@@ -412,7 +431,7 @@
       !["remarks", "machine", "not_as_asked", "kernel", "chip"].includes(key) && typeof value !== "object" || ["waves", "tma_loads", "tma_stores", "wgmma"].includes(key));
     const details = make("details"), summary = make("summary", `Resources on ${answer.target}`);
     details.append(summary, table(["", ""], facts.map(([key, value]) => [key.replaceAll("_", " "), String(value)])));
-    byId("figures-of-code").replaceChildren(details);
+    byId("figures-of-code").replaceChildren(details, ...cyclesOf(answer.cycles));
     byId("source-name").textContent = answer.file || "No lines: this target's assembly does not name them";
     byId("source").replaceChildren(...Object.entries(answer.source).map(([number, text]) => {
       const button = make("button", "", { type: "button", "data-line": number });

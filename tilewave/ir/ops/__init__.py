@@ -94,7 +94,7 @@ from tilewave.ir.ops.asynchronous import (
 from tilewave.ir.ops.bits import BitAnd, Bitcast, BitNot, BitOr, Bitwise, ShiftLeft, ShiftRight
 from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
-from tilewave.ir.ops.indexed import ReadIndexed, WriteIndexed
+from tilewave.ir.ops.indexed import ReadIndexed, ReadIndexedShared, WriteIndexed
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -143,7 +143,7 @@ from tilewave.ir.ops.product import (
 )
 from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Concatenate, Convert, ExtractSlice, Iota, Permute
-from tilewave.ir.ops.workgroup import TileOf, Workgroup
+from tilewave.ir.ops.workgroup import RaggedTile, TileOf, Workgroup
 
 __all__ = [
     "LEVELS",
@@ -236,10 +236,12 @@ __all__ = [
     "Prepack",
     "Priority",
     "Pure",
+    "RaggedTile",
     "Ramp",
     "Read",
     "ReadAccumulator",
     "ReadIndexed",
+    "ReadIndexedShared",
     "ReadPanel",
     "Rearrange",
     "Reciprocal",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.arith import Elementwise
-from tilewave.ir.rules import GLOBAL, ON_TILES, places, same_axes, want_results
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.rules import GLOBAL, GLOBAL_OR_SHARED, ON_TILES, SHARED, places, same_axes, want_results
 from tilewave.ir.types import INDEX, Memory, Tile, Type, elementwise
 
 COMBINED = ("", "add", "min", "max", "and", "or")
@@ -34,6 +36,27 @@ class ReadIndexed(Elementwise):
 
 
 @dataclass(frozen=True)
+class ReadIndexedShared(Computed):
+    """The elements of a workgroup's memory at positions, `at[a]` along axis a, as its last writes left them; 0 out of
+    bounds."""
+
+    levels = ON_TILES
+    reads = places(memory=SHARED)
+
+    memory: Value
+    at: tuple[Value, ...]
+
+    in_runs: ClassVar[bool] = False
+
+    def check(self, want: Want) -> None:
+        _want_positions(self, self.result.type, want)
+        want_results(self, want, elementwise(self.at[-1].type, self.memory.type.dtype))
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return same_axes(self.result, *self.at)
+
+
+@dataclass(frozen=True)
 class WriteIndexed(Op):
     """Store the elements of a tile at positions, `at[a]` along axis a, but no out-of-bounds elements.
 
@@ -41,7 +64,7 @@ class WriteIndexed(Op):
     """
 
     levels = ON_TILES
-    writes = places(memory=GLOBAL)
+    writes = places(memory=GLOBAL_OR_SHARED)
 
     tile: Value
     memory: Value
@@ -49,6 +72,10 @@ class WriteIndexed(Op):
     in_runs: bool = False
     """Whether neighbours along the tile's last axis are neighbours in memory."""
     combine: str = ""
+
+    @property
+    def is_atomic(self) -> bool:
+        return bool(self.combine)
 
     def check(self, want: Want) -> None:
         _want_positions(self, self.tile.type, want)
@@ -59,7 +86,7 @@ class WriteIndexed(Op):
         return same_axes(self.tile, *self.at)
 
 
-def _want_positions(op: ReadIndexed | WriteIndexed, tile: Type, want: Want) -> None:
+def _want_positions(op: ReadIndexed | ReadIndexedShared | WriteIndexed, tile: Type, want: Want) -> None:
     memory = op.memory.type
     want(isinstance(memory, Memory) and isinstance(tile, Tile), f"moves a tile, {tile}, and a memory, {memory}")
     assert isinstance(memory, Memory)
@@ -68,4 +95,4 @@ def _want_positions(op: ReadIndexed | WriteIndexed, tile: Type, want: Want) -> N
     want(each, f"each element of {tile} needs a position of type index")
 
 
-OPS: tuple[type[Op], ...] = (ReadIndexed, WriteIndexed)
+OPS: tuple[type[Op], ...] = (ReadIndexed, ReadIndexedShared, WriteIndexed)

@@ -198,7 +198,8 @@ class AllOf(Computed):
 
 @dataclass(frozen=True)
 class Shift(Computed):
-    """x shifted by so many positions towards the end of an axis; zeros are shifted in."""
+    """x shifted by so many positions towards the end of an axis, or by a negative number towards its start; zeros are
+    shifted in."""
 
     levels = ON_TILES
 
@@ -210,7 +211,7 @@ class Shift(Computed):
         x = self.x.type
         want(isinstance(x, Tile) and x.dtype != BOOL and self.result.type == x, f"moves numbers of a tile, not {x}")
         want(are_axes((self.axis,), len(x.shape)), f"{x} has no axis {self.axis}")
-        want(0 < self.by < x.shape[self.axis], f"{x} cannot be moved by {self.by}")
+        want(0 < abs(self.by) < x.shape[self.axis], f"{x} cannot be moved by {self.by}")
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
         axes = range(len(self.x.type.shape))

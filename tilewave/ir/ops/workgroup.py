@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
-from tilewave.ir.rules import ON_BOTH, ON_TILES, are_indices, want_results
-from tilewave.ir.types import INDEX_SCALAR
+from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_TILES, are_indices, places, want_results
+from tilewave.ir.types import INDEX_SCALAR, Memory
 
 T = TypeVar("T")
 
@@ -70,7 +70,39 @@ class TileOf(Pure):
         return ()
 
 
+@dataclass(frozen=True)
+class RaggedTile(Op):
+    """The group, the first row and the end of the rows of a tile of a ragged grid; -1, -block and 0 where it has none.
+
+    `memory` has the end of each group's rows, and falls nowhere. The numbers of tiles are `mapping.RaggedGrid`'s.
+    """
+
+    levels = ON_TILES
+    gives = 3
+    has_effect = False
+    reads = places(memory=GLOBAL)
+
+    memory: Value
+    number: Value
+    count: Value
+    """The number of tiles."""
+    block: int
+    """The rows of a tile."""
+
+    def check(self, want: Want) -> None:
+        ends = self.memory.type
+        is_list = isinstance(ends, Memory) and ends.rank == 1 and ends.dtype.is_int
+        want(is_list, f"reads the ends of groups from one axis of integers, not from {ends}")
+        want(are_indices((self.number, self.count)), "its number and count are of type index")
+        want(self.block >= 1, f"has tiles of {self.block} rows")
+        want_results(self, want, *[INDEX_SCALAR] * 3)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return ()
+
+
 OPS: tuple[type[Op], ...] = (
     Workgroup,
     TileOf,
+    RaggedTile,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
@@ -45,7 +45,7 @@ class TaskBody:
     ) -> None:
         self.f, self.kernel, self.slots, self.target, self.room = f, kernel, slots, target, room
         self.lowerings = lowerings
-        self.ranges = Ranges(kernel)
+        self.ranges = ranges_of(kernel)
         self.uses = tile_uses(kernel.body) if room is Room.MEMORY else TileUses()
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)

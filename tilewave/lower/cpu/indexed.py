@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tilewave.ir.ops import WriteIndexed
-from tilewave.ir.types import DType
+from tilewave.lower.atomics import AtomicCombine, AtomicUnit
 from tilewave.lower.cpu.memory import (
     Place,
     inside,
@@ -18,9 +18,11 @@ from tilewave.lower.cpu.memory import (
     store_inside,
     zero,
 )
-from tilewave.lower.elements import atomic_word, stored
+from tilewave.lower.elements import stored
 from tilewave.lower.llvm import LlvmFunction, vector
+from tilewave.lower.numbers import is_narrow
 
+ATOMICS = AtomicUnit(lambda how, dtype: not is_narrow(dtype), 1)
 Positions = Callable[[int], Sequence[str]]
 """From a lane to the position of its element."""
 
@@ -92,15 +94,12 @@ def store_run(f: LlvmFunction, place: Place, positions: Positions, x: str, lanes
 
 def combine_each(f: LlvmFunction, place: Place, positions: Positions, x: str, lanes: int, how: str) -> None:
     """Combine an element for each lane with what the memory has, atomically."""
-    kind = stored(place.dtype)
-    word = atomic_word(how, place.dtype)
+    kind, combine = stored(place.dtype), AtomicCombine(f, ATOMICS, "ptr", how, place.dtype)
     for lane in range(lanes):
         one = x if lanes == 1 else f.value(f"extractelement {vector(lanes, kind)} {x}, i64 {lane}")
         position = positions(lane)
         address = place.address(f, position)
-        f.when(
-            inside(f, position, place.extents), partial(_combine, f, word, address, kind, one, place.dtype), _nothing
-        )
+        f.when(inside(f, position, place.extents), partial(combine, address, one), lambda: None)
 
 
 def write_vector(f: LlvmFunction, op: WriteIndexed, place: Place, positions: Positions, x: str, lanes: int) -> None:
@@ -111,10 +110,3 @@ def write_vector(f: LlvmFunction, op: WriteIndexed, place: Place, positions: Pos
         store_run(f, place, positions, x, lanes)
     else:
         store_each(f, place, positions, x, lanes)
-
-
-def _combine(f: LlvmFunction, word: str, address: str, kind: str, x: str, dtype: DType) -> None:
-    f.value(f"atomicrmw {word} ptr {address}, {kind} {x} monotonic, align {dtype.bytes}")
-
-
-def _nothing() -> None: ...

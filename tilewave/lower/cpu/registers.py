@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import Div, ReadIndexed, Reduce, Shift, WriteIndexed
+from tilewave.ir.ops import Div, ReadIndexed, ReadIndexedShared, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import F32, Tile
 from tilewave.lower.cpu.indexed import Positions, load_each, load_one, load_run, write_vector
 from tilewave.lower.cpu.memory import LINE_BYTES, Place, inside, prefetch, store, zero
@@ -119,7 +119,8 @@ class RegisterTiles(RegisterSpace):
         def element(index: tuple[int, ...]) -> str:
             before = list(index)
             before[op.axis] -= op.by
-            return zero(x.dtype) if before[op.axis] < 0 else x.element(self.f, before)
+            is_inside = 0 <= before[op.axis] < x.type.shape[op.axis]
+            return x.element(self.f, before) if is_inside else zero(x.dtype)
 
         return self.from_elements(x.type, element)
 
@@ -196,7 +197,9 @@ class RegisterTiles(RegisterSpace):
 
     # -- single elements, at positions that are tiles
 
-    def read_indexed(self, op: ReadIndexed, place: Place, at: Sequence[RowVectors], kind: Tile) -> RowVectors:
+    def read_indexed(
+        self, op: ReadIndexed | ReadIndexedShared, place: Place, at: Sequence[RowVectors], kind: Tile
+    ) -> RowVectors:
         loaded = load_run if op.in_runs else load_each
 
         def part(index: tuple[int, ...], first: int, lanes: int) -> str:

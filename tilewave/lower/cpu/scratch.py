@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import ReadIndexed, Reduce, Shift, WriteIndexed
+from tilewave.ir.ops import ReadIndexed, ReadIndexedShared, Reduce, Shift, WriteIndexed
 from tilewave.ir.types import Tile
 from tilewave.lower.cpu.indexed import Positions, load_each, load_one, load_run, write_vector
 from tilewave.lower.cpu.loops import for_each
@@ -120,18 +120,24 @@ class ScratchTiles(ScratchSpace):
         return found if found.type.shape else found.element(self.f, ())
 
     def shift(self, op: Shift, x: HeldTile) -> ScratchTile:
-        f, axis = self.f, op.axis
+        f, axis, far, shape = self.f, op.axis, abs(op.by), op.x.type.shape
+        tile, source = self.new(x.type), self.kept(x)
+        begin, end = (far, 0) if op.by > 0 else (0, shape[axis] - far)  # of what is moved, and of the zeros
 
-        def element(index: list[str]) -> str:
-            before = add(f, index[axis], -op.by)
-            found = f.choose(
-                f.value(f"icmp sge i64 {before}, 0"),
-                lambda: [(stored(x.dtype), x.element(f, [*index[:axis], before, *index[axis + 1 :]]))],
-                lambda: [(stored(x.dtype), zero(x.dtype))],
-            )
-            return found[0][1]
+        def there(index: list[str], first: int) -> list[str]:
+            return [*index[:axis], add(f, index[axis], first), *index[axis + 1 :]]
 
-        return self.fill(x.type, element)
+        def move(index: list[str], lanes: int) -> None:
+            tile.put(f, there(index, begin), source.element(f, there(index, far - begin), lanes), lanes)
+
+        def clear(index: list[str], lanes: int) -> None:
+            tile.put(f, there(index, end), splat_constant(stored(x.dtype), zero(x.dtype), lanes), lanes)
+
+        for length, do in ((shape[axis] - far, move), (far, clear)):
+            some = (*shape[:axis], length, *shape[axis + 1 :])
+            lanes = self.lanes(some[-1])
+            self.for_each_vector(some, lanes, partial(do, lanes=lanes))
+        return tile
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         """Copy a window to scratch memory, in the order of the source's axes."""
@@ -232,14 +238,16 @@ class ScratchTiles(ScratchSpace):
 
     # -- single elements, at positions that are tiles
 
-    def read_indexed(self, op: ReadIndexed, place: Place, at: Sequence[HeldTile], kind: Tile) -> HeldTile:
+    def read_indexed(
+        self, op: ReadIndexed | ReadIndexedShared, place: Place, at: Sequence[HeldTile], kind: Tile
+    ) -> HeldTile:
         loaded = load_run if op.in_runs else load_each
 
         def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
             return loaded(f, place, _positions(f, at, index), lanes)
 
         computed = ComputedTile(kind, compute)
-        return computed if op.result in self.uses.fused else self.kept(computed)
+        return computed if isinstance(op, ReadIndexed) and op.result in self.uses.fused else self.kept(computed)
 
     def write_indexed(
         self, op: WriteIndexed, place: Place, at: Sequence[HeldTile], tile: HeldTile | ProductTile

@@ -84,7 +84,7 @@ def scatter(body: TaskBody, op: ir.Scatter) -> None:
     body.tiles.scatter(body.values[op.memory], body.values[op.tile], body.formula(op.where))
 
 
-def read_indexed(body: TaskBody, op: ir.ReadIndexed) -> None:
+def read_indexed(body: TaskBody, op: ir.ReadIndexed | ir.ReadIndexedShared) -> None:
     body.give(op, body.tiles.read_indexed(op, body.values[op.memory], body.taken(op.at), op.result.type))
 
 
@@ -191,6 +191,7 @@ LOWERINGS: Lowerings = {
     ir.Gather: gather,
     ir.Scatter: scatter,
     ir.ReadIndexed: read_indexed,
+    ir.ReadIndexedShared: read_indexed,
     ir.WriteIndexed: write_indexed,
     ir.Prepack: packed_operand,
     ir.ReadPanel: read_panel,

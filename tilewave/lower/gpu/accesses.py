@@ -33,6 +33,7 @@ def overlay(body: LaneBody, op: ir.Overlay) -> None:
 def access(body: LaneBody, op: ir.Load | ir.LoadTransposed | ir.Store | ir.LoadEach | ir.StoreEach) -> None:
     place = body.places[op.memory]
     memory = body.global_memory if isinstance(place, GlobalPlace) else body.shared_memory
+    each = body.indexed_memory if isinstance(place, GlobalPlace) else body.shared_memory
     match op:
         case ir.Load() if loads_blocks(body, op, place):
             assert isinstance(place, GlobalPlace)
@@ -48,11 +49,12 @@ def access(body: LaneBody, op: ir.Load | ir.LoadTransposed | ir.Store | ir.LoadE
             found = body.shared_memory.load_transposed(op, place)
             body.registers.vectors[op.result] = from_memory(body, found, op.result)
         case ir.LoadEach():
-            body.registers.vectors[op.result] = from_memory(body, memory.load_each(op, place), op.result)  # type: ignore[arg-type]
+            found = each.load_each(op, place)  # type: ignore[arg-type]
+            body.registers.vectors[op.result] = from_memory(body, found, op.result)
         case ir.Store(x):
             memory.store(op, to_memory(body, x), place)  # type: ignore[arg-type]
         case ir.StoreEach(x):
-            memory.store_each(op, to_memory(body, x), place)  # type: ignore[arg-type]
+            each.store_each(op, to_memory(body, x), place)  # type: ignore[arg-type]
         case _:
             raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 

@@ -18,6 +18,7 @@ from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.asynchronous import AsynchronousOps
 from tilewave.lower.gpu.direct_loads import DirectLoads
 from tilewave.lower.gpu.exchanges import Exchanges
+from tilewave.lower.gpu.indexed import IndexedAccess
 from tilewave.lower.gpu.memory import GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.registers import Registers
@@ -62,6 +63,7 @@ class LaneBody:
         """The first of the waves that run the current block."""
         reach = ArrayWindow if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
+        self.indexed_memory = IndexedAccess(self.global_memory)
         # After shared_memory, because direct loads decide the metadata of its loads.
         self.direct_loads = self.make_direct_loads()
         self.async_ops = (

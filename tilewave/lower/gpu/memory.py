@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from itertools import product as combinations
 from math import gcd, lcm, prod
 from typing import Protocol
@@ -20,9 +19,9 @@ from typing import Protocol
 from tilewave.analysis.affine import Affine
 from tilewave.analysis.loads import run_of_neighbours
 from tilewave.ir.core import Value
-from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
+from tilewave.ir.ops import CopyAsyncChunks, Load, Loop, Store
 from tilewave.ir.types import Memory
-from tilewave.lower.elements import atomic_word, in_memory
+from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
@@ -145,7 +144,7 @@ class GlobalAccess:
             chunks = Chunks.of(x.shape, op.steps, 1, op.begin)
             where = self.each_of(op, place, chunks)
             for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
-                self._store_any_strides(place, x.kind, part, offset, condition)
+                self.store_any_strides(place, x.kind, part, offset, condition)
             return
         chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes, op.begin)
         reached = self.reach(self, op, place)
@@ -155,55 +154,6 @@ class GlobalAccess:
             for piece, at in zip(cut(self.f, part, x.kind, chunks.width, fine), pieces, strict=True):
                 out = to_raw(self.f, piece, raw, x.kind, fine)
                 reached.store(raw, out, at)
-
-    def load_each(self, op: LoadEach, place: GlobalPlace) -> Held:
-        kind, width = in_memory(place.memory.dtype), self._run(op, place)
-        parts = []
-        for positions in islice(self._positions(op), None, None, width):
-            offset, condition = self._one_position(op, place, positions)
-            parts.append(self._load_where(place, kind, offset, condition, width))
-        return Held(op.result.type.shape, kind, width, tuple(parts))
-
-    def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
-        if op.combine:
-            self._combine_each(op, x, place)
-            return
-        width = self._run(op, place)
-        parts = regrouped(self.f, x, width).parts
-        for part, positions in zip(parts, islice(self._positions(op), None, None, width), strict=True):
-            offset, condition = self._one_position(op, place, positions)
-            self._store_any_strides(place, x.kind, part, offset, condition, width)
-
-    def _load_where(self, place: GlobalPlace, kind: str, offset: str, condition: str, width: int) -> str:
-        """Load so many neighbours where the condition holds: under a predicate where the target has one."""
-        if not condition or self.target.windows is not None:
-            return self.load_any_strides(place, kind, offset, condition, width)
-        pointer, raw = self.target.global_pointer, RAW[width * place.bytes]
-        where = self.f.value(f"getelementptr {kind}, {pointer} {place.pointer}, i64 {offset}")
-        load = self.target.load_if_in_order if place.is_written else self.target.load_if
-        found = load(self.f, condition, raw, where)
-        return from_raw(self.f, found, raw, kind, width)
-
-    def _combine_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
-        """Combine elements with what the array has, atomically among all workgroups."""
-        f, how = self.f, atomic_word(op.combine, place.memory.dtype)
-        scope = f'syncscope("{self.target.device_scope}") monotonic, align {place.bytes}'
-        for part, positions in zip(regrouped(f, x, 1).parts, self._positions(op), strict=True):
-            offset, condition = self._one_position(op, place, positions)
-
-            def combine(offset: str = offset, part: str = part) -> None:
-                where = f.value(f"getelementptr {x.kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-                f.value(f"atomicrmw {how} {self.target.global_pointer} {where}, {x.kind} {part} {scope}")
-
-            if condition:
-                f.when(condition, combine, lambda: None)
-            else:
-                combine()
-
-    def _run(self, op: LoadEach | StoreEach, place: GlobalPlace) -> int:
-        """Return how many registers one access moves: inside the array all or none."""
-        widest = gcd(self.target.widest_bytes, place.alignment) // place.bytes
-        return 1 if place.any_strides else gcd(op.run, max(1, widest), place.whole)
 
     def note(self, reach: Reach) -> None:
         """Record the reach of a window."""
@@ -258,24 +208,9 @@ class GlobalAccess:
             here = [self.n.sum(s.plus(o), 64) for s, o in zip(sums, offsets, strict=True)]
             inside = [f.value(f"icmp ult i64 {here[a]}, {place.extents[a]}") for a in op.guard]
             there = (self.is_there(op, axis, offset) for axis, offset in enumerate(offsets))
-            yield self._flat(place, here), self.all_of([*inside, *filter(None, there), *map(self.n.truth, op.mask)])
+            yield self.flat(place, here), self.all_of([*inside, *filter(None, there), *map(self.n.truth, op.mask)])
 
-    def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
-        """Yield the position of each register along each axis, in 64 bits."""
-        f = self.f
-        axes = []
-        for v in op.at:
-            x = regrouped(f, self.n.vector(v), 1)
-            wide = x.kind == "i64"
-            axes.append(x.parts if wide else tuple(f.value(f"sext {x.kind} {part} to i64") for part in x.parts))
-        return map(list, zip(*axes, strict=True))
-
-    def _one_position(self, op: LoadEach | StoreEach, place: GlobalPlace, positions: list[str]) -> tuple[str, str]:
-        extents = zip(positions, place.extents, strict=True)
-        inside = [self.f.value(f"icmp ult i64 {at}, {extent}") for at, extent in extents]
-        return self._flat(place, positions), self.all_of([*inside, *map(self.n.truth, op.mask)])
-
-    def _flat(self, place: GlobalPlace, positions: Sequence[str]) -> str:
+    def flat(self, place: GlobalPlace, positions: Sequence[str]) -> str:
         found = "0"
         for at, stride in zip(positions, place.strides, strict=True):
             far = self.f.value(f"mul i64 {at}, {stride}")
@@ -310,37 +245,27 @@ class GlobalAccess:
             found = self.f.value(f"and i1 {found}, {truth}")
         return found
 
-    def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str, width: int = 1) -> str:
-        """Load so many neighbours, whose offset is a multiple of their number."""
+    def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
         if condition and (place.is_written or place.memory.is_open):  # a dynamic array may have no elements at all
-            loaded = held(kind, width)
-            return self.load_if(condition, loaded, lambda: self.load_any_strides(place, kind, offset, "", width))
+            return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
         if condition:  # the array's first element can always be loaded, and discarded
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-        raw = kind if width == 1 else RAW[width * place.bytes]
-        x = f.value(f"load {raw}, {self.target.global_pointer} {where}, align {width * place.bytes}")
-        x = x if width == 1 else from_raw(f, x, raw, kind, width)
-        both = held(kind, width)
-        return f.value(f"select i1 {condition}, {both} {x}, {both} {_zero(both)}") if condition else x
+        x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
+        return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
 
     def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
         """Return what `load` loads where the condition holds; else 0, without an access."""
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
-    def _store_any_strides(
-        self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str, width: int = 1
-    ) -> None:
-        """Store so many neighbours, whose offset is a multiple of their number."""
+    def store_any_strides(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
         f = self.f
 
         def write() -> None:
-            raw = kind if width == 1 else RAW[width * place.bytes]
-            out = x if width == 1 else to_raw(f, x, raw, kind, width)
             where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
-            f.do(f"store {raw} {out}, {self.target.global_pointer} {where}, align {width * place.bytes}")
+            f.do(f"store {kind} {x}, {self.target.global_pointer} {where}, align {place.bytes}")
 
         if condition:
             f.when(condition, write, lambda: None)
@@ -383,6 +308,4 @@ def bounds(s: Affine, positions: Positions) -> tuple[int, int]:
 
 
 def _zero(kind: str) -> str:
-    if kind.startswith("<"):
-        return "zeroinitializer"
     return "0" if kind.startswith("i") else "0.0" if kind != "half" else "0xH0000"

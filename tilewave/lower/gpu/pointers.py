@@ -52,13 +52,13 @@ class Pointers:
         return f.value(f"select i1 {condition}, {raw} {x}, {raw} zeroinitializer") if condition else x
 
     def _loaded(self, raw: str, where: str) -> str:
-        return self.f.value(f"load {raw}, {self.kind} {where}, align {_bytes(raw)}")
+        return self.f.value(f"load {raw}, {self.kind} {where}, align {bytes_of(raw)}")
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
         condition, where = self.condition(at), self.pointer(at)
 
         def write() -> None:
-            self.f.do(f"store {raw} {x}, {self.kind} {where}, align {_bytes(raw)}")
+            self.f.do(f"store {raw} {x}, {self.kind} {where}, align {bytes_of(raw)}")
 
         if condition:
             self.f.when(condition, write, lambda: None)
@@ -126,7 +126,7 @@ class Pointers:
         return self.inside[axis, step]
 
 
-def _bytes(raw: str) -> int:
+def bytes_of(raw: str) -> int:
     """Return the bytes of one access."""
     lanes, _, word = raw.strip("<>").rpartition(" x ")
     return int(word[1:]) // 8 * int(lanes or 1)

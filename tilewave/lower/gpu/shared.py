@@ -17,6 +17,7 @@ from tilewave.ir.ops import Load, LoadEach, LoadTransposed, Store, StoreEach
 from tilewave.ir.placements import in_its_place, offset, row_elements, size_bytes
 from tilewave.ir.types import Memory, Panels, Swizzle, SwizzledByBits
 from tilewave.layouts.formulas import neighbours_last
+from tilewave.lower.atomics import AtomicCombine
 from tilewave.lower.elements import in_memory
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
@@ -103,7 +104,11 @@ class SharedAccess:
 
     def store_each(self, op: StoreEach, x: Held, place: SharedPlace) -> None:
         parts = regrouped(self.f, x, 1).parts
+        combine = AtomicCombine(self.f, self.target.atomics, self._pointer, op.combine, place.memory.dtype)
         for part, (where, condition) in zip(parts, self._elements(op, place), strict=True):
+            if op.combine:
+                self.f.when(condition, partial(combine, where, part), lambda: None)
+                continue
             text = f"store {x.kind} {part}, {self._pointer} {where}, align {place.bytes}"
             self.f.when(condition, partial(self.f.do, text), lambda: None)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.llvm import LlvmFunction, Module
 
@@ -107,8 +108,8 @@ class LaneTarget(Protocol):
     def shared_pointer(self) -> str: ...
 
     @property
-    def device_scope(self) -> str:
-        """LLVM's name of the scope of all workgroups."""
+    def atomics(self) -> AtomicUnit:
+        """The atomic operations, in the scope of all workgroups."""
         ...
 
     @property
@@ -131,6 +132,10 @@ class LaneTarget(Protocol):
 
     def load_if_in_order(self, f: LlvmFunction, condition: str, raw: str, pointer: str) -> str:
         """Load as `load_if` does from memory that the kernel may write."""
+        ...
+
+    def store_if(self, f: LlvmFunction, condition: str, raw: str, x: str, pointer: str) -> None:
+        """Store one access to an aligned address, or nothing where the condition is false."""
         ...
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.k_loops import Depths
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op
@@ -24,7 +24,7 @@ from tilewave.ir.rewrite import names, rewrite
 def take_first_step(kernel: Kernel) -> Kernel:
     if not is_open(kernel):
         return kernel
-    depths, ranges, builder = Depths(kernel), Ranges(kernel), Builder(names(kernel))
+    depths, ranges, builder = Depths(kernel), ranges_of(kernel), Builder(names(kernel))
 
     def at_least_one(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Loop) or not only_adds_up(op) or ranges.of(op.trips)[0] > 0:

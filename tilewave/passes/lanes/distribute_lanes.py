@@ -129,6 +129,8 @@ class _Lanes(LaneProgram):
                 return emit(ir.Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
             case ir.Gather(memory, where):
                 return emit(ir.LoadEach, memory, self.inlined(where, layout), self.mask(layout))
+            case ir.ReadIndexedShared(memory, at):
+                return emit(ir.LoadEach, memory, tuple(self.pieces[v, spread][i] for v in at), self.mask(layout))
             case ir.ReadIndexed(memory, at):
                 places = tuple(self.pieces[v, spread][i] for v in at)
                 return emit(ir.LoadEach, memory, places, self.mask(layout), in_runs(op, layout))

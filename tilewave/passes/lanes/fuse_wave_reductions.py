@@ -25,7 +25,7 @@ from itertools import chain, pairwise
 from math import inf, prod
 from typing import Protocol
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.analysis.register_pressure import MOST_HELD_BYTES, held_bytes
 from tilewave.analysis.wave_reductions import WaveMeeting, WaveMeetings, place
 from tilewave.ir.build import Builder
@@ -202,7 +202,7 @@ def _squares(out: Builder, far: Value, so_far: Value | None) -> Value:
 
 class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
-        self.ranges, self.builder, self.most_bytes = Ranges(kernel), Builder(names(kernel)), most_bytes
+        self.ranges, self.builder, self.most_bytes = ranges_of(kernel), Builder(names(kernel)), most_bytes
         self.meetings = WaveMeetings(kernel)
         self.defs = kernel.defs
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.affine import Affine, Sums
 from tilewave.analysis.positions import BlockScalars
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -90,7 +90,7 @@ class StepEdge:
 
 class _Separation:
     def __init__(self, kernel: Kernel) -> None:
-        self.sums, self.ranges, self.taken = Sums(kernel), Ranges(kernel), names(kernel)
+        self.sums, self.ranges, self.taken = Sums(kernel), ranges_of(kernel), names(kernel)
         self.scalars = BlockScalars(kernel.body)
         self.defs = kernel.defs
 

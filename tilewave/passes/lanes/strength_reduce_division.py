@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.build import Builder, Number
@@ -74,7 +74,7 @@ class StrengthReduceDivision:
         return self.by_few(open_.kernel() if is_open(kernel) else kernel)
 
     def by_few(self, kernel: Kernel) -> Kernel:
-        values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
+        values, ranges, builder = _Values(kernel), ranges_of(kernel), Builder(names(kernel))
         remarks: list[Remark] = []
 
         def divide(op: Op) -> Sequence[Op] | None:
@@ -116,7 +116,7 @@ class _Values:
     """The values that an index can have, where these are few."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.ranges = Ranges(kernel)
+        self.ranges = ranges_of(kernel)
         self.defs = kernel.defs
         self.known: dict[Value, frozenset[int] | None] = {}
 
@@ -151,7 +151,7 @@ class _OpenDivisors:
     """Divisions by scalars of the launch, and by group heights that derive from these."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.old, self.known, self.ranges = kernel, known_at_launch(kernel), Ranges(kernel)
+        self.old, self.known, self.ranges = kernel, known_at_launch(kernel), ranges_of(kernel)
         self.defs = kernel.defs
         self.builder = Builder(names(kernel))
         self.front = Builder(self.builder.taken)

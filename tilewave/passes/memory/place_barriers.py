@@ -54,6 +54,7 @@ from tilewave.ir.ops import (
     WaitAsync,
     While,
     Write,
+    WriteIndexed,
 )
 from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import is_in
@@ -179,7 +180,8 @@ class _Reader:
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
                     under = self.lower.get(memory, memory)
                     place = AccessOnTheWay(op) if is_in(memory, "global") else self.slot(op)
-                    found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
+                    is_atomic = isinstance(op, WriteIndexed) and op.is_atomic
+                    found.append(Access(gap, under.name, writes, place, self.comes_later(op), is_atomic))
                 case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
                     raise NotImplementedError(f"{op.loc}: no rule for when {op.name} runs its blocks")
                 case _:

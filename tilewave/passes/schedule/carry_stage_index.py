@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import Ranges, ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, FloorDiv, Loop, Mod, Sub, WaitMbarrier, Yield
@@ -28,7 +28,7 @@ from tilewave.ir.types import INDEX_SCALAR
 
 def carry_stage_index(kernel: Kernel) -> Kernel:
     """Rewrite the loops that wait on mbarriers."""
-    ranges, builder = Ranges(kernel), Builder(names(kernel))
+    ranges, builder = ranges_of(kernel), Builder(names(kernel))
 
     def carry(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Loop) or not any(isinstance(inner, WaitMbarrier) for inner in op.body.ops):

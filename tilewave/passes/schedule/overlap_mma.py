@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -53,7 +53,7 @@ class OverlapMma:
         return "OverlapMma()"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        ranges, builder = Ranges(kernel), Builder(names(kernel))
+        ranges, builder = ranges_of(kernel), Builder(names(kernel))
 
         def overlap(op: Op) -> Sequence[Op] | None:
             step = _Step.of(op, self.least_work) if isinstance(op, Loop) else None

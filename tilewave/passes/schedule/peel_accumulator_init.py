@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder
 from tilewave.ir.core import BATCH_INVARIANT, Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, NotEqual, Unset, Wgmma
@@ -41,7 +41,7 @@ def peel_accumulator_init(kernel: Kernel) -> Kernel:
     if kernel.sums == BATCH_INVARIANT:
         begun = [op.loc for op in walk(kernel.body) if isinstance(op, Loop) and zeros & {*op.init}]
         return kernel.with_remarks(*map(KEPT.at, begun))
-    ranges, used, builder = Ranges(kernel), uses(kernel), Builder(names(kernel))
+    ranges, used, builder = ranges_of(kernel), uses(kernel), Builder(names(kernel))
     remarks: list[Remark] = []
 
     def begin(op: Op) -> Sequence[Op] | None:

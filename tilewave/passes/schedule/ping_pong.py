@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import Ranges, ranges_of
 from tilewave.analysis.register_pressure import held_bytes
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -76,7 +76,7 @@ class PingPong:
         home = _home(consumers.body)
         if home is None or min(self.lead, home.stages - 1) < 1:
             return kernel
-        ranges = Ranges(kernel)
+        ranges = ranges_of(kernel)
         if ranges.of(home.steps.trips)[0] < 1:
             return kernel.with_remarks(MAYBE_NEVER.at(home.steps.loc))
         made = _PingPong(kernel, self, home, ranges)

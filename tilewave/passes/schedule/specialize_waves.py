@@ -25,7 +25,7 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.program_slices import excerpt
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -384,7 +384,7 @@ def _ring_bytes(home: Block) -> int:
 
 def _own_bytes(kernel: Kernel, home: Block) -> int:
     """Return the bytes of one stage whose position depends on the tile, and not on the step alone."""
-    ranges, walked = Ranges(kernel), set(home.args)
+    ranges, walked = ranges_of(kernel), set(home.args)
     for op in home.ops:
         if walked.intersection(op.operands):
             walked.update(op.results)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import Ranges, ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod
@@ -48,7 +48,7 @@ class UnrollStages:
     most_carried_words: int = 192
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        ranges, taken = Ranges(kernel), names(kernel)
+        ranges, taken = ranges_of(kernel), names(kernel)
         results: dict[Value, Value] = {}
         remarks: list[Remark] = []
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from tilewave.analysis.masked_iterations import MaskedIterations, StepBounds
 from tilewave.analysis.masked_values import HiddenNumber, HiddenPlaces
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.dead_code import eliminate_dead_code
@@ -138,7 +138,7 @@ class _Marking:
 
     def __init__(self, kernel: Kernel) -> None:
         self.defs, self.used = dict(kernel.defs), uses(kernel)
-        self.ranges, self.builder = Ranges(kernel), Builder(names(kernel))
+        self.ranges, self.builder = ranges_of(kernel), Builder(names(kernel))
 
     def rule(self, op: Op) -> list[Op] | None:
         multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from tilewave.analysis.affine import Sums
 from tilewave.analysis.masked_iterations import MaskedIterations, Quotient, StepBounds
 from tilewave.analysis.masked_steps import is_idle
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.match import source
@@ -49,7 +49,7 @@ def _masks(loop: Loop) -> list[Select]:
 class _Skipping:
     def __init__(self, kernel: Kernel) -> None:
         self.defs = kernel.defs
-        self.ranges, self.sums, self.taken = Ranges(kernel), Sums(kernel), names(kernel)
+        self.ranges, self.sums, self.taken = ranges_of(kernel), Sums(kernel), names(kernel)
         self.remarks: list[Remark] = []
 
     def loop(self, loop: Loop) -> list[Op]:

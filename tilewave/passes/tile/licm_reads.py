@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.multicast import following
-from tilewave.analysis.ranges import Ranges
+from tilewave.analysis.ranges import ranges_of
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
 from tilewave.ir.placements import is_in
@@ -25,7 +25,7 @@ from tilewave.ir.types import Scalar
 
 def licm_reads(kernel: Kernel) -> Kernel:
     written = {v for op in walk(kernel.body) if op.has_effect for v in op.operands}
-    ranges, differing = Ranges(kernel), following(kernel)
+    ranges, differing = ranges_of(kernel), following(kernel)
     left_out = {
         op.trips
         for op in walk(kernel.body)

@@ -1,0 +1,85 @@
+"""Ragged grids: every row of every group in one tile, for every vector of counts, and formulas for which that fails."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewave.mapping import MappingError
+from tilewave.mapping.ragged import RaggedGrid, prove_ragged
+
+
+def test_the_example_of_the_module():
+    found = RaggedGrid(4).tiles([3, 3, 9, 10], range(RaggedGrid(4).count(10, 4)))
+    assert found.group.tolist() == [0, -1, 2, 2, -1, 3]
+    assert found.first.tolist() == [0, -4, 3, 7, -4, 9]
+    assert found.end.tolist() == [3, 0, 9, 9, 0, 10]
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(1, 200), st.integers(0, 50))
+def test_every_row_is_in_one_tile_of_its_group(counts, block, more):
+    ends = np.cumsum(counts)
+    grid, rows = RaggedGrid(block), int(ends[-1]) + more
+    found, seen = grid.tiles(ends, range(grid.count(rows, len(counts)))), []
+    for group, first, end in zip(found.group, found.first, found.end, strict=True):
+        seen += [(row, group) for row in range(max(first, 0), min(first + block, end))]
+    assert sorted(seen) == [(row, np.searchsorted(ends, row, "right")) for row in range(ends[-1])]
+    assert grid.fault([int(end) for end in ends], rows) is None
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+def test_all_small_vectors_of_counts(block):
+    found = prove_ragged(RaggedGrid(block))
+    assert found.checks == sum((2 * block + 2) ** n for n in (1, 2, 3))
+    assert str(found).startswith("every row exactly once, for all")
+
+
+@dataclass(frozen=True)
+class DropsTheLastTile(RaggedGrid):
+    """Counts a group's tiles as count // block, which loses the last one unless the count is a multiple."""
+
+    def first_tile(self, start, group):
+        return start // self.block
+
+
+@dataclass(frozen=True)
+class LosesWholeGroups(RaggedGrid):
+    """Begins a group's tiles where the rows of the group before end."""
+
+    def first_tile(self, start, group):
+        return (start + self.block - 1) // self.block
+
+
+@dataclass(frozen=True)
+class OneTileTooFew(RaggedGrid):
+    def count(self, rows, groups):
+        return rows // self.block + groups - 1
+
+
+@dataclass(frozen=True)
+class Overlaps(RaggedGrid):
+    def first_row(self, tile, start, group):
+        return start + (tile - self.first_tile(start, group)) * (self.block - 1)
+
+
+@pytest.mark.parametrize("wrong", [DropsTheLastTile, LosesWholeGroups, OneTileTooFew, Overlaps])
+def test_a_wrong_formula_has_a_counterexample(wrong):
+    with pytest.raises(MappingError) as error:
+        prove_ragged(wrong(4))
+    found = error.value.counterexample
+    assert wrong(4).fault(found.ends) == found and len(found.tiles) != 1
+    assert str(found) in str(error.value)
+
+
+def test_the_counterexample_names_the_row_and_its_tiles():
+    assert str(DropsTheLastTile(4).fault([1])) == "row 0 of groups that end at [1] is computed by no tile"
+    assert str(Overlaps(4).fault([8])) == "row 3 of groups that end at [8] is computed by tiles 0, 1"
+
+
+@pytest.mark.parametrize("ends", [[5, 2, 9], [-7, -7, 3], [2**31 - 1, 2**31 - 1], [-(2**31)]])
+def test_ends_that_are_none_give_rows_all_the_same(ends):
+    """What they are is undefined; that no row before the first one is stored follows from the bounds of arrays."""
+    found = RaggedGrid(4).tiles(ends, range(20))
+    assert ((found.group >= -1) & (found.group <= len(ends))).all()

@@ -1,0 +1,115 @@
+"""Segments of rows: workgroup s has the rows from offsets[s] up to offsets[s + 1].
+
+No row is in two segments if no offset is less than the one before, which `Indices(sorted=True)` promises. An index in a
+segment is spelled in one of two ways, where t counts the elements of a window:
+
+    select((offsets[s] <= t) & (t < offsets[s + 1]), t, -1)
+    select(t < offsets[s + 1] - offsets[s], offsets[s] + t, -1)
+
+The first number may be larger, and the last smaller, than the offsets: max(offsets[s], 0), min(offsets[s + 1], T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from tilewave.analysis.affine import Affine, Sums
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Add, And, Broadcast, Cast, Elementwise, Iota, Less, LessEqual, Max, Min, Read, Reduce, Sub
+from tilewave.ir.types import Scalar
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows between two offsets: where the first is read, and the tile that counts within the segment."""
+
+    begin: Read
+    counted: Value
+
+
+class Segments:
+    """The indices of a kernel that are in segments."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.defs, self.sums = kernel.defs, Sums(kernel)
+
+    def of(self, condition: Value, index: Value) -> Segment | None:
+        """Return the segment that an index is in where a condition holds, if that is known."""
+        index = self.plain(index)
+        made = self.defs.get(index)
+        pairs = [(made.a, made.b), (made.b, made.a)] if isinstance(made, Add) else []
+        for test in self.conjuncts(condition):
+            if not isinstance(test, Less):
+                continue
+            if self.same(test.a, index) and (begin := self.lower(condition, index)):
+                return self.between(begin, test.b, index)
+            count = self.defs.get(self.number(test.b))
+            for counted, begin in pairs:
+                if isinstance(count, Sub) and self.same(test.a, counted) and self.same(count.b, begin):
+                    return self.between(begin, count.a, counted)
+        return None
+
+    def lower(self, condition: Value, index: Value) -> Value | None:
+        """Return the number that an index is at least where a condition holds."""
+        tests = (test for test in self.conjuncts(condition) if isinstance(test, LessEqual))
+        return next((test.a for test in tests if self.same(test.b, index)), None)
+
+    def between(self, begin: Value, end: Value, counted: Value) -> Segment | None:
+        first, last = self.offset(begin, Max), self.offset(end, Min)
+        if first is None or last is None or first.memory != last.memory or first.memory.type.rank != 1:
+            return None
+        apart = self.sums.of(last.at[0]) + self.sums.of(first.at[0]).times(-1)
+        return Segment(first, counted) if apart == Affine(1) else None
+
+    def offset(self, v: Value, how: type[Op]) -> Read | None:
+        """Return the read of the offset that bounds a number, which `how` may bring nearer."""
+        op = self.defs.get(self.number(v))
+        match op:
+            case Reduce(x) if all(n == 1 for n in x.type.shape):
+                found = self.defs.get(x)
+                return found if isinstance(found, Read) else None
+            case Max(a, b) | Min(a, b) if isinstance(op, how):
+                return self.offset(a, how) or self.offset(b, how)
+            case _:
+                return None
+
+    def conjuncts(self, condition: Value) -> Iterator[Op]:
+        op = self.defs.get(condition)
+        if isinstance(op, And):
+            yield from self.conjuncts(op.a)
+            yield from self.conjuncts(op.b)
+        elif op is not None:
+            yield op
+
+    def plain(self, v: Value) -> Value:
+        """Return an integer before it was cast to as many bits or more."""
+        op = self.defs.get(v)
+        return self.plain(op.x) if isinstance(op, Cast) and keeps_apart(op) else v
+
+    def number(self, v: Value) -> Value:
+        """Return the number that a tile holds everywhere, before casts."""
+        op = self.defs.get(self.plain(v))
+        if isinstance(op, Broadcast) and isinstance(op.x.type, Scalar):
+            return self.plain(op.x)
+        return self.plain(v)
+
+    def same(self, a: Value, b: Value) -> bool:
+        """Return whether two values are the same computation."""
+        a, b = self.number(a), self.number(b)
+        one, other = self.defs.get(a), self.defs.get(b)
+        if a == b:
+            return True
+        if not isinstance(one, (Elementwise, Broadcast, Iota)) or type(one) is not type(other):
+            return False
+        kept = {f.name for f in fields(one)} - {"results", "loc"}
+        facts = ((getattr(one, name), getattr(other, name)) for name in kept)
+        return a.type == b.type and all(
+            self.same(x, y) if isinstance(x, Value) and isinstance(y, Value) else x == y for x, y in facts
+        )
+
+
+def keeps_apart(op: Cast) -> bool:
+    """Return whether a cast gives different numbers for different ones: an integer as one of as many bits."""
+    old, new = op.x.type.dtype, op.result.type.dtype
+    return old.is_int and new.is_int and new.bits >= old.bits

@@ -1,0 +1,145 @@
+"""Ragged grids: groups of rows one after the other, cut into tiles group by group; only the device knows the counts.
+
+Group g has the rows from ends[g - 1], or 0, up to ends[g], and its first tile has the number
+
+    first_tile(g) = ends[g - 1] // block + g
+
+so that a tile's group follows from `ends` alone, without a sum over the tiles of the groups before:
+
+    row       0  1  2  3  4  5  6  7  8  9       ends [3, 3, 9, 10], block 4
+    group     0  0  0  2  2  2  2  2  2  3
+    tile      0  0  0  2  2  2  2  3  3  5       tiles 1 and 4 have no rows
+
+Each row is in exactly one tile, for all counts. A group with the rows from a to b needs ceil((b - a) / block) tiles,
+and the next group's first tile is b // block + 1 - a // block further on, which is never less: the rows from a to b
+touch at most so many of the blocks that begin at multiples of `block`. The last group ends at rows // block + groups,
+so the number of tiles follows from sizes that the host knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from tilewave.mapping.coverage import Array
+from tilewave.mapping.grid import MappingError
+from tilewave.mapping.index import Index
+
+NO_GROUP = -1
+"""The group of a tile without rows."""
+
+
+@dataclass(frozen=True)
+class RaggedCounterexample:
+    """A row that a ragged grid does not compute exactly once."""
+
+    ends: tuple[int, ...]
+    row: int
+    tiles: tuple[int, ...]
+    """The tiles that compute the row."""
+
+    def __str__(self) -> str:
+        how = f"is computed by tiles {', '.join(map(str, self.tiles))}" if self.tiles else "is computed by no tile"
+        return f"row {self.row} of groups that end at {list(self.ends)} {how}"
+
+
+@dataclass(frozen=True)
+class RaggedTiles:
+    """The group, the first row and the end of the rows of each tile, by its number."""
+
+    group: Array
+    first: Array
+    end: Array
+
+
+@dataclass(frozen=True)
+class RaggedGrid:
+    """The tiles of groups of rows: their number, and which rows of which group each has.
+
+    A subclass with another formula is checked by `verify` and `prove`, as an author's own order of tiles is.
+    """
+
+    block: int
+
+    def count(self, rows: Index, groups: Index) -> Index:
+        """Return the number of tiles, some of which have no rows."""
+        return rows // self.block + groups
+
+    def first_tile(self, start: Index, group: Index) -> Index:
+        """Return the number of the first tile of a group whose rows begin at `start`."""
+        return start // self.block + group
+
+    def first_row(self, tile: Index, start: Index, group: Index) -> Index:
+        """Return the first row of a tile of a group whose rows begin at `start`."""
+        return start + (tile - self.first_tile(start, group)) * self.block
+
+    def tiles(self, ends: Sequence[int] | Array, numbers: Sequence[int] | Array) -> RaggedTiles:
+        """Return the group and rows of tiles: group -1 and rows from -block to 0 for those without any."""
+        given, number = np.asarray(ends, np.int64), np.asarray(numbers, np.int64)
+        after = self.first_tile(given, np.arange(len(given)) + 1)
+        group = (after[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
+        bounds = np.concatenate(([0], given, [0]))  # no group begins before row 0, and those after the last are empty
+        start, end = bounds[group], bounds[group + 1]
+        first = self.first_row(number, start, group)
+        has_rows = first < end
+        return RaggedTiles(
+            np.where(has_rows, group, NO_GROUP), np.where(has_rows, first, -self.block), np.where(has_rows, end, 0)
+        )
+
+    def fault(self, ends: Sequence[int], rows: int | None = None) -> RaggedCounterexample | None:
+        """Return the first row below the last end that is not computed exactly once, or in its group; None: all are."""
+        last = ends[-1] if ends else 0
+        found = self.tiles(ends, range(self.count(last if rows is None else rows, len(ends))))
+        by_row: dict[int, list[int]] = {}
+        for tile, (group, first, end) in enumerate(zip(found.group, found.first, found.end, strict=True)):
+            for row in range(max(first, 0), min(first + self.block, end)):
+                is_own = row >= (ends[group - 1] if group else 0)
+                by_row.setdefault(row, []).extend([tile] if is_own else [tile, tile])
+        wrong = (row for row in range(last) if len(by_row.get(row, ())) != 1)
+        return next((RaggedCounterexample(tuple(ends), row, tuple(by_row.get(row, ()))) for row in wrong), None)
+
+    def verify(self, ends: Sequence[int], rows: int | None = None) -> None:
+        """Raise MappingError with a counterexample unless each row is computed exactly once."""
+        found = self.fault(ends, rows)
+        if found is not None:
+            raise MappingError(f"{self} fails: {found}", counterexample=found)
+
+    def __str__(self) -> str:
+        return f"ragged({self.block})"
+
+
+@dataclass(frozen=True)
+class RaggedProof:
+    """What was proved: each vector of counts up to these limits, by exhaustion."""
+
+    groups: int
+    most_rows: int
+    checks: int
+
+    def __str__(self) -> str:
+        return (
+            f"every row exactly once, for all {self.checks:,} vectors of up to {self.groups} counts from 0 to "
+            f"{self.most_rows}"
+        )
+
+
+def prove_ragged(grid: RaggedGrid, groups: int = 3, most_rows: int | None = None) -> RaggedProof:
+    """Check a ragged grid for all vectors of counts up to a size; raise MappingError with the smallest counterexample.
+
+    `RaggedGrid` itself is right for all counts (the head of this module says why), so this is for other formulas.
+    """
+    most = 2 * grid.block + 1 if most_rows is None else most_rows
+    checks = 0
+    for counts in _smallest_first(groups, most):
+        grid.verify([int(end) for end in np.cumsum(counts)])
+        checks += 1
+    return RaggedProof(groups, most, checks)
+
+
+def _smallest_first(groups: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the vectors of counts, those of few groups and few rows first."""
+    for length in range(1, groups + 1):
+        yield from sorted(product(range(most + 1), repeat=length), key=sum)
