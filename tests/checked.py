@@ -8,6 +8,7 @@ from tilewave.ir.constraint_locations import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.grid.alternate_k_direction import alternate_k_direction
+from tilewave.passes.grid.expand_ragged_tiles import expand_ragged_tiles
 from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.passes.grid.map_workgroups import MapWorkgroups
@@ -73,6 +74,7 @@ PASSES = {
     "select_mma": lambda text: SelectMma(CHIPS[text], Places()),
     "choose_wave_count": lambda text: ChooseWaveCount(CHIPS[text], CHIPS[text].tuning.rows),
     "vectorize_bounds_checks": lambda text: vectorize_bounds_checks,
+    "expand_ragged_tiles": lambda text: expand_ragged_tiles,
     "hoist_to_launch": lambda text: hoist_to_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "fold_trivial_loops": lambda text: fold_trivial_loops,

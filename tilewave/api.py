@@ -95,6 +95,9 @@ from tilewave.lang.shapes import permute as permute
 from tilewave.lang.shared import allocate as allocate
 from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
 from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
+from tilewave.lang.sorting import argsort as argsort
+from tilewave.lang.sorting import sort as sort
+from tilewave.lang.sorting import topk as topk
 from tilewave.lang.symbols import THREAD_0 as THREAD_0
 from tilewave.lang.symbols import THREAD_1 as THREAD_1
 from tilewave.lang.symbols import THREAD_2 as THREAD_2

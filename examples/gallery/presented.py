@@ -105,7 +105,7 @@ def _used(case, out, wanted, size):
 
 def seconds_of(*calls):
     """By the clock, and of the processor over all threads: the least of some calls of each, in turns, after one that
-    compiles. Other work makes times longer, those of the clock most."""
+    compiles. Other work makes times longer, those of the clock most; none is less than a clock can tell."""
     for call in calls:
         call()
     best, begun = np.full((2, len(calls)), math.inf), time.perf_counter()
@@ -114,7 +114,7 @@ def seconds_of(*calls):
             start = time.perf_counter(), time.process_time()
             call()
             best[:, at] = np.minimum(best[:, at], (time.perf_counter() - start[0], time.process_time() - start[1]))
-    return best
+    return np.maximum(best, time.get_clock_info("process_time").resolution)
 
 
 def picture_of(case):

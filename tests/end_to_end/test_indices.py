@@ -353,3 +353,41 @@ def test_rows_at_indices_are_moved_whole_on_amd(target):
 def test_rows_at_indices_are_stored_under_predicates_on_hopper():
     ptx = scatter.compile(target="sm_90a", subs={T: 64, V: 50, D: 64}).build.asm
     assert "@p st.global.v4.b32" in ptx and "bra" not in ptx
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])
+def test_rows_that_are_padded_store_nothing_more(target):
+    """Row 0 of the counts, which an index of 0 in the padding would change, and rows after a tile of 24."""
+
+    @wave([WorkgroupConstraint(M, 1, 0)])
+    def counted(ids: Memory[M, N, G, i32], largest: Memory[M, G, i32], counts: Memory[V, G, i32]):
+        v = read(ids)
+        write(v.max(dim=N), largest)
+        atomic_add(v * 0 + 1, counts, at={V: v})
+
+    ids = np.random.default_rng(10).integers(0, 9, (3, 100)).astype(np.int32)
+    largest, counts = np.zeros(3, np.int32), np.zeros(9, np.int32)
+    run(counted, target, {N: 100}, ids, largest, counts)
+    np.testing.assert_array_equal(counts, np.bincount(ids.reshape(-1)))
+    np.testing.assert_array_equal(largest, ids.max(1))
+
+    @wave([WorkgroupConstraint(M, 24, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+    def placed(
+        slots: Memory[M, G, i32, Indices(unique=True)],
+        a: Memory[M, K, S, f16],
+        b: Memory[N, K, S, f16],
+        c: Memory[T, N, G, f32],
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c, at={T: read(slots)})
+
+    rng = np.random.default_rng(11)
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((70, 64), (64, 64)))
+    slots, c = rng.permutation(80)[:70].astype(np.int32), np.full((80, 64), -7, np.float32)
+    wanted = c.copy()
+    wanted[slots] = a.astype(np.float32) @ b.astype(np.float32).T
+    run(placed, target, {M: 70, N: 64, K: 64, T: 80}, slots, a, b, c)
+    np.testing.assert_array_equal(c, wanted)

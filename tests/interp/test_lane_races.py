@@ -326,5 +326,15 @@ def test_what_every_lane_writes_each_lane_may_read(lanes):
     """An access at one address for all lanes counts as one of each lane, and of no other."""
     order, one, each = LaneOrder(4), np.array([2]), np.full((lanes, 1), 2)
     order.note_write(one, 0, lane_bits(one.reshape(1, 1), None, lanes))
-    assert not order.note_read(each.reshape(-1), 0, lane_bits(each, None, lanes)).any()
+    assert not np.any(order.note_read(each.reshape(-1), 0, lane_bits(each, None, lanes)))
     assert not np.any(order.note_write(one, 0, lane_bits(one.reshape(1, 1), None, lanes)))
+
+
+def test_atomic_operations_of_lanes_are_ordered_with_other_accesses_alone():
+    order, flat, first, second = LaneOrder(4), np.array([2]), np.array([1], np.uint64), np.array([2], np.uint64)
+    assert not np.any(order.note_change(flat, 0, first)) and not np.any(order.note_change(flat, 0, second))
+    assert [x.tolist() for x in order.note_read(flat, 0, first)] == [[False], [True]]
+    assert [x.tolist() for x in order.note_change(flat, 0, second)] == [[False], [True]]
+    assert [x.tolist() for x in order.note_write(flat, 0, second)] == [[False], [True], [True]]
+    assert [x.tolist() for x in order.note_change(flat, 0, first)] == [[True], [False]]
+    assert not np.any(order.note_change(flat, 1, first)), "a barrier later"

@@ -326,6 +326,8 @@ class _Windows:
         """Return what positions are made of; `axes` are the written tile's axes for each axis of `v`."""
         op = self.defs.get(v)
         match op:
+            case _ if isinstance(v.type, Scalar) and v not in self.of_data:
+                return _Source(None, (_Part(extent, v, None),))
             case Broadcast(x, over) if not isinstance(x.type, Scalar):
                 return self.source(x, tuple(axes[a] for a in over), extent)
             case Broadcast(x):
@@ -395,6 +397,8 @@ class _Windows:
             found = self.source(first, axes, extent)
             if not isinstance(op, Add) or scalar is None or found is None or found.read is not None:
                 return None
+            if any(part.axis is None for part in found.parts):
+                return None  # a sum of two numbers
             return replace(found, parts=tuple(replace(part, start=scalar) for part in found.parts))
         if of_a and of_b:
             return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import prod
+from typing import Any, TypeVar
 
 from tilewave.analysis.instructions import fragment_of
 from tilewave.analysis.loads import memory_order
@@ -25,6 +27,24 @@ from tilewave.layouts.fragments import Fragment, GroupFragment
 from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
+Found = TypeVar("Found")
+AboutValue = Callable[[Any, Value], Found]
+"""A method that answers a question about a value."""
+
+
+def once_per_value(method: AboutValue[Found]) -> AboutValue[Found]:
+    """Return the method, which answers once for each value: values share operands, and paths to these are many."""
+
+    @wraps(method)
+    def answered(self: Any, v: Value) -> Found:
+        key = (method.__name__, v)
+        if key not in self.answers:
+            self.answers[key] = method(self, v)
+        found: Found = self.answers[key]
+        return found
+
+    return answered
+
 
 class LayoutsWished:
     """The layouts that tiles have by how they are made: read, multiplied or reduced."""
@@ -33,6 +53,7 @@ class LayoutsWished:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes, self.vector_bytes = kernel.lanes * prod(kernel.waves), kernel.vector_bytes
         self._defs = kernel.defs
+        self.answers: dict[tuple[str, Value], Any] = {}
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
         self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
@@ -63,6 +84,7 @@ class LayoutsWished:
         maker = self._defs.get(v)
         return isinstance(maker, Read) and is_in(maker.memory, "shared") and len(self._reduced[v]) == 1
 
+    @once_per_value
     def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
         """Return the axes of v in the order of the memory it is made from, and the bytes of an element there."""
         op = self._defs.get(v)
@@ -106,6 +128,7 @@ class LayoutsWished:
     def fragment(self, op: Mma) -> Fragment:
         return fragment_of(op)
 
+    @once_per_value
     def is_of_product(self, v: Value) -> bool:
         """Return whether a tile is computed elementwise from an accumulator, so that it has the same layout."""
         op = self._defs.get(v)
@@ -132,6 +155,7 @@ class LayoutsWished:
         maker = self._defs.get(operand)
         return not (isinstance(maker, Read) and is_in(maker.memory, "shared"))
 
+    @once_per_value
     def _as_read(self, v: Value) -> TileLayouts | None:
         op = self._defs.get(v)
         match op:

@@ -21,7 +21,7 @@ from tilewave.ir.types import Scalar
 
 
 @dataclass(frozen=True)
-class Segment:
+class RowSegment:
     """The rows between two offsets: where the first is read, and the tile that counts within the segment."""
 
     begin: Read
@@ -34,7 +34,7 @@ class Segments:
     def __init__(self, kernel: Kernel) -> None:
         self.defs, self.sums = kernel.defs, Sums(kernel)
 
-    def of(self, condition: Value, index: Value) -> Segment | None:
+    def of(self, condition: Value, index: Value) -> RowSegment | None:
         """Return the segment that an index is in where a condition holds, if that is known."""
         index = self.plain(index)
         made = self.defs.get(index)
@@ -55,12 +55,12 @@ class Segments:
         tests = (test for test in self.conjuncts(condition) if isinstance(test, LessEqual))
         return next((test.a for test in tests if self.same(test.b, index)), None)
 
-    def between(self, begin: Value, end: Value, counted: Value) -> Segment | None:
+    def between(self, begin: Value, end: Value, counted: Value) -> RowSegment | None:
         first, last = self.offset(begin, Max), self.offset(end, Min)
         if first is None or last is None or first.memory != last.memory or first.memory.type.rank != 1:
             return None
         apart = self.sums.of(last.at[0]) + self.sums.of(first.at[0]).times(-1)
-        return Segment(first, counted) if apart == Affine(1) else None
+        return RowSegment(first, counted) if apart == Affine(1) else None
 
     def offset(self, v: Value, how: type[Op]) -> Read | None:
         """Return the read of the offset that bounds a number, which `how` may bring nearer."""

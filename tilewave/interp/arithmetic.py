@@ -190,10 +190,11 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
         return function(op, operands[0], kind.dtype)
     if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
         return operands[1] if operands[0] else operands[2]
-    taken, meaning = _of_their_dtypes(op, operands), row_of(MEANING, op, "no meaning is given to")
-    if all(type(x) is int for x in taken):  # most indices: Python warns of nothing, and numpy's state is slow to set
-        result = meaning(*taken)
+    meaning = row_of(MEANING, op, "no meaning is given to")
+    if {*map(type, operands)} == {int}:  # most indices: Python warns of nothing, and numpy is slow to be told
+        taken, result = operands, meaning(*operands)
     else:
+        taken = _of_their_dtypes(op, operands)
         with np.errstate(all="ignore"):
             result = meaning(*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
@@ -228,7 +229,7 @@ def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
 def wrapped(x: int, dtype: DType) -> int:
     """Return an integer wrapped to a dtype."""
     least, greatest = dtype.bounds
-    return (x - least) % (greatest - least + 1) + least
+    return x if least <= x <= greatest else (x - least) % (greatest - least + 1) + least
 
 
 def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:

@@ -30,8 +30,8 @@ def elementwise(wave: WaveState, op: Op) -> Any:
     operands = [wave.env[v] for v in op.operands]
     if isinstance(op, ir.Select) and kind.shape:
         operands[0] = by_lane(operands[0], len(kind.shape))
-    found, storage = wave.numbers.elementwise(op, operands), wave.numbers.storage(kind.dtype)
-    if isinstance(found, np.ndarray) and found.dtype != storage:
+    found = wave.numbers.elementwise(op, operands)
+    if isinstance(found, np.ndarray) and found.dtype != (storage := wave.numbers.storage(kind.dtype)):
         return found.astype(storage)
     return found
 

@@ -178,7 +178,7 @@ class Op:
 
     def operand_parts(self) -> tuple[Any, ...]:
         """Return the operands field by field: values, and tuples of values."""
-        return tuple([getattr(self, name) for name in _operand_names(type(self))])
+        return tuple([getattr(self, name) for name in operand_names(type(self))])
 
     @classmethod
     def word(cls) -> str:
@@ -201,12 +201,15 @@ class Op:
 
     @cached_property
     def operands(self) -> tuple[Value, ...]:
-        groups = (part if isinstance(part, tuple) else (part,) for _, part in self.parts())
-        return tuple(v for group in groups for v in group if isinstance(v, Value))
+        groups = [part if isinstance(part, tuple) else (part,) for part in self.operand_parts()]
+        return tuple([v for group in groups for v in group if isinstance(v, Value)])
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(part for _, part in self.parts() if isinstance(part, Block))
+        return tuple([part for part in self._regions() if isinstance(part, Block)])
+
+    def _regions(self) -> list[Any]:
+        return [getattr(self, name) for name in block_names(type(self))]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -244,6 +247,7 @@ _WORDS: dict[type[Op], str] = {}
 _FIELDS: dict[type[Op], dict[str, Field[Any]]] = {}
 _FIELD_TYPES: dict[type[Op], dict[str, str]] = {}
 _OPERAND_NAMES: dict[type[Op], tuple[str, ...]] = {}
+_BLOCK_NAMES: dict[type[Op], tuple[str, ...]] = {}
 _ATTRIBUTE_NAMES: dict[type[Op], tuple[str, ...]] = {}
 
 
@@ -258,10 +262,18 @@ def part_names(cls: type[Op]) -> tuple[str, ...]:
     return tuple(_fields(cls))
 
 
-def _operand_names(cls: type[Op]) -> tuple[str, ...]:
+def operand_names(cls: type[Op]) -> tuple[str, ...]:
+    """Return the fields of an op class that hold values, or tuples of values."""
     if cls not in _OPERAND_NAMES:
         _OPERAND_NAMES[cls] = tuple(name for name in _fields(cls) if field_type(cls, name) in OPERANDS)
     return _OPERAND_NAMES[cls]
+
+
+def block_names(cls: type[Op]) -> tuple[str, ...]:
+    """Return the fields of an op class that hold regions."""
+    if cls not in _BLOCK_NAMES:
+        _BLOCK_NAMES[cls] = tuple(name for name in _fields(cls) if field_type(cls, name) == "Block")
+    return _BLOCK_NAMES[cls]
 
 
 def _attribute_names(cls: type[Op]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Block, Kernel, Op, Value, block_names, operand_names
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 Rule = Callable[[Op], Sequence[Op] | None]
@@ -133,14 +133,18 @@ def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
 def _with_parts(op: Op, new: Mapping[Value, Value], region: Callable[[Block], Block]) -> Op:
     """Return `op` with its operands replaced, and its regions changed."""
 
-    def swap(part: object) -> object:
-        if isinstance(part, Value):
-            return new.get(part, part)
-        if isinstance(part, tuple) and part and isinstance(part[0], Value):
-            return tuple(new.get(v, v) for v in part) if any(v in new for v in part) else part
-        return region(part) if isinstance(part, Block) else part
-
-    changed: dict[str, Any] = {name: to for name, part in op.parts() if (to := swap(part)) is not part}
+    changed: dict[str, Any] = {}
+    for name in operand_names(type(op)):
+        part = getattr(op, name)
+        if isinstance(part, tuple):
+            if not new.keys().isdisjoint(part):
+                changed[name] = tuple([new.get(v, v) for v in part])
+        elif (other := new.get(part, part)) is not part:
+            changed[name] = other
+    for name in block_names(type(op)):
+        inner = getattr(op, name)
+        if (rebuilt := region(inner)) is not inner:
+            changed[name] = rebuilt
     return replace(op, **changed) if changed else op
 
 

@@ -14,9 +14,9 @@ from tilewave.forks import cached_property
 Kind = Literal["float", "int", "bool"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """The type of one number."""
+    """The type of one number; each exists once, so that comparing and hashing are those of the object."""
 
     name: str
     kind: Kind
@@ -38,11 +38,15 @@ class DType:
     def bytes(self) -> int:
         return max(1, self.bits // 8)
 
-    @property
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy, or another process, finds the dtype."""
+        return _dtype_named, (self.name,)
+
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @cached_property
     def is_int(self) -> bool:
         return self.kind == "int"
 
@@ -100,6 +104,10 @@ INTERNAL = (INDEX,)
 """Dtypes that no array of a call has: positions."""
 WIDEST_BYTES = max(d.bytes for d in DTYPES.values())
 """Bytes of the widest element."""
+
+
+def _dtype_named(name: str) -> DType:
+    return DTYPES[name]
 
 
 Extent = int | str

@@ -26,6 +26,8 @@ from tilewave.kernels.decode import attention_splits_kernel as attention_splits_
 from tilewave.kernels.decode import join_splits_kernel as join_splits_kernel
 from tilewave.kernels.dropouts import dropout as dropout
 from tilewave.kernels.dropouts import dropout_kernel as dropout_kernel
+from tilewave.kernels.grouped import grouped_product as grouped_product
+from tilewave.kernels.grouped import grouped_product_kernel as grouped_product_kernel
 from tilewave.kernels.indexed import embedding as embedding
 from tilewave.kernels.indexed import embedding_kernel as embedding_kernel
 from tilewave.kernels.indexed import index_add as index_add

@@ -212,7 +212,6 @@ NOT_THERE = {
     "randint": "write random_bits(seed, self_index(N)), 32 random bits as a u32 for each index",
     "randn": "write sqrt(log(1 - random(seed, 2 * index)) * -2) * cos(random(seed, 2 * index + 1) * 6.2831853)",
     **dict.fromkeys(("scaled_mma", "f4e2m1fn", "f6e2m3fn", "f8e8m0fnu"), _SCALED),
-    "topk": "write argmax(x, dim=…) k times, with select taking out what was found",
     "sigmoid": "write 1 / (1 + exp(-x))",
     "get_default_scheduling_params": "leave it out, and its result out of subs: passes decide how loops are scheduled",
     "schedule": "leave it out: passes decide how loops are scheduled, and `tilewave diff` shows them",

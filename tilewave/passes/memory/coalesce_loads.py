@@ -88,8 +88,14 @@ def _others(groups: Mapping[Write, list[Read]], linear: dict[Value, Read]) -> It
 
 
 def _ends(v: Value, users: Mapping[Value, Sequence[Op]]) -> list[Op]:
-    """Return the ops that use `v` in the end, directly or through elementwise ops."""
-    found: list[Op] = []
-    for op in users[v]:
-        found += _ends(op.result, users) if isinstance(op, Elementwise) else [op]
-    return found
+    """Return the ops that use `v` in the end, directly or through elementwise ops, each once."""
+    waiting, found = [v], dict[int, Op]()
+    passed = {v}
+    while waiting:
+        for op in users[waiting.pop()]:
+            if not isinstance(op, Elementwise):
+                found[id(op)] = op
+            elif op.result not in passed:
+                passed.add(op.result)
+                waiting.append(op.result)
+    return list(found.values())

@@ -12,7 +12,7 @@ operand of a reduction with the identity of the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import lcm
 
@@ -39,6 +39,7 @@ from tilewave.ir.ops import (
     Select,
     Sub,
     Write,
+    WriteIndexed,
     Yield,
 )
 from tilewave.ir.ops.reduction import identity
@@ -109,6 +110,8 @@ class _Padding(Rewriter):
                 return replace(op, where=self.inside(op.where, old.result, op.result), part=True)
             case Scatter(), Scatter() if old.tile in self.new:
                 return replace(op, where=self.inside(op.where, old.tile, op.tile), part=True)
+            case WriteIndexed(), WriteIndexed() if old.tile in self.new:
+                return replace(op, at=self.nowhere_beyond(old.tile, op.at))
             case Mma(), Mma():
                 a, b = self.whole_depth(old.a, op.a), self.whole_depth(old.b, op.b)
                 group = isinstance(instruction_of(op), GroupInstruction)
@@ -130,6 +133,14 @@ class _Padding(Rewriter):
                     there = self.builder.binary(Less, i, self.builder.const(n))
                     first = self.builder.emit(Select, there, first, self.builder.const(-1), type=INDEX_SCALAR)
             return self.builder.block(where.args, (first, *others))
+
+    def nowhere_beyond(self, old: Value, at: Sequence[Value]) -> tuple[Value, ...]:
+        """Return positions that are outside the memory for the elements of the padding."""
+        first, *others = at
+        for axis, (n, larger) in enumerate(zip(old.type.shape, first.type.shape, strict=True)):
+            if n != larger:
+                first = self.builder.first_along(first, axis, n, -1)
+        return (first, *others)
 
     # -- zeros
 

@@ -19,7 +19,7 @@ from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
+from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write, WriteIndexed
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import Rewriter, names, walk
 from tilewave.ir.types import Tile, Type
@@ -115,6 +115,12 @@ class _Widening(Rewriter):
         if isinstance(wider, (Gather, Scatter)):
             tile = op.tile if isinstance(op, Scatter) else op.results[0]
             wider = replace(wider, where=self.nowhere_past_ends(wider.where, self.axes.of(tile)))
+        if isinstance(op, WriteIndexed) and isinstance(wider, WriteIndexed):
+            first, *others = wider.at
+            for axis, label in enumerate(self.axes.of(op.tile)):
+                if label in self.lengths:
+                    first = self.builder.first_along(first, axis, self.lengths[label], -1)
+            wider = replace(wider, at=(first, *others))
         return wider
 
     def nowhere_past_ends(self, where: Block, along: Sequence[Label]) -> Block:

@@ -1,0 +1,120 @@
+"""Grouped products: each group of rows times a matrix of its own, for counts of rows that only the device knows.
+
+The experts of a mixture: tokens sorted by their expert, `ends` the end of each expert's tokens. No row is padded, no
+count comes to the host, and a row's result depends on its group alone, so results are batch-invariant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tilewave.backend.targets import target_on
+from tilewave.errors import CallError, DTypeError, here
+from tilewave.ir.types import DType
+from tilewave.kernels.activations import ACTIVATIONS, activation_named
+from tilewave.kernels.indexed import want_indices
+from tilewave.kernels.parameters import given, kernel_of
+from tilewave.kernels.products import K, N, accumulator
+from tilewave.kernels.rows import looked_at
+from tilewave.lang.accesses import read, write
+from tilewave.lang.constraints import Ragged, TilingConstraint, WorkgroupConstraint
+from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.loops import iterate
+from tilewave.lang.ops import cast
+from tilewave.lang.products import mma
+from tilewave.lang.symbols import sym
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+
+T, G = sym.T, sym.G
+ROWS = (16, 32, 64, 128)
+"""The rows of tiles: the fewest that the matrix units of all targets multiply, up to as many as pay."""
+COLUMNS, DEPTH_BYTES = 128, 128
+SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
+
+
+@dataclass(frozen=True)
+class GroupedTile:
+    """The rows and columns of a workgroup's tile, and the depth of a step."""
+
+    rows: int
+    columns: int
+    depth: int
+
+
+def grouped_tile_for(rows: int, groups: int, dtype: DType) -> GroupedTile:
+    """Return the tile for so many rows of so many groups: as many rows as a group has on average."""
+    average = -(-rows // max(1, groups))
+    fitting = next((n for n in ROWS if n >= average), ROWS[-1])
+    return GroupedTile(fitting, COLUMNS, DEPTH_BYTES // dtype.bytes)
+
+
+@dataclass(frozen=True)
+class GroupedForm:
+    """The dtypes of a grouped product, and its epilogue."""
+
+    dtype: DType
+    out: DType
+    ends: DType
+    bias: DType | None = None
+    activation: str = ""
+    scales: DType | None = None
+
+
+def grouped_product(
+    x: Any, w: Any, ends: Any, y: Any, bias: Any = None, activation: str | None = None, scales: Any = None
+) -> None:
+    """y[t] = activation(x[t] · w[g]ᵀ + bias[g]) · scales[t] for each row t of each group g.
+
+    Group g has the rows from ends[g - 1], or 0, up to ends[g]. Rows after the last end are kept.
+    """
+    arrays = {"x": x, "w": w, "ends": ends, "y": y, "bias": bias, "scales": scales}
+    seen = {name: looked_at("grouped_product", name, array) for name, array in arrays.items() if array is not None}
+    for name, axes in {"x": 2, "w": 3, "ends": 1, "y": 2, "bias": 2, "scales": 1}.items():
+        if name in seen and len(seen[name].shape) != axes:
+            what = f"grouped_product: {name} has {len(seen[name].shape)} axes, not {axes}"
+            raise CallError(what, loc=here(), remedy=f"pass {SHAPES}")
+    if activation is not None:
+        activation_named("grouped_product", activation)
+    if seen["x"].dtype != seen["w"].dtype:
+        what = f"grouped_product: x is {seen['x'].dtype}, but w is {seen['w'].dtype}"
+        raise DTypeError(what, loc=here(), remedy="both have one dtype; cast one of them")
+    dtype = {name: view.dtype for name, view in seen.items()}
+    more = dtype.get("bias"), activation or "", dtype.get("scales")
+    form = GroupedForm(dtype["x"], dtype["y"], dtype["ends"], *more)
+    target_on("grouped_product", seen["x"].device)
+    tile = grouped_tile_for(seen["x"].shape[0], seen["ends"].shape[0], form.dtype)
+    grouped_product_kernel(tile, form)(*(array for array in arrays.values() if array is not None))
+
+
+@cache
+def grouped_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
+    """Return the kernel from x[T, K], w[G, N, K] and ends[G] to y[T, N]; then bias[G, N] and scales[T], if any."""
+    want_indices("grouped_product", ends=form.ends)
+    acc = accumulator(form.dtype)
+
+    def multiply(to: Any) -> None:
+        @iterate(K, init_args=[RegisterType((T, N), acc)(0)])
+        def total(sums: Any) -> Any:
+            return mma(read(to.x), read(to.w), sums)
+
+        found = total + cast(read(to.bias), acc) if form.bias else total
+        found = ACTIVATIONS[form.activation].value(found, acc) if form.activation else found
+        found = found * cast(read(to.scales), acc) if form.scales else found
+        write(cast(found, form.out), to.y)
+
+    arrays = given(
+        x=MemoryType((T, K), SHARED_ADDRESS_SPACE, form.dtype),
+        w=MemoryType((G, N, K), SHARED_ADDRESS_SPACE, form.dtype),
+        ends=MemoryType((G,), GLOBAL_ADDRESS_SPACE, form.ends),
+        y=MemoryType((T, N), GLOBAL_ADDRESS_SPACE, form.out),
+        bias=form.bias and MemoryType((G, N), GLOBAL_ADDRESS_SPACE, form.bias),
+        scales=form.scales and MemoryType((T,), GLOBAL_ADDRESS_SPACE, form.scales),
+    )
+    constraints = [
+        WorkgroupConstraint(T, tile.rows, 0, ragged=Ragged(G, "ends")),
+        WorkgroupConstraint(N, tile.columns, 1),
+        TilingConstraint(K, tile.depth),
+    ]
+    return kernel_of("grouped_product", constraints, arrays, multiply)
