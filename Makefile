@@ -78,6 +78,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/compile_time.py
 
 validate: $(READY)
+	$(BIN)/python benchmarks/fit_amd.py
 	$(BIN)/python benchmarks/validate_sim.py
 
 clean:

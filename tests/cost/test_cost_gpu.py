@@ -11,7 +11,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
 from tilewave.cost.gpu import ADVICE
-from tilewave.cost.parameters import HOPPER, PARAMETERS, LaunchParameters
+from tilewave.cost.parameters import CLOCKED, HOPPER
 from tilewave.errors import ConstraintError
 from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.tune.choose import rank
@@ -82,9 +82,9 @@ def test_the_error_that_is_said_is_the_one_that_is_left():
 
 
 def test_a_family_has_few_parameters():
-    numbers = [f.name for f in fields(LaunchParameters) if f.name not in ("error", "fitted_on")]
-    assert len(numbers) <= MOST_PARAMETERS
-    for one in PARAMETERS.values():
+    for one in (HOPPER, *CLOCKED.values()):
+        numbers = [f.name for f in fields(one) if f.name not in ("error", "fitted_on")]
+        assert len(numbers) <= MOST_PARAMETERS
         assert all(type(getattr(one, name)) is int for name in numbers) and one.fitted_on
 
 

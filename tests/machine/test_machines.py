@@ -216,3 +216,38 @@ def test_data_files_are_read_as_they_are(request):
         "h200_gemm_baselines.csv": len(measured.baselines()),
     }
     assert counts["h200_l2_counters.csv"] == 120
+
+
+def test_a_power_limit_is_read_from_a_file(tmp_path):
+    text = TOML + "\n[power]\nzeros = 1.5\n[power.clocks]\nf16 = 1.2e9\nbf16 = 1.3e9\n"
+    (tmp_path / "chip.toml").write_text(text)
+    card = load(tmp_path / "chip.toml")
+    assert (card.sustained_hz("f16"), card.sustained_hz("bf16")) == (1.2e9, 1.3e9)
+    assert card.sustained_hz("i8") == 1.2e9  # the lowest that is known
+    assert card.sustained_hz("f16", "zeros") == pytest.approx(1.8e9) and card.sustained_hz("bf16", "zeros") == 1.95e9
+    assert replace(card, clock_hz=1.5e9).sustained_hz("f16", "zeros") == 1.5e9
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[power]\nzeros = 1.5\n", "power has no clocks"),
+        ("[power.clocks]\n", "power has no sustained clock"),
+        ("[power.clocks]\nf99 = 1e9\n", "a sustained clock is given for 'f99'"),
+        ("[power.clocks]\nf16 = 0\n", "the sustained clock of f16 is a number above 0"),
+        ("[power]\nzeros = -1\n[power.clocks]\nf16 = 1e9\n", "power.zeros is a number above 0"),
+    ],
+)
+def test_an_impossible_power_limit_is_refused(tmp_path, given, said):
+    (tmp_path / "chip.toml").write_text(TOML + "\n" + given)
+    with pytest.raises(MachineError, match=said):
+        load(tmp_path / "chip.toml")
+
+
+def test_sustained_clocks_are_those_that_amd_names():
+    """654 TFLOP/s at 1115 MHz are 94 % of what the matrix units do at that clock."""
+    card = find("MI300X")
+    utilization = 654e12 / card.flops("f16") * card.clock_hz / 1.115e9
+    assert 0.93 < utilization < 0.95
+    assert card.sustained_hz("f16") * utilization ** (-1 / 3) == pytest.approx(1.115e9)
+    assert card.sustained_hz("f16") < find("MI325X").sustained_hz("f16") < find("MI355X").sustained_hz("f16")

@@ -75,6 +75,7 @@ def test_an_explanation_word_for_word():
         "Bottleneck: HBM, 75 % of 2 ms.",
         "HBM delivers a 1.5 times and b 2.0 times; workgroups request their inputs 3 times.",
         "2 waves of up to 8 tiles, the last 38 % full.",
+        "The clock is 2.10 GHz, as power limits it with random operands.",
         "Time is good to ± 13 %; fitted on a card.",
     ]
 

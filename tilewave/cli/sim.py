@@ -19,6 +19,7 @@ from tilewave.errors import TilewaveError, text_error
 from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load
 from tilewave.sim import Gemm, Ranked, Residency, best
+from tilewave.sim.machine_code import loop_utilization
 from tilewave.sim.report import Report
 from tilewave.sim.search import best_orders, count_candidates
 from tilewave.sim.simulate import SimulatedRun, run, sensitivity_of
@@ -164,10 +165,11 @@ class _SimulatedFile:
         return found.called(order) if order else found
 
     def best(self, chip: Machine) -> tuple[Ranked, ...]:
-        config = self.compiled(chip, "").choice
+        plain = self.compiled(chip, "")
+        busy = loop_utilization(plain, chip, Residency())  # no order of tiles changes the loop
 
         def report(order: str) -> Report:
-            return run(self.compiled(chip, order, config), chip).called(order).report
+            return run(self.compiled(chip, order, plain.choice), chip, utilization=busy).called(order).report
 
         with progress("simulating", count_candidates(chip, None, [()])) as advance:
             return best_orders(chip, report, advance)

@@ -179,18 +179,7 @@ class GpuCost:
 
     def refused(self, work: CutWork) -> str:
         """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
-        if not work.waves_fit:
-            return "waves"
-        if work.waves and prod(work.waves) > self.chip.most_waves:
-            return "waves"
-        if 4 * work.sums > 3 * self.chip.register_bytes // 4:
-            return "registers"
-        stages = 2 if self.chip.tma and not self._by_lanes(work) else 1
-        if work.products and max(stages, work.num_stages) * work.step_bytes > self.chip.shared.bytes:
-            return "shared memory"
-        if not work.products and work.read_tile_bytes > self.chip.register_bytes // 2:
-            return "registers"
-        return ""
+        return refused_config(self.chip, work, 2 if self.chip.tma and not self._by_lanes(work) else 1)
 
     # -- a step
 
@@ -303,6 +292,21 @@ class GpuCost:
         at_once = smaller(resident, rounded_up(work.tasks, self.units))
         each = self.parameters.workgroup + quotient(at_once * work.task_bytes * US, rate)
         return rounded_up(work.tasks, self.units * resident) * each
+
+
+def refused_config(chip: Chip, work: CutWork, stages: int) -> str:
+    """Return why a chip cannot run a config whose software pipeline has at least so many stages; empty if it can."""
+    if not work.waves_fit:
+        return "waves"
+    if work.waves and prod(work.waves) > chip.most_waves:
+        return "waves"
+    if 4 * work.sums > 3 * chip.register_bytes // 4:
+        return "registers"
+    if work.products and max(stages, work.num_stages) * work.step_bytes > chip.shared.bytes:
+        return "shared memory"
+    if not work.products and work.read_tile_bytes > chip.register_bytes // 2:
+        return "registers"
+    return ""
 
 
 def _short_rows(t: CutTransfer) -> int:

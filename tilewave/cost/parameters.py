@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewave.machine.matrix import CDNA3, CDNA4
+
 
 @dataclass(frozen=True)
 class LaunchParameters:
@@ -54,24 +56,63 @@ HOPPER = LaunchParameters(
     error=0.19,
     fitted_on="benchmarks/data/h200_kernel_set.csv (benchmarks/fit_cost.py)",
 )
-CDNA = LaunchParameters(
-    unit_bytes_per_us=100_000,
-    latency=600_000,
-    least_step=200_000,
-    launch=2_000_000,
-    late=0,
-    workgroup=1_500_000,
-    sum=30,
-    join=6_000_000,
-    part=1_000_000,
-    kept_bytes_per_us=15_000_000,
-    unaligned_lines_percent=100,
-    copy=0,
-    error=0.4,
-    fitted_on="no card: the rates are the simulator's for MI300X, the rest that of an H200",
+
+
+@dataclass(frozen=True)
+class ClockedParameters:
+    """The parameters of `cost/cdna.py`; times in picoseconds."""
+
+    launch: int
+    """The time of a launch without work."""
+    workgroup: int
+    """The time of a workgroup outside its loop and its stores."""
+    store_bytes_per_us: int
+    """The rate at which all units together store their tiles."""
+    memory_percent: int
+    """The share of the data sheet's bandwidth, of HBM and of the Infinity Cache."""
+    exposed_percent: int
+    """The share of the shorter of memory time and busy time that the longer one does not hide."""
+    join: int
+    """The time to hand partial sums to another workgroup."""
+    loop_percent: int
+    """The share of matrix instructions in a loop whose machine code is not known, were nothing loaded."""
+    load_percent: int
+    """The share of the L1 cycles of a loop's loads that are not hidden, where its machine code is not known."""
+    latency_cycles: int
+    """The latency of global loads for which the cycles of machine code are computed."""
+    error: float
+    """One standard deviation of predicted times, as a share."""
+    fitted_on: str
+
+
+GFX942_CLOCKED = ClockedParameters(
+    launch=1_460_000,
+    workgroup=2_380_000,
+    store_bytes_per_us=5_910_000,
+    memory_percent=50,
+    exposed_percent=40,
+    join=910_000,
+    loop_percent=50,
+    load_percent=50,
+    latency_cycles=500,
+    error=0.18,
+    fitted_on="hipBLASLt's stream-K solutions on MI300X, half of the shapes (benchmarks/fit_amd.py)",
 )
-PARAMETERS = {"nvidia": HOPPER, "amd": CDNA}
-"""By vendor: each has one family of chips here."""
+GFX950_CLOCKED = ClockedParameters(
+    launch=5_700_000,
+    workgroup=1_160_000,
+    store_bytes_per_us=6_800_000,
+    memory_percent=72,
+    exposed_percent=28,
+    join=910_000,
+    loop_percent=100,
+    load_percent=50,
+    latency_cycles=700,
+    error=0.15,
+    fitted_on="launches of aiter's GEMM kernels on MI355X (benchmarks/fit_amd.py); join and load_percent as on gfx942",
+)
+CLOCKED = {CDNA3: GFX942_CLOCKED, CDNA4: GFX950_CLOCKED}
+"""By the chip's family of matrix instructions, as `HOPPER` is for all others."""
 
 
 @dataclass(frozen=True)

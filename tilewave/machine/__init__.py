@@ -5,7 +5,19 @@
 
 from tilewave.machine.cards import MACHINES, find
 from tilewave.machine.custom import find_or_load, load
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Source, UnitRun
+from tilewave.machine.description import (
+    L2,
+    Hbm,
+    LastLevel,
+    Machine,
+    MachineError,
+    Merging,
+    PowerLimit,
+    Rate,
+    Source,
+    SustainedClock,
+    UnitRun,
+)
 
 __all__ = [
     "L2",
@@ -15,8 +27,10 @@ __all__ = [
     "Machine",
     "MachineError",
     "Merging",
+    "PowerLimit",
     "Rate",
     "Source",
+    "SustainedClock",
     "UnitRun",
     "find",
     "find_or_load",

@@ -11,7 +11,19 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from tilewave.machine.chips import GFX942, GFX950, ROCM_SPECS, SM_90A, Chip
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Source, UnitRun
+from tilewave.machine.description import (
+    L2,
+    Hbm,
+    LastLevel,
+    Machine,
+    MachineError,
+    Merging,
+    PowerLimit,
+    Rate,
+    Source,
+    SustainedClock,
+    UnitRun,
+)
 
 MIB = 1 << 20
 GB, TB = 10**9, 1e12
@@ -22,6 +34,8 @@ MI325X_SHEET = "AMD Instinct MI325X data sheet (2024)"
 MI350_SHEET = "AMD Instinct MI350 series data sheets (2025)"
 HOT_CHIPS = "AMD at Hot Chips 2025: MI350X up to 2.2 GHz, MI355X up to 2.4 GHz"
 INFINITY_CACHE = "256 MiB: " + ROCM_SPECS + "; 17 TB/s peak: AMD's launch of MI300X (2023)"
+MAF = 'AMD, "Measuring Max-Achievable FLOPs, part 2" (February 2025), 4096x4864x32896'
+AITER = "launches of AMD's own kernels (aiter e4048607a5), by benchmarks/fit_amd.py"
 ROUND_ROBIN = "workgroup w to XCD w % 8: Wave, Workgroup Reordering; rocRoller, Workgroup Mapping"
 HOPPER = "NVIDIA H100 architecture white paper: 132 SMs, 50 MB L2, tensor rates at 1.83 GHz"
 H200_SHEET = "NVIDIA H200 data sheet: 141 GB, 4.8 TB/s; the compute of H100 SXM"
@@ -36,8 +50,23 @@ def _matrix_rates(chip: Chip, f16: float, f8: float, **others: float) -> tuple[R
     return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
 
 
-def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) -> tuple[Source, ...]:
+ZEROS = 1.51
+"""MI300X, by the same source as `MAF`: the clock on zeros, relative to that on random data."""
+
+
+def _power_limit(**hz: float) -> PowerLimit:
+    return PowerLimit(tuple(SustainedClock(dtype, clock) for dtype, clock in hz.items()), zeros=ZEROS)
+
+
+def _sustained(tflops: float, hz: float, rate: float, rate_hz: float) -> float:
+    """Return the clock with matrix units that never stop, from the speed of a product and the clock it ran at."""
+    utilization = tflops / rate * rate_hz / hz
+    return float(hz * utilization ** (1 / 3))
+
+
+def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str, power: str) -> tuple[Source, ...]:
     return (
+        *((Source("power", power),) if power else ()),
         Source("xcds", units),
         Source("units_per_xcd", units),
         Source("clock_hz", clock),
@@ -64,7 +93,35 @@ MI300X = Machine(
     hbm=Hbm(192 * GB, 5.3 * TB),
     last_level=LastLevel(256 * MIB, 17.2 * TB),
     shared_bytes=GFX942.shared.bytes,
-    sources=_amd_sources(CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE),
+    power=_power_limit(
+        f16=_sustained(654, 1.115e9, 1307.4, 2.1e9),
+        bf16=_sustained(708, 1.207e9, 1307.4, 2.1e9),
+    ),
+    sources=_amd_sources(
+        CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE, f"654 TFLOP/s (f16) at 1115 MHz, 708 (bf16) at 1207: {MAF}"
+    ),
+)
+MI308X_CLOCK, MI308X_CUS = 1.18e9, 80
+MI308X_F16 = 2048 * MI308X_CUS * MI308X_CLOCK / TFLOPS
+MI308X = Machine(
+    name="MI308X",
+    target=GFX942.name,
+    xcds=4,
+    units_per_xcd=MI308X_CUS // 4,
+    clock_hz=MI308X_CLOCK,
+    rates=_matrix_rates(GFX942, MI308X_F16, 2 * MI308X_F16),
+    l2=AMD_L2,
+    hbm=MI300X.hbm,
+    last_level=MI300X.last_level,
+    shared_bytes=GFX942.shared.bytes,
+    sources=_amd_sources(
+        "80 CUs: aiter's tuned launches; on 4 XCDs: assumed",
+        f"fitted to {AITER}: one clock, whatever the load",
+        "those of MI300X per cycle and CU (2048 and 4096), at 1.18 GHz",
+        "assumed to be that of MI300X",
+        "assumed to be that of MI300X",
+        "",
+    ),
 )
 MI325X = Machine(
     name="MI325X",
@@ -77,8 +134,20 @@ MI325X = Machine(
     hbm=Hbm(256 * GB, 6.0 * TB),
     last_level=LastLevel(256 * MIB),
     shared_bytes=GFX942.shared.bytes,
-    sources=_amd_sources(ROCM_SPECS, MI325X_SHEET, MI325X_SHEET, MI325X_SHEET, ROCM_SPECS),
+    power=_power_limit(
+        f16=_sustained(794, 1.354e9, 1307.4, 2.1e9),
+        bf16=_sustained(843, 1.447e9, 1307.4, 2.1e9),
+    ),
+    sources=_amd_sources(
+        ROCM_SPECS,
+        MI325X_SHEET,
+        MI325X_SHEET,
+        MI325X_SHEET,
+        ROCM_SPECS,
+        f"794 TFLOP/s (f16) at 1354 MHz, 843 (bf16) at 1447: {MAF}",
+    ),
 )
+MI355X_POWER = _power_limit(f16=1.5e9, bf16=1.5e9, f8e4m3fn=1.54e9, f8e5m2=1.54e9)
 MI350X = Machine(
     name="MI350X",
     target=GFX950.name,
@@ -90,8 +159,14 @@ MI350X = Machine(
     hbm=Hbm(288 * GB, 8.0 * TB),
     last_level=LastLevel(256 * MIB),
     shared_bytes=GFX950.shared.bytes,
+    power=MI355X_POWER,
     sources=_amd_sources(
-        ROCM_SPECS, HOT_CHIPS, "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz", MI350_SHEET, ROCM_SPECS
+        ROCM_SPECS,
+        HOT_CHIPS,
+        "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz",
+        MI350_SHEET,
+        ROCM_SPECS,
+        "assumed to be those of MI355X",
     ),
 )
 MI355X = Machine(
@@ -105,7 +180,8 @@ MI355X = Machine(
     hbm=Hbm(288 * GB, 8.0 * TB),
     last_level=LastLevel(256 * MIB),
     shared_bytes=GFX950.shared.bytes,
-    sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
+    power=MI355X_POWER,
+    sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS, f"fitted to {AITER}"),
 )
 
 # A GPC is filled before the next; the first GPC that the dispatcher fills changes from launch to launch, and the sizes
@@ -156,7 +232,7 @@ H200 = _hopper(
     "H200", 60 * MIB, Hbm(141 * GB, 4.8 * TB), "as CUDA reports it on the card; two partitions: probes", H200_SHEET
 )
 
-MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
+MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, MI308X, H100, H200)}
 STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
 """By chip: the card that predictions are for by default."""
 

@@ -19,8 +19,10 @@ from tilewave.machine.description import (
     Machine,
     MachineError,
     Merging,
+    PowerLimit,
     Rate,
     Source,
+    SustainedClock,
     UnitRun,
     shown,
 )
@@ -66,6 +68,8 @@ def _machine(data: Mapping[str, Any]) -> Machine:
     sources = given.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise MachineError("sources is a table of texts", remedy='write [sources] and below it l2 = "data sheet"')
+    if "power" in given:
+        given["power"] = _power(given["power"])
     for name, kind in PARTS.items():
         if name in given:
             given[name] = _record(kind, name, given[name])
@@ -78,6 +82,14 @@ def _machine(data: Mapping[str, Any]) -> Machine:
     given["sources"] = tuple(Source(field, text) for field, text in sources.items())
     given["dispatch_order"] = tuple(_record(UnitRun, "dispatch_order", entry) for entry in dispatch_order)
     return _record(Machine, "", given)
+
+
+def _power(given: Any) -> PowerLimit:
+    """Return the limit that `[power]` describes, with a table of sustained clocks by dtype."""
+    clocks = given.get("clocks") if isinstance(given, dict) else None
+    if not isinstance(clocks, dict):
+        raise MachineError("power has no clocks", remedy="write [power.clocks] and below it f16 = 1.1e9")
+    return _record(PowerLimit, "power", {**given, "clocks": tuple(SustainedClock(*one) for one in clocks.items())})
 
 
 def _record(kind: type[T], where: str, given: Any) -> T:

@@ -19,6 +19,8 @@ LONGEST_NAME = 80
 TARGET = re.compile(r"(?:[a-z][a-z0-9_]{0,31})?", re.ASCII)
 RATED = ("f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
 """Dtypes of products, as kernels name them."""
+DATA = ("random", "zeros")
+"""What operands may be: power, and so the clock, depends on it."""
 
 
 class MachineError(TilewaveError):
@@ -59,6 +61,31 @@ class Rate:
 
     dtype: str
     flops: float
+
+
+@dataclass(frozen=True)
+class SustainedClock:
+    """The clock at which matrix units that never stop take all the power of a card, for one dtype, on random data."""
+
+    dtype: str
+    hz: float
+
+
+@dataclass(frozen=True)
+class PowerLimit:
+    """What power leaves of the clock, where matrix units keep it below `clock_hz`.
+
+    Units that multiply in a part u of the cycles have a clock higher by u^(−1/3), but never above `clock_hz`.
+    """
+
+    clocks: tuple[SustainedClock, ...]
+    zeros: float = 1.0
+    """How much higher the clock is where all operands are zeros."""
+
+    def hz(self, dtype: str, data: str) -> float:
+        """Return the sustained clock for a dtype: the lowest one where that of the dtype is not known."""
+        known = {clock.dtype: clock.hz for clock in self.clocks}
+        return known.get(dtype, min(known.values())) * (self.zeros if data == "zeros" else 1.0)
 
 
 @dataclass(frozen=True)
@@ -108,6 +135,8 @@ class Machine:
     shared_bytes: int | None = None
     dispatch_order: tuple[UnitRun, ...] = ()
     merging: Merging | None = None
+    power: PowerLimit | None = None
+    """None where power does not limit the clock, or no source says how."""
     sources: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -149,6 +178,10 @@ class Machine:
         """Return the dense matrix throughput for this dtype; None where the machine has none, or no source gives it."""
         return next((rate.flops for rate in self.rates if rate.dtype == dtype), None)
 
+    def sustained_hz(self, dtype: str, data: str = DATA[0]) -> float:
+        """Return the clock with matrix units that never stop, for operands that are one of `DATA`."""
+        return min(self.clock_hz, self.power.hz(dtype, data)) if self.power else self.clock_hz
+
     def source(self, field: str) -> str:
         """Return the source of a number."""
         return next((s.text for s in self.sources if s.field == field), "")
@@ -168,8 +201,10 @@ def _bad_texts(machine: Machine) -> list[str]:
         return [f"its name is a text of 1 to {LONGEST_NAME} characters"]
     if not TARGET.fullmatch(machine.target):
         return [f"its target is a word such as gfx942 or sm_90a, not {machine.target[:LONGEST_NAME]!r}"]
-    unknown = [rate.dtype for rate in machine.rates if rate.dtype not in RATED]
-    return [f"a rate is given for {unknown[0][:LONGEST_NAME]!r}; the dtypes are {', '.join(RATED)}"] if unknown else []
+    clocks = machine.power.clocks if machine.power else ()
+    named = [("rate", rate.dtype) for rate in machine.rates] + [("sustained clock", clock.dtype) for clock in clocks]
+    unknown = [one for one in named if one[1] not in RATED]
+    return [f"a {what} is given for {x[:LONGEST_NAME]!r}; the dtypes are {', '.join(RATED)}" for what, x in unknown[:1]]
 
 
 def _bad_counts(machine: Machine) -> list[str]:
@@ -206,12 +241,14 @@ def _bad_numbers(machine: Machine) -> list[str]:
         "hbm.bytes_per_second": machine.hbm.bytes_per_second,
         **({"last_level.bytes_per_second": last.bytes_per_second} if last and last.bytes_per_second else {}),
         **{f"the rate of {rate.dtype}": rate.flops for rate in machine.rates},
+        **({"power.zeros": machine.power.zeros} if machine.power else {}),
+        **{f"the sustained clock of {one.dtype}": one.hz for one in (machine.power.clocks if machine.power else ())},
     }
     for name, value in numbers.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not 0 < value <= LARGEST * 1e6:  # nan is refused, too
             return [f"{name} is a number above 0, not {shown(value)}"]
-    return []
+    return ["power has no sustained clock"] if machine.power and not machine.power.clocks else []
 
 
 def _bad_seats(machine: Machine) -> list[str]:

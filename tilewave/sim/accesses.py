@@ -55,6 +55,8 @@ class Accesses:
     """Whether each task reads its streams from the end to the start; None if no task does."""
     tasks_a_tile: float = 1.0
     """How many tasks there are, on average, from where a workgroup begins a tile to where it ends it."""
+    shares_last_wave: bool = False
+    """Whether workgroups share the tiles of the last wave, as in stream-K."""
 
     @property
     def tasks(self) -> int:
@@ -121,6 +123,7 @@ def gemm_accesses(gemm: Gemm, mapping: object = "linear()") -> Accesses:
         tile_grid=(grid.rows, grid.cols),
         tile_of_task=row * grid.cols + col,
         backwards=number // launched % 2 == 1 if gemm.walk == "to-and-fro" else None,
+        shares_last_wave=gemm.last_wave == "stream-K",
     )
 
 

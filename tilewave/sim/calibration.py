@@ -92,28 +92,10 @@ HOPPER_TIMING = TimeParameters(
     error=0.05,
     fitted_on="all persistent rows of h200_l2_counters.csv (time_ns)",
 )
-MI300X_TIMING = TimeParameters(
-    matrix_share=0.778,
-    request_seconds_per_byte=0.0,
-    error=0.30,
-    fitted_on="matrix_share: the four rows with K = 4160 of wave_reordering.csv; the rest as on H200",
-)
-MI355X_TIMING = TimeParameters(
-    matrix_share=0.519,
-    request_seconds_per_byte=0.0,
-    error=0.15,
-    fitted_on="matrix_share: the row 9216 chunked(5, 25) of published_gemm_cache_rates.csv; the rest as on H200",
-)
-TIMINGS = {
-    "H100": HOPPER_TIMING,
-    "H200": HOPPER_TIMING,
-    "MI300X": MI300X_TIMING,
-    "MI325X": MI300X_TIMING,
-    "MI350X": MI355X_TIMING,
-    "MI355X": MI355X_TIMING,
-}
+TIMINGS = {"H100": HOPPER_TIMING, "H200": HOPPER_TIMING}
 UNKNOWN_TIMING = TimeParameters(matrix_share=0.7, error=0.5, fitted_on="nothing: no row of this machine is known")
 
 
 def timing_of(machine: Machine) -> TimeParameters:
+    """Return the parameters of a card's time; those of cards with CDNA chips are in `cost.parameters`."""
     return TIMINGS.get(machine.name, UNKNOWN_TIMING)

@@ -16,6 +16,8 @@ WORDS = {
 }
 
 
+DATA_WORDS = {"random": "random operands", "zeros": "operands of zeros"}
+
 HITS = (
     "Hits are counted as a profiler counts them: requests of several CUs or SMs for one line, merged before L2, count "
     "once, and writes never miss. The percentage next to a bar is the share of all requested bytes that L2 delivers, "
@@ -35,6 +37,8 @@ def explain(report: Report) -> list[str]:
     if report.on_cliff:
         low, high = size(report.hbm_read_low_bytes), size(report.hbm_read_high_bytes)
         said.append(f"On a capacity cliff: a little more or less cache makes HBM read {low} to {high}.")
+    if report.clock_hz is not None:
+        said.append(f"The clock is {report.clock_hz / 1e9:.2f} GHz, as power limits it with {DATA_WORDS[report.data]}.")
     said.append(f"Time is good to ± {100 * report.seconds_error:.0f} %; fitted on {report.fitted_on}.")
     return said
 

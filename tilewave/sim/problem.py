@@ -13,6 +13,8 @@ MOST_TILES = 1 << 22
 """Tiles of one launch: the simulator's arrays then stay below a gigabyte."""
 WALKS = ("forwards", "to-and-fro")
 """How a workgroup goes through K: always from its start, or back on every second of its tiles."""
+LAST_WAVES = ("whole tiles", "stream-K")
+"""What workgroups compute in a last wave that is not full: whole tiles, or equal parts of all its tiles."""
 
 
 class SimError(TilewaveError):
@@ -33,6 +35,8 @@ class Gemm:
     workgroups: int | None = None
     walk: str = WALKS[0]
     """One of WALKS; to and fro, a tile starts at the end of K where the workgroup's previous tile finished."""
+    last_wave: str = LAST_WAVES[0]
+    """One of LAST_WAVES; on AMD cards the predicted time depends on it."""
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
@@ -48,6 +52,8 @@ class Gemm:
             _check_size("a launch's number of workgroups", self.workgroups)
         if self.walk not in WALKS:
             raise SimError(f"unknown direction of K: {self.walk!r}", remedy=f"there are {' and '.join(WALKS)}")
+        if self.last_wave not in LAST_WAVES:
+            raise SimError(f"unknown last wave: {self.last_wave!r}", remedy=f"there are {' and '.join(LAST_WAVES)}")
         tiles = -(-self.m // self.tile[0]) * -(-self.n // self.tile[1])
         if tiles > MOST_TILES:
             raise SimError(
@@ -86,8 +92,9 @@ class Gemm:
     def __str__(self) -> str:
         persistent = f", {self.workgroups} workgroups" if self.workgroups else ""
         walk = "" if self.walk == WALKS[0] else f", K {self.walk}"
+        last = "" if self.last_wave == LAST_WAVES[0] else f", {self.last_wave}"
         tile = "×".join(map(str, self.tile))
-        return f"{self.m}×{self.n}×{self.k} {self.dtype}, tiles of {tile}{persistent}{walk}"
+        return f"{self.m}×{self.n}×{self.k} {self.dtype}, tiles of {tile}{persistent}{walk}{last}"
 
 
 def _is_f8(gemm: Gemm) -> bool:

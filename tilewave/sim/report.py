@@ -118,6 +118,10 @@ class Report:
     xcds: tuple[XcdTraffic, ...]
     over_time: tuple[LaunchWave, ...]
     fitted_on: str
+    clock_hz: float | None = None
+    """The clock in the loops, where power limits it; it depends on `data`."""
+    data: str = ""
+    """What the operands are taken to hold."""
     warnings: tuple[str, ...] = ()
     """What the machine could not do as simulated."""
 

@@ -7,21 +7,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewave.forks import IMPORTING
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
+from tilewave.machine.description import DATA
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
 from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timing_of
+from tilewave.sim.clocked import UNKNOWN_LOOP, ClockedLaunch, LoopFacts, clocked_parameters
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
 from tilewave.sim.kernel import HasConfig, HasKernel, described, kernel_accesses, kernel_of
+from tilewave.sim.machine_code import loop_utilization
 from tilewave.sim.problem import Gemm, SimError
 from tilewave.sim.report import MARGIN, ArrayTraffic, LaunchWave, Level, Report, Sensitivity, TimeShare, XcdTraffic
 from tilewave.sim.requests import Sync, requested_bytes
-from tilewave.sim.time import Moved, time_parts
+from tilewave.sim.time import Moved, TimePart, time_parts
 
 Engine = Callable[[Accesses, Placed, Machine, Residency, Softness], Flows]
 Problem = Gemm | HasKernel | Kernel
@@ -38,6 +41,8 @@ class SimulatedRun:
     accesses: Accesses
     placed: Placed
     flows: Flows
+    clocked: ClockedLaunch | None = None
+    """The launch as the law of AMD cards times it; None on other cards."""
 
     def called(self, order: str) -> SimulatedRun:
         """Return this run with its order named, which a kernel compiled in another order does not know."""
@@ -52,13 +57,15 @@ def simulate(
     engine: str = "closed",
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
+    data: str = DATA[0],
 ) -> Report:
     """Where the bytes of a launch come from, and how long it takes.
 
     engine="closed" needs milliseconds; engine="trace" follows every slab through LRU lists. `symbols` are a kernel's
-    dynamic symbols, and the sizes that it leaves open.
+    dynamic symbols, and the sizes that it leaves open. `data`: what the operands hold, "random" or "zeros", on which an
+    AMD card's clock depends.
     """
-    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols).report
+    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols, data=data).report
 
 
 def run(
@@ -70,13 +77,22 @@ def run(
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
     timing: TimeParameters | None = None,
+    data: str = DATA[0],
+    utilization: float | None = None,
 ) -> SimulatedRun:
-    """`simulate`, with everything that the report was made of."""
+    """`simulate`, with everything that the report was made of.
+
+    `utilization` is that of a loop whose machine code is known elsewhere; without it, that of a compiled kernel.
+    """
     chip = find(machine) if isinstance(machine, str) else machine
     if not isinstance(chip, Machine):
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
+    if data not in DATA:
+        raise SimError(f"unknown data {data!r}", remedy=f"there are {' and '.join(DATA)}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
-    found = _run(_Launch(accesses, name, order, chip), engine, residency, timing or timing_of(chip))
+    found_in_code = utilization or loop_utilization(problem, chip, residency)
+    launch = _Launch(accesses, name, order, chip, LoopFacts(data, found_in_code))
+    found = _run(launch, engine, residency, timing or timing_of(chip))
     warnings = (*found.report.warnings, *_of_another_target(problem, chip))
     return replace(found, report=replace(found.report, warnings=warnings))
 
@@ -89,6 +105,7 @@ class _Launch:
     problem: str
     order: str
     machine: Machine
+    loop: LoopFacts = UNKNOWN_LOOP
 
 
 def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParameters) -> SimulatedRun:
@@ -96,8 +113,8 @@ def _run(launch: _Launch, engine: str, residency: Residency, timing: TimeParamet
     placed = place(accesses, chip, residency)
     softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
     flows = _engine(engine)(accesses, placed, chip, residency, softness)
-    made = _Made(accesses, placed, flows, chip, residency, timing)
-    return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows)
+    made = _Made(accesses, placed, flows, chip, residency, timing, launch.loop)
+    return SimulatedRun(made.report(launch.problem, launch.order, engine), accesses, placed, flows, made.clocked)
 
 
 def _of_another_target(problem: Problem, chip: Machine) -> tuple[str, ...]:
@@ -126,7 +143,8 @@ ASSUMPTIONS = {
 def sensitivity_of(found: SimulatedRun, machine: Machine | str) -> tuple[Sensitivity, ...]:
     """The launch of a run under other assumptions; what its workgroups touch stays, and is not worked out again."""
     chip = find(machine) if isinstance(machine, str) else machine
-    launch = _Launch(found.accesses, found.report.problem, found.report.mapping, chip)
+    loop = found.clocked.loop if found.clocked else UNKNOWN_LOOP
+    launch = _Launch(found.accesses, found.report.problem, found.report.mapping, chip, loop)
     reports = {name: _run(launch, "closed", how, timing_of(chip)).report for name, how in ASSUMPTIONS.items()}
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
@@ -158,6 +176,17 @@ def _engine(name: str) -> Engine:
             raise SimError(f"unknown engine {name!r}", remedy="there are closed and trace")
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """A predicted time, and what is known of it."""
+
+    parts: tuple[TimePart, ...]
+    error: float
+    fitted_on: str
+    clock_hz: float | None = None
+    data: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class _Made:
     """A finished run, to be summed up."""
@@ -168,15 +197,15 @@ class _Made:
     machine: Machine
     residency: Residency
     timing: TimeParameters
+    loop: LoopFacts
 
     def report(self, name: str, order: str, engine: str) -> Report:
         flows, accesses, machine = self.flows, self.accesses, self.machine
         missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
         crossed = float(flows.crossed.sum())
-        reads, written = requested_bytes(accesses, self.placed, machine, flows, Sync()), accesses.output_bytes
-        requests = reads + written
-        moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
-        parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)
+        reads, written, requests = self.reads, accesses.output_bytes, self.moved.l2_requests
+        timed = self._timed()
+        parts = timed.parts
         seconds = sum(part.seconds for part in parts)
         levels = self._levels(reads, missed, crossed, asked_of_memory, hbm)
         ends = (flows.hbm_if_narrow, flows.hbm_if_wide, hbm)
@@ -202,15 +231,43 @@ class _Made:
             distinct_bytes=accesses.distinct_bytes,
             flops=accesses.flops,
             seconds=seconds,
-            seconds_error=self.timing.error,
+            seconds_error=timed.error,
             breakdown=tuple(TimeShare(p.name, p.seconds, p.seconds / seconds) for p in parts),
             levels=levels,
             arrays=self._arrays(),
             xcds=self._xcds(),
             over_time=self._over_time(),
-            fitted_on=self.timing.fitted_on,
+            fitted_on=timed.fitted_on,
+            clock_hz=timed.clock_hz,
+            data=timed.data,
             warnings=self._warnings(),
         )
+
+    @cached_property
+    def reads(self) -> float:
+        """Bytes of reads that reach L2."""
+        return float(requested_bytes(self.accesses, self.placed, self.machine, self.flows, Sync()))
+
+    @cached_property
+    def moved(self) -> Moved:
+        """Bytes that the launch moves."""
+        last = float(self.flows.asked_of_memory.sum()) if self.machine.last_level else 0.0
+        written = self.accesses.output_bytes
+        return Moved(float(self.flows.hbm.sum()), written, last, self.reads + written)
+
+    @cached_property
+    def clocked(self) -> ClockedLaunch | None:
+        """The launch as the law of AMD cards times it; None on other cards."""
+        if (parameters := clocked_parameters(self.machine, self.loop)) is None:
+            return None
+        facts = self.accesses, self.placed, self.machine, self.residency, self.moved, self.loop
+        return ClockedLaunch(*facts, parameters)
+
+    def _timed(self) -> _Timed:
+        if (one := self.clocked) is not None:
+            return _Timed(one.parts(), one.parameters.error, one.parameters.fitted_on, one.clock_hz, self.loop.data)
+        parts = time_parts(self.accesses, self.placed, self.machine, self.residency, self.moved, self.timing)
+        return _Timed(parts, self.timing.error, self.timing.fitted_on)
 
     def _warnings(self) -> tuple[str, ...]:
         """Whether shared memory holds one step of the tiles of A and B, for all workgroups on a unit."""

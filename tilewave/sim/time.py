@@ -55,7 +55,7 @@ def time_parts(
         "start and end": start * (1 - idle),
         "tail": busy * idle,
         "HBM": timing.exposed * moved.hbm_read / machine.hbm.bytes_per_second,
-        "last level": timing.exposed * moved.last_level / _last_level_rate(machine, timing),
+        "last level": timing.exposed * moved.last_level / last_level_rate(machine, timing),
         "L2 requests": timing.request_seconds_per_byte * moved.l2_requests,
     }
     found["bandwidth"] = max(0.0, _roof(machine, moved, timing) - sum(found.values()))
@@ -66,18 +66,24 @@ def _matrix_step(accesses: Accesses, machine: Machine, residency: Residency, tim
     """Seconds that the products of one step take on one unit."""
     if accesses.step_flops == 0:
         return 0.0
-    rate = machine.flops(accesses.dtype)
-    if rate is None:
-        known = ", ".join(r.dtype for r in machine.rates) or "none"
-        raise SimError(
-            f"{machine.name} has no matrix rate for {accesses.dtype}",
-            remedy=f"it has those of {known}; give it one: replace(machine, rates=(Rate('{accesses.dtype}', 1e14),))",
-        )
-    of_one = rate * timing.matrix_share / machine.units / residency.occupancy
+    of_one = rate_of(machine, accesses.dtype) * timing.matrix_share / machine.units / residency.occupancy
     return accesses.step_flops / of_one
 
 
-def _last_level_rate(machine: Machine, timing: TimeParameters) -> float:
+def rate_of(machine: Machine, dtype: str) -> float:
+    """Return a machine's matrix rate for a dtype; raise SimError where it has none."""
+    rate = machine.flops(dtype)
+    if rate is None:
+        known = ", ".join(r.dtype for r in machine.rates) or "none"
+        raise SimError(
+            f"{machine.name} has no matrix rate for {dtype}",
+            remedy=f"it has those of {known}; give it one: replace(machine, rates=(Rate('{dtype}', 1e14),))",
+        )
+    return rate
+
+
+def last_level_rate(machine: Machine, timing: TimeParameters) -> float:
+    """Return the bandwidth of the last-level cache, or that of MI300X's where it is not known."""
     last = machine.last_level
     return (last and last.bytes_per_second) or timing.last_level_bytes_per_second
 
@@ -85,4 +91,4 @@ def _last_level_rate(machine: Machine, timing: TimeParameters) -> float:
 def _roof(machine: Machine, moved: Moved, timing: TimeParameters) -> float:
     """No launch is done before its bytes have come."""
     hbm = (moved.hbm_read + moved.hbm_written) / machine.hbm.bytes_per_second
-    return max(hbm, moved.last_level / _last_level_rate(machine, timing))
+    return max(hbm, moved.last_level / last_level_rate(machine, timing))

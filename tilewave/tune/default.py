@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tilewave.analysis.reduction_order import adds_products_alone
-from tilewave.cost.gpu import GpuCost
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
 from tilewave.ir.host_program import Number
@@ -33,7 +32,7 @@ from tilewave.tune.choose import (
     sizes_text,
 )
 from tilewave.tune.chosen import first_line, passed_over
-from tilewave.tune.machines import machine_of
+from tilewave.tune.machines import GpuTiles, machine_of
 from tilewave.tune.native import NativeChoice
 from tilewave.tune.problem import Config, TiledProblem
 from tilewave.tune.records import RecordKey, TileRecord
@@ -177,7 +176,7 @@ class TunableKernel:
         It returns an empty text where tuning records may know better. None where the model is not of integers.
         """
         machine = self.machine
-        if not isinstance(machine, GpuCost):
+        if not isinstance(machine, GpuTiles):
             return None
         legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
         configs = [config for config in self.space.configs() if config in legal]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.backend.targets import target_named
+from tilewave.cost.cdna import CdnaCost
 from tilewave.cost.gpu import GpuCost
 from tilewave.cost.host import HostCost
-from tilewave.cost.parameters import HOST, PARAMETERS
+from tilewave.cost.parameters import CLOCKED, HOPPER, HOST
 from tilewave.cost.work import CutWork
+from tilewave.ir.host_program import Number
+from tilewave.machine import Machine
 from tilewave.machine.cards import STANDING_FOR
-from tilewave.machine.chips import CHIPS
+from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import instructions_for
 from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
@@ -25,8 +29,15 @@ HALF_BYTES = 2
 
 
 @dataclass(frozen=True)
-class GpuTiles(GpuCost):
+class GpuTiles(ABC):
     """A chip and its card, with the configs that are worth a try."""
+
+    chip: Chip
+    card: Machine
+
+    @abstractmethod
+    def picoseconds(self, work: CutWork) -> Number:
+        """Return the time of a launch, whose sizes may be numbers of a program."""
 
     @property
     def order(self) -> str:
@@ -74,6 +85,16 @@ class GpuTiles(GpuCost):
         """
         names = {(self.chip.matrix, p.dtype.name, p.dtype.name, p.acc.name) for p in work.products}
         return len({i.depth for one in names for i in instructions_for(*one)}) == 1
+
+
+@dataclass(frozen=True)
+class HopperTiles(GpuCost, GpuTiles):
+    """The configs of a chip with TMA, by the cost model of its launches."""
+
+
+@dataclass(frozen=True)
+class CdnaTiles(CdnaCost, GpuTiles):
+    """The configs of a CDNA chip, by the cost model of launches whose clock is limited by power."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +149,8 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     """Return what is known of a target's tiles: a chip's card, or this machine's cores; TargetError for another."""
     target_named(target)
     if chip := CHIPS.get(target):
-        return GpuTiles(chip, STANDING_FOR[target], PARAMETERS[chip.vendor])
+        card, clocked = STANDING_FOR[target], CLOCKED.get(chip.matrix)
+        return CdnaTiles(chip, card, clocked) if clocked else HopperTiles(chip, card, HOPPER)
     dtypes = {p.dtype.name for p in work.products}
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))

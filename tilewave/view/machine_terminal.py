@@ -89,7 +89,15 @@ def _facts(m: Machine) -> list[tuple[str, str, str]]:
         ("dispatch order", _dispatch(m), "dispatch_order"),
     ]
     rates = [(f"{rate.dtype} dense", f"{rate.flops / 1e12:,.0f} TFLOP/s", "rates") for rate in m.rates]
-    return facts + rates
+    return facts + rates + _sustained(m)
+
+
+def _sustained(m: Machine) -> list[tuple[str, str, str]]:
+    """Return the clocks that power leaves, if the machine says."""
+    if m.power is None:
+        return []
+    clocks = ", ".join(f"{clock.dtype} {clock.hz / 1e9:.3g} GHz" for clock in m.power.clocks)
+    return [("clock under load", f"{clocks}; on zeros × {m.power.zeros:g}", "power")]
 
 
 def _l2(m: Machine) -> str:
