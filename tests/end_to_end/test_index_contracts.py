@@ -252,3 +252,20 @@ def test_dtypes_that_are_not_combined_atomically(how, dtype, said):
 
     with pytest.raises(TilewaveError, match=said):
         combined.compile(target="cpu")
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+def test_a_number_tells_workgroups_apart_and_need_not_reach_every_row(target):
+    """Each workgroup along D has a row of `out` of its own; row 0 and the last ones have none."""
+
+    @wave([WorkgroupConstraint(T, 16, 0), WorkgroupConstraint(D, 1, 1)])
+    def put(slots: Memory[T, G, i32, Indices(unique=True)], x: Memory[T, D, G, f32], out: Memory[E, V, G, f32]):
+        write(read(x).sum(dim=D), out, at={E: first_index(D) + 1, V: read(slots)})
+
+    slots, x = np.array([3, 0, -1, 7, 5], np.int32), np.arange(15, dtype=np.float32).reshape(5, 3)
+    out = np.full((6, 8), -7, np.float32)
+    wanted = out.copy()
+    wanted[1:4, slots[slots >= 0]] = x[slots >= 0].T
+    made = put.compile(target=target)
+    (made if target == "cpu" else made.emulate)(slots, x, out)
+    np.testing.assert_array_equal(out, wanted)

@@ -61,6 +61,7 @@ FORMULA = (
 )
 Axis = int | None
 IN_SEGMENT: tuple[str, object] = ("segment", None)
+NUMBER: tuple[str, object] = ("number", None)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _Source:
     parts: tuple[_Part, ...]
     how: tuple[str, object] = ("whole", None)
     """("whole", None) where different elements give different indices, else ("quotient", n), ("remainder", n),
-    ("segment", None) or ("", None)."""
+    ("segment", None), ("number", None) or ("", None)."""
 
 
 def as_windows(kernel: Kernel) -> Kernel:
@@ -182,8 +183,8 @@ class _Places:
     """The arrays of distinct indices that some of the parts come from."""
     others: Mapping[Read, tuple[_Part, ...]]
     """The reads of indices of which two may be equal."""
-    in_segments: bool = False
-    """Whether some elements of the parts are in no segment, and are not stored."""
+    in_part: bool = False
+    """Whether some elements of the parts are not stored: in no segment, or at none of the numbers."""
 
     @property
     def axes(self) -> list[int]:
@@ -241,7 +242,7 @@ class _Windows:
         axes = (*(along[axis] for axis in kept), len(places.parts))
         tile = Const(0, results=(stored,), loc=op.loc)
         write = Write(stored, memory, at, axes, loc=op.loc)
-        return [tile, zero, *(_optional(write, memory) if places.in_segments else [write])]
+        return [tile, zero, *(_optional(write, memory) if places.in_part else [write])]
 
     def colliding(self, op: Write | WriteIndexed) -> str | None:
         """Return the name of the indices by which two elements may have one position; None where none have."""
@@ -282,8 +283,8 @@ class _Windows:
             more = [part for part in reads[read] if self.tells_apart(part, parts)]
             parts += more
             deciding += [read] if more else []
-        in_segments = any(IN_SEGMENT in hows[read] for read in deciding)
-        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others, in_segments)
+        in_part = any(IN_SEGMENT in hows[read] for read in deciding) or any(s.how == NUMBER for s in sources)
+        return _Places(len(op.tile.type.shape), _of_numbers(parts), tuple(deciding), others, in_part)
 
     def is_trusted(self, op: Write | WriteIndexed, read: Read, hows: set[tuple[str, object]]) -> bool:
         """Return whether different elements of an array of indices may be taken to be stored at different positions."""
@@ -326,8 +327,8 @@ class _Windows:
         """Return what positions are made of; `axes` are the written tile's axes for each axis of `v`."""
         op = self.defs.get(v)
         match op:
-            case _ if isinstance(v.type, Scalar) and v not in self.of_data:
-                return _Source(None, (_Part(extent, v, None),))
+            case _ if isinstance(v.type, Scalar) and v not in self.of_data and not self.is_constant(v):
+                return _Source(None, (_Part(extent, v, None),), NUMBER)
             case Broadcast(x, over) if not isinstance(x.type, Scalar):
                 return self.source(x, tuple(axes[a] for a in over), extent)
             case Broadcast(x):
