@@ -36,7 +36,7 @@ TILES = (LOOPS[0], LOOPS[2], LOOPS[3])
 """Those whose launches are predicted."""
 LATENCIES = (1000, 1500)
 SHAPES = {
-    "MI300X": [
+    ("MI300X", "f16"): [
         (4096, 4864, 32896),
         (2048,) * 3,
         (4096,) * 3,
@@ -48,10 +48,10 @@ SHAPES = {
         (16384, 4096, 8192),
         (4096, 14336, 4096),
     ],
-    "MI325X": [(4096, 4864, 32896), (4096,) * 3, (8192,) * 3, (16384,) * 3],
-    "MI355X": [(4096,) * 3, (8192,) * 3, (16384,) * 3, (8192, 8192, 1024)],
+    ("MI300X", "bf16"): [(4096, 4864, 32896), (8192,) * 3],
+    ("MI325X", "bf16"): [(4096, 4864, 32896), (4096,) * 3, (8192,) * 3, (16384,) * 3],
+    ("MI355X", "bf16"): [(4096,) * 3, (8192,) * 3, (16384,) * 3, (8192, 8192, 1024)],
 }
-DTYPES = {"MI300X": ("f16", "bf16"), "MI325X": ("bf16",), "MI355X": ("bf16",)}
 HEAD, HEADS, KEYS = 128, 64, 8192
 ATTENTION = {"MI300X": "not published for this shape", "MI355X": "HipKittens 1283, AITER 1259 (8192 keys)"}
 
@@ -98,14 +98,13 @@ def loop_table():
 
 def launch_table():
     rows = []
-    for card, shapes in SHAPES.items():
+    for (card, dtype), shapes in SHAPES.items():
         for shape in shapes:
-            for dtype in DTYPES[card]:
-                found = [predicted(card, shape, dtype, *loop) for loop in TILES]
-                best = max(found, key=lambda report: report.tflops)
-                cells = (f"**{r.tflops:.0f}**" if r is best else f"{r.tflops:.0f}" for r in found)
-                clock = f"{best.clock_hz / 1e9:.2f} GHz"
-                rows.append((card, times(shape), dtype, *cells, clock, published(card, shape, dtype)))
+            found = [predicted(card, shape, dtype, *loop) for loop in TILES]
+            best = max(found, key=lambda report: report.tflops)
+            cells = (f"**{r.tflops:.0f}**" if r is best else f"{r.tflops:.0f}" for r in found)
+            clock = f"{best.clock_hz / 1e9:.2f} GHz"
+            rows.append((card, times(shape), dtype, *cells, clock, published(card, shape, dtype)))
     heads = (times(tile[:2]) for tile, _ in TILES)
     return table(("card", "shape", "dtype", *heads, "clock of the best", "published, TFLOP/s"), rows)
 
