@@ -46,6 +46,7 @@ from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
@@ -128,7 +129,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         # After slice_rows, because it orders the final loads and products.
         InterleaveMma({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),
-        UnrollStages(),  # after interleave_mma, because it repeats the ordered steps
+        prioritize_mma,  # after interleave_mma, which sets the priorities of the loops that it orders
+        UnrollStages(),  # after interleave_mma and prioritize_mma, because it repeats the ordered steps
         simplify,  # last, because unroll_stages makes the stage indices constants
     )
 
