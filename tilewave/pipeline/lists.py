@@ -98,6 +98,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         serialize_split_k,  # first, because later passes expect K loops that are not split
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
+        merge_masks,  # before distribute_lanes, because positions of tiles are sums
         pad_rows,  # before choose_wave_count, because waves share the padded rows
         ChooseWaveCount(
             machine, machine.tuning.rows
@@ -123,6 +124,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
         SliceEpilogue(),  # after distribute_lanes, which slices the writes
         simplify,  # after distribute_lanes, because it folds the positions of lanes
+        drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
