@@ -45,6 +45,7 @@ from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
@@ -121,6 +122,7 @@ PASSES = {
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
+    "prioritize_mma": lambda text: prioritize_mma,
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),

@@ -390,6 +390,15 @@ def test_keys_of_a_step_leave_registers_for_results():
     assert [tile(size) for size in (64, 128, 192, 256)] == [(192, 128), (128, 128), (128, 96), (128, 64)]
     assert tile(64, causal=True) == tile(64, window=9) == (128, 128) and tile(192, window=9) == (128, 64)
     assert tile(128, bias=f32) == tile(128, "gfx942") == (128, 64)
+    assert tile(256, "gfx950") == tile(256, "gfx942") == (128, 32)
+
+
+def test_eight_waves_share_the_queries_of_wide_heads_where_four_would_leave_no_registers_for_two_on_a_simd():
+    def waves(target):
+        heads = (shipped.Heads(size, size) for size in (64, 128, 192, 256))
+        return [shipped.attention_tile_for(target, each, shipped.Scores(1.0), f16).waves for each in heads]
+
+    assert [waves(target) for target in ("gfx942", "gfx950", "sm_90a")] == [[4, 4, 8, 8], [4, 4, 4, 8], [4] * 4]
 
 
 def test_a_cpu_computes_no_more_of_a_tile_than_there_is():

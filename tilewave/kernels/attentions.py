@@ -227,6 +227,10 @@ SMALL_HEAD = 64
 """The head size up to which products take less time than softmax: three consumer warpgroups hide it, two would wait."""
 GAIN_OF_THREE = 1.16
 """The speedup of three warpgroups over two for each query of a full tile: 1.10 and 0.95 of cuDNN on an H200."""
+REGISTERS_OF_TWO = 208
+"""Registers of a lane on AMD with which two waves fit on a SIMD, besides some 48 for operands and addresses. Where four
+waves need more, eight share the queries: on gfx942 and heads of 192 the model of a CU counts 0.57 of the matrix cycles
+in place of 0.49, and LLVM moves no accumulators, nor spills."""
 HELD_REGISTERS = 176
 """Registers of a lane for scores, weights and results on Hopper: with more, some are spilled."""
 BOUND_REGISTERS = 16
@@ -252,9 +256,18 @@ def attention_tile_for(
         if in_threes <= in_twos * GAIN_OF_THREE:
             return AttentionTile(192, MOST_KEYS_COPIED, waves=4)
     room, step = chip.shared.bytes * 3 // 4, keys_held(heads, scores, bias) if chip.tma else MOST_KEYS
-    while step > 16 and step * (heads.size + heads.size_v) * dtype.bytes > room:
+    direct = not chip.tma and chip.widest_load_bytes in chip.direct_load_bytes  # such loads need two pipeline stages
+    while step > 16 and step * (heads.size + heads.size_v) * dtype.bytes * (2 if direct else 1) > room:
         step //= 2
-    return AttentionTile(128, step, waves=4)
+    few = chip.tma is not None or registers_of_four(heads, step, 0 if direct else dtype.bytes) <= REGISTERS_OF_TWO
+    return AttentionTile(128, step, waves=4 if few else 8)
+
+
+def registers_of_four(heads: Heads, keys: int, loaded_bytes: int) -> int:
+    """Return what a lane of four AMD waves holds for 128 queries: results, queries, scores, weights, and loads of
+    `loaded_bytes` an element that pass its registers."""
+    loads = keys * (heads.size + heads.size_v) * loaded_bytes // (4 * 64 * 4)
+    return heads.size_v // 2 + heads.size // 4 + keys // 2 + keys // 4 + loads
 
 
 def power_between(least: int, wanted: int, most: int) -> int:

@@ -144,6 +144,8 @@ class Chip:
     """8-bit floats with instructions that convert from f32 and back, rounding to nearest even."""
     swaps_rows: bool = False
     """Whether two registers can swap halves of their lanes, or every second 16 of them."""
+    nan_extremes: bool = True
+    """Whether instructions for the minimum and the maximum of f32 give NaN where an operand is NaN."""
     features: str = ""
     """LLVM features besides those of `cpu`."""
     sources: tuple[Source, ...] = ()
@@ -199,6 +201,7 @@ CDNA_SOURCES = (
     Source("converts", CDNA_ISA + ", V_CVT_PK_FP8_F32 and its like"),
     Source("direct_load_bytes", 'LLVM, "AMDGPU DMA Operations"'),
     Source("swaps_rows", CDNA_ISA + ", V_PERMLANE16_SWAP_B32 and V_PERMLANE32_SWAP_B32"),
+    Source("nan_extremes", CDNA_ISA + ", V_MAX_F32 and V_MAXIMUM3_F32"),
 )
 
 ALIGNED = "-unaligned-access-mode"
@@ -230,6 +233,7 @@ GFX942 = Chip(
     ),
     tuning=CDNA_TUNING,
     direct_load_bytes=(1, 2, 4),
+    nan_extremes=False,
     features=ALIGNED,
     converts=("f8e4m3fnuz", "f8e5m2fnuz"),
     sources=CDNA_SOURCES,
@@ -309,6 +313,7 @@ SM_90A = Chip(
         Source("shared", CUDA_GUIDE),
         Source("barriers", PTX_ISA + ", bar.sync"),
         Source("swaps_rows", PTX_ISA + ": its lanes exchange words by shfl.sync alone"),
+        Source("nan_extremes", PTX_ISA + ", max.NaN.f32"),
         Source("tma", f"{PTX_ISA}, tensor maps; clusters: cudaOccupancyMaxActiveClusters on an H200"),
     ),
 )

@@ -46,6 +46,7 @@ from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
 from tilewave.passes.schedule.unroll_stages import UnrollStages
@@ -97,6 +98,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         serialize_split_k,  # first, because later passes expect K loops that are not split
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
+        merge_masks,  # before distribute_lanes, because positions of tiles are sums
         pad_rows,  # before choose_wave_count, because waves share the padded rows
         ChooseWaveCount(
             machine, machine.tuning.rows
@@ -122,13 +124,15 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         distribute_lanes,  # after predicate_edges, because lanes check the axes that it found
         SliceEpilogue(),  # after distribute_lanes, which slices the writes
         simplify,  # after distribute_lanes, because it folds the positions of lanes
+        drop_true_masks,  # after distribute_lanes, because it skips the comparisons of lanes, too
         vectorize_bounds_checks,  # after simplify, because it matches sums in their simplest form
         FuseWaveReductions(),  # before rematerialize, because what it moves after a barrier is rematerialized there
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
         SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         # After slice_rows, because it orders the final loads and products.
         InterleaveMma({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),
-        UnrollStages(),  # after interleave_mma, because it repeats the ordered steps
+        prioritize_mma,  # after interleave_mma, which sets the priorities of the loops that it orders
+        UnrollStages(),  # after interleave_mma and prioritize_mma, because it repeats the ordered steps
         simplify,  # last, because unroll_stages makes the stage indices constants
     )
 

@@ -45,6 +45,32 @@ def test_lanes_that_differ_in_any_bits_are_combined(chip, bits):
         np.testing.assert_array_equal(y, combined(x, bits, how))
 
 
+REGISTERS = """
+kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (
+  %a: memory<64x3x5xf32, global>, %c: memory<64xf32, global>
+) {{
+  %lane = lane() : index
+  %zero = const() {{value = 0}} : index
+  %x = load(%a, [%lane, %zero, %zero], []) {{steps = [[0, 1, 0], [0, 0, 1]]}} : vector<3x5xf32>
+  %y = reduce_registers(%x) {{axes = [0, 1], how = {how}}} : vector<1xf32>
+  store(%y, %c, [%lane], []) {{steps = [[1]]}}
+}}
+"""
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_the_extreme_of_registers_is_nan_where_one_of_them_is(chip, how):
+    x = np.random.default_rng(5).standard_normal((64, 3, 5)).astype(np.float32)
+    x.reshape(64, 15)[np.arange(15), np.arange(15)] = np.nan  # in lanes 0 to 14, each in another register
+    x[15], x[16], x[17] = np.nan, np.inf, -np.inf
+    x[18, 1:], x[19] = -np.inf, -0.0
+    y = np.zeros(64, np.float32)
+    MachineCode(kernel_of(REGISTERS.format(how=how)), chip).run(x, y)
+    np.testing.assert_array_equal(y, getattr(x.reshape(64, 15), how)(1))
+    assert np.isnan(y[:16]).all()
+
+
 HALVES = """
 kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (
   %a: memory<64x2x4x{dtype}, global>, %c: memory<64x{first}x{second}x{dtype}, global>

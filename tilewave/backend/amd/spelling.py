@@ -172,6 +172,10 @@ class Amdgcn:
     def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
         return None
 
+    @property
+    def nan_extremes(self) -> bool:
+        return self.chip.nan_extremes
+
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')
         call(f, "s.barrier")

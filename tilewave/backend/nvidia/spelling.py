@@ -85,6 +85,10 @@ class Nvptx:
             return None
         return f.call("i1", f"llvm.nvvm.vote.{how}.sync", [("i32", numbers.ALL_LANES), ("i1", truth)])
 
+    @property
+    def nan_extremes(self) -> bool:
+        return self.chip.nan_extremes
+
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -12,7 +12,7 @@ from tilewave.analysis.ranges import ANY
 from tilewave.ir.core import Value
 from tilewave.ir.ops import ReduceHalves, ReduceLanes, ReduceRegisters, Reduction
 from tilewave.ir.ops.reduction import COMBINED_BY
-from tilewave.ir.types import BOOL, I32, I64, INDEX, Vector
+from tilewave.ir.types import BOOL, F32, I32, I64, INDEX, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.target import LaneTarget
@@ -20,12 +20,20 @@ from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, cut, join, natural_
 from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import elementwise
 
+EXTREMES = {"max": "maximum", "min": "minimum"}
+NAN = "0x7FF8000000000000"
+
 
 @dataclass(frozen=True)
 class Reductions:
+    """Lowers reductions. Where instructions for `max` and `min` lose NaN, those of a lane's registers skip NaN, and one
+    comparison for each two registers finds it: LLVM would compare and select for each maximum."""
+
     f: LlvmFunction
     target: LaneTarget
     arithmetic: LaneArithmetic
+    nan: dict[str, str] = field(default_factory=dict)
+    """For partial results that skip NaN: whether there was one."""
 
     def reduced(self, op: Reduction, x: Held) -> Held:
         match op:
@@ -55,6 +63,7 @@ class Reductions:
 
     def joined(self, op: Reduction, singles: list[str], kind: str) -> Held:
         made = op.result.type.shape
+        singles = [self.finished(one, kind) for one in singles]
         width = natural_width(made, kind)
         joined = [join(self.f, singles[i : i + width], kind, 1) for i in range(0, len(singles), width)]
         return Held(made, kind, width, tuple(joined))
@@ -67,10 +76,33 @@ class Reductions:
         return [one for part in x.parts for one in cut(self.f, part, x.kind, x.width, 1)] if x.width > 1 else [*x.parts]
 
     def tree(self, op: Reduction, row: Sequence[str], kind: str) -> str:
+        apart = op.how in EXTREMES and op.result.type.dtype == F32 and not self.target.nan_extremes
+        combine = self.extreme if apart else self.combined_single
         while len(row) > 1:
-            pairs = [self.combined(op, a, b, kind, 1) for a, b in zip(row[::2], row[1::2], strict=False)]
+            pairs = [combine(op, a, b, kind) for a, b in zip(row[::2], row[1::2], strict=False)]
             row = [*pairs, *row[len(pairs) * 2 :]]
         return row[0]
+
+    def combined_single(self, op: Reduction, a: str, b: str, kind: str) -> str:
+        return self.combined(op, a, b, kind, 1)
+
+    def extreme(self, op: Reduction, a: str, b: str, kind: str) -> str:
+        """Return the maximum or minimum of the numbers among two operands, and note whether one of them is NaN."""
+        name = f"llvm.{EXTREMES[op.how]}.f32"
+        self.f.module.declare(f"{kind} @{name}({kind}, {kind})")
+        found = self.f.value(f"call nnan {kind} @{name}({kind} {a}, {kind} {b})")
+        known = [self.nan[x] for x in (a, b) if x in self.nan]
+        new = [x for x in (a, b) if x not in self.nan]
+        if new:
+            known.append(self.f.value(f"fcmp uno {kind} {new[0]}, {new[-1]}"))
+        self.nan[found] = known[0] if len(known) == 1 else self.f.value(f"or i1 {known[0]}, {known[1]}")
+        return found
+
+    def finished(self, x: str, kind: str) -> str:
+        """Return a partial result with NaN where it skipped one."""
+        if x not in self.nan:
+            return x
+        return self.f.value(f"select i1 {self.nan[x]}, {kind} {NAN}, {kind} {x}")
 
     # -- between lanes
 

@@ -268,6 +268,7 @@ class _Rows:
     def in_its_place(self, row: str) -> str:
         if not self.masked:
             return row
+        row = self.reductions.finished(row, self.kind)
         mask, otherwise = self.masked.masks[len(self.found)], self.masked.otherwise
         return self.reductions.f.value(f"select i1 {mask}, {self.kind} {row}, {self.kind} {otherwise}")
 

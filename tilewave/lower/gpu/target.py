@@ -159,6 +159,11 @@ class LaneTarget(Protocol):
         """Return whether `truth` holds in `all` or `any` of so many lanes; None where the target has no such vote."""
         ...
 
+    @property
+    def nan_extremes(self) -> bool:
+        """Whether one instruction gives the maximum of two numbers, and NaN where one of them is NaN."""
+        ...
+
     def barrier(self, f: LlvmFunction) -> None: ...
 
     def order_lanes(self, f: LlvmFunction) -> None:
