@@ -115,6 +115,7 @@ __all__ = [  # noqa: F405
     "reciprocal",
     "reduction",
     "register",
+    "rename",
     "roundeven",
     "rsqrt",
     "scalar",

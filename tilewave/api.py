@@ -92,6 +92,7 @@ from tilewave.lang.scans import scan as scan
 from tilewave.lang.shapes import apply_expr as apply_expr
 from tilewave.lang.shapes import broadcast as broadcast
 from tilewave.lang.shapes import permute as permute
+from tilewave.lang.shapes import rename as rename
 from tilewave.lang.shared import allocate as allocate
 from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
 from tilewave.lang.shared import workgroup_barrier as workgroup_barrier

@@ -47,7 +47,7 @@ def scan(x: Any, dim: Any = None, combine: str | Combine = "sum", reverse: bool 
         tiles, function = _named(trace, tiles, combine)
     else:
         function = _checked(combine, isinstance(x, (tuple, list)))
-    _want_same_shape(tiles, dim)
+    _want_same_dims(tiles, dim)
     scanned = _doubled(trace, tiles, dim, function, reverse)
     return scanned if isinstance(x, (tuple, list)) else scanned[0]
 
@@ -93,7 +93,7 @@ def _checked(combine: Combine, are_several: bool) -> TileFunction:
     return function
 
 
-def _want_same_shape(tiles: tuple[Any, ...], dim: Any) -> None:
+def _want_same_dims(tiles: tuple[Any, ...], dim: Any) -> None:
     """Refuse tiles of other dims or lengths than the first."""
     first, *others = tiles
     for x in others:

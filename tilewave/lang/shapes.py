@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir.build import Number
+from tilewave.ir.types import BOOL
+from tilewave.lang.ops import select
+from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Symbol, expression
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe, dims_of, extents_of, in_order, permuted, repeated, scalar_of
@@ -39,6 +42,31 @@ def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
         return in_order(x, wanted)
     mine = extents_of(x)
     return repeated(trace, x, {d: mine.get(d) or extent_of(trace, d, "broadcast: the tile") for d in wanted})
+
+
+@taggable
+def rename(x: Traced, dims: Mapping[Any, Any]) -> Traced:
+    """Return the tile with other names for some of its dims: `rename(x, {M: N})`; elements keep their places in it.
+
+    A tile along the new dim has the same length here. Elements past the end of the old dim are 0.
+    """
+    trace = current("rename")
+    _want_traced("rename", x)
+    new: dict[Any, Any] = {expression(old): expression(dim) for old, dim in dims.items()}
+    extents, names = extents_of(x), tuple(new.get(d, d) for d in x.dims)
+    lost = next((d for d in new if d not in x.dims), None)
+    if lost is not None or len(set(names)) < len(names):
+        why = f"has no dim {lost}" if lost is not None else f"would have the dims [{', '.join(map(str, names))}]"
+        remedy = "name dims of the tile, and new ones that it lacks: rename(x, {M: N})"
+        raise ShapeError(f"rename: {describe(x)} {why}", loc=here(), remedy=remedy)
+    for old, dim in new.items():
+        if (wanted := extent_of(trace, dim, "rename: the tile")) != extents[old]:
+            what = f"rename: {describe(x)} has {extents[old]} elements along {old}, and a tile along {dim} has {wanted}"
+            raise ShapeError(what, loc=here(), remedy=f"cut {old} and {dim} into tiles of one length")
+        inside = inside_of(trace, x, old, "rename")
+        if inside is not None and old not in trace.zero_outside.get(x.value, ()):
+            x = select(x.make(inside), x, False if x.dtype == BOOL else 0)
+    return Traced(trace, x.value, names)
 
 
 @taggable
