@@ -98,6 +98,12 @@ class GpuCost:
     def units(self) -> int:
         return self.card.units
 
+    @property
+    def grain_bytes(self) -> int:
+        """The bytes of which TMA wants strides and addresses to be multiples."""
+        assert self.chip.tma is not None, "chips without TMA have a cost model of their own"
+        return self.chip.tma.grain_bytes
+
     def predict(self, work: CutWork) -> Prediction:
         """Return the time of a launch whose sizes are known, and what it waits for."""
         parts = self._parts(work)
@@ -138,15 +144,15 @@ class GpuCost:
 
     def stages(self, work: CutWork) -> int:
         """Return the stages of the software pipeline, as `specialize_waves` chooses them."""
-        if not self.chip.tma or self._by_lanes(work):
-            return 2 if work.step_bytes and not self.chip.tma else 1
+        if self._by_lanes(work):
+            return 1
         tuned = self.chip.tuning.pipeline.stages(work.step_bytes, 0)
         room = (self.chip.shared.bytes - self._staged_bytes(work)) // work.step_bytes
         return max(1, min(work.num_stages or tuned, room))
 
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
-        most = 2 if self.chip.tma and not self._by_lanes(work) else MOST_RESIDENT
+        most = MOST_RESIDENT if self._by_lanes(work) else 2
         return self._resident(work, self.stages(work), most)
 
     def _resident(self, work: CutWork, stages: int, most: int) -> int:
@@ -156,18 +162,18 @@ class GpuCost:
 
     def _staged_bytes(self, work: CutWork) -> int:
         rows = max((self._padded(p)[0] for p in work.products), default=0)
-        return min(MOST_GROUPS if rows < 4 * SIDE else 2, -(-rows // SIDE)) * STAGED_BYTES if self.chip.tma else 0
+        return min(MOST_GROUPS if rows < 4 * SIDE else 2, -(-rows // SIDE)) * STAGED_BYTES
 
     def _by_lanes(self, work: CutWork) -> bool:
         """Return whether lanes load the operands although the chip has TMA: no side is as long as an instruction."""
         short = any(max(p.rows, p.cols) < SIDE for p in work.products)
-        return self.chip.tma is not None and (short or any(p.dtype.bytes > 2 for p in work.products))
+        return short or any(p.dtype.bytes > 2 for p in work.products)
 
     def loads_in_place(self, work: CutWork) -> Number:
         """Return whether lanes load the operands because some array is unaligned, and packing it does not pay."""
-        if self.chip.tma is None or self._by_lanes(work):
+        if self._by_lanes(work):
             return 0
-        unaligned = work.unaligned(self.chip.tma.grain_bytes)
+        unaligned = work.unaligned(self.grain_bytes)
         columns = any(t.is_across and p.dtype.name in ALONG_DEPTH for p in work.products for t in work.operands)
         left = sum(chosen(is_odd, t.array_bytes, 0) for is_odd, t in unaligned)
         in_place = 0 if columns or len(work.products) > 1 else left
@@ -179,7 +185,7 @@ class GpuCost:
 
     def refused(self, work: CutWork) -> str:
         """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
-        return refused_config(self.chip, work, 2 if self.chip.tma and not self._by_lanes(work) else 1)
+        return refused_config(self.chip, work, 1 if self._by_lanes(work) else 2)
 
     # -- a step
 
@@ -205,7 +211,7 @@ class GpuCost:
         return StepTime(products, loads, through, larger(larger(through, filled), p.least_step))
 
     def _unaligned_lines(self, work: CutWork) -> Number:
-        return work.unaligned_lines(self.chip.line_bytes, self.chip.tma.grain_bytes if self.chip.tma else 1)
+        return work.unaligned_lines(self.chip.line_bytes, self.grain_bytes)
 
     def _products(self, p: CutProduct) -> int:
         """Return the picoseconds of one product of tiles on one unit."""
@@ -225,7 +231,7 @@ class GpuCost:
         written = p.sum * work.sums
         turns, in_place = rounded_up(tasks, units), self.loads_in_place(work)
         by_lanes = self._in_turns(turns, self._resident(work, 1, MOST_RESIDENT), steps, step, written)
-        if work.split > 1 or not self.chip.tma or self._by_lanes(work):
+        if work.split > 1 or self._by_lanes(work):
             join = self._join(work, work.split) if work.split > 1 else 0
             return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), join
         whole, left = quotient(tasks, units), remainder(tasks, units)
@@ -276,10 +282,10 @@ class GpuCost:
 
     def _copies(self, work: CutWork) -> Number:
         """Return the time to pack unaligned operands for TMA, where that pays; else lanes load them."""
-        if self.chip.tma is None or self._by_lanes(work):
+        if self._by_lanes(work):
             return 0
         dram = int(self.card.hbm.bytes_per_second / US)
-        odd = work.unaligned(self.chip.tma.grain_bytes)
+        odd = work.unaligned(self.grain_bytes)
         copied = sum(chosen(is_odd, 2 * t.array_bytes, 0) for is_odd, t in odd if not t.is_written)
         copies = chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
         return chosen(self.loads_in_place(work), 0, copies)
