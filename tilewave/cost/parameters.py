@@ -85,7 +85,7 @@ class ClockedParameters:
     fitted_on: str
 
 
-GFX942_CLOCKED = ClockedParameters(
+CDNA3_CLOCKED = ClockedParameters(
     launch=1_460_000,
     workgroup=2_380_000,
     store_bytes_per_us=5_910_000,
@@ -98,7 +98,7 @@ GFX942_CLOCKED = ClockedParameters(
     error=0.18,
     fitted_on="hipBLASLt's stream-K solutions on MI300X, half of the shapes (benchmarks/fit_amd.py)",
 )
-GFX950_CLOCKED = ClockedParameters(
+CDNA4_CLOCKED = ClockedParameters(
     launch=5_700_000,
     workgroup=1_160_000,
     store_bytes_per_us=6_800_000,
@@ -109,9 +109,9 @@ GFX950_CLOCKED = ClockedParameters(
     load_percent=50,
     latency_cycles=700,
     error=0.15,
-    fitted_on="launches of aiter's GEMM kernels on MI355X (benchmarks/fit_amd.py); join and load_percent as on gfx942",
+    fitted_on="launches of aiter's GEMM kernels on MI355X (benchmarks/fit_amd.py); join and load_percent as on CDNA3",
 )
-CLOCKED = {CDNA3: GFX942_CLOCKED, CDNA4: GFX950_CLOCKED}
+CLOCKED = {CDNA3: CDNA3_CLOCKED, CDNA4: CDNA4_CLOCKED}
 """By the chip's family of matrix instructions, as `HOPPER` is for all others."""
 
 
