@@ -22,7 +22,7 @@ from nelder_mead import minimum
 
 from tilewave.cost.cdna import UnitLaunch, launch_time, memory_time
 from tilewave.cost.clocked import LaunchClock
-from tilewave.cost.parameters import GFX942_CLOCKED, GFX950_CLOCKED
+from tilewave.cost.parameters import CDNA3_CLOCKED, CDNA4_CLOCKED
 from tilewave.machine import find
 from tilewave.sim.simulate import run
 
@@ -76,7 +76,7 @@ def loss_of(predicted, measured):
 
 def fitted(chip, rows, matrix_alone=False, one_clock=False):
     """Return the model whose launches take what the rows say; with one clock for all families, or one for each."""
-    card, base = (find("MI308X"), GFX942_CLOCKED) if chip == "gfx942" else (find("MI355X"), GFX950_CLOCKED)
+    card, base = (find("MI308X"), CDNA3_CLOCKED) if chip == "gfx942" else (find("MI355X"), CDNA4_CLOCKED)
     families = sorted({row.loop.family for row in rows})
     clocks = 1 if one_clock or chip == "gfx942" else len(families)
 
@@ -198,7 +198,7 @@ def formula_fit():
     scales = (*SCALE, 1e6, 1.0, 1.0)
 
     def parameters(x):
-        return replace(GFX942_CLOCKED, **{n: max(1, round(v * by)) for n, v, by in zip(names, x, scales, strict=True)})
+        return replace(CDNA3_CLOCKED, **{n: max(1, round(v * by)) for n, v, by in zip(names, x, scales, strict=True)})
 
     def loss(x):
         if min(x) <= 0 or x[6] > 100 or any(v > most for v, most in zip(x, LIMITS, strict=False)):

@@ -7,7 +7,7 @@ from sampled import examples
 
 from tilewave.cost.cdna import UnitLaunch, matrix_cycles, unit_work
 from tilewave.cost.clocked import LaunchClock, UnitWork, clocked_time
-from tilewave.cost.parameters import GFX942_CLOCKED
+from tilewave.cost.parameters import CDNA3_CLOCKED
 from tilewave.machine import find
 
 FULL_HZ, MOST_HZ = 1.1e9, 2.1e9
@@ -51,8 +51,8 @@ def test_without_products_there_is_no_clock():
 
 def test_stream_k_shares_the_last_wave():
     facts = {"steps": 64, "step_matrix_cycles": 1000, "step_cycles": 1250, "tile_stored_bytes": 65536, "memory": 0}
-    whole = unit_work(UnitLaunch(tiles=320, waves=2, **facts), 304, GFX942_CLOCKED)
-    shared = unit_work(UnitLaunch(tiles=320, waves=2, shares_last_wave=True, **facts), 304, GFX942_CLOCKED)
+    whole = unit_work(UnitLaunch(tiles=320, waves=2, **facts), 304, CDNA3_CLOCKED)
+    shared = unit_work(UnitLaunch(tiles=320, waves=2, shares_last_wave=True, **facts), 304, CDNA3_CLOCKED)
     assert whole.cycles == 2 * 64 * 1250
     assert shared.cycles == (64 + 4) * 1250  # 16 tiles of 64 steps among 304 units
     assert shared.outside > whole.outside and shared.matrix_cycles == whole.matrix_cycles

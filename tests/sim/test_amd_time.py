@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from tilewave.cost.parameters import GFX950_CLOCKED
+from tilewave.cost.parameters import CDNA4_CLOCKED
 from tilewave.machine import find
 from tilewave.sim import Gemm, SimError, explain, simulate
 from tilewave.sim.clocked import CODE_ERROR, OTHER_CARD_ERROR
@@ -39,7 +39,7 @@ def test_streamed_products_that_were_not_fitted_are_met(fit_amd):
 
 def test_launches_of_amds_kernels_are_met_by_their_machine_code(fit_amd):
     """With the shipped parameters and clocks; fits that leave kernels out are the benchmark's."""
-    model = fit_amd.Model(find("MI355X"), GFX950_CLOCKED, {"bf16": 1.5, "f8": 1.54, "f4": 1.24})
+    model = fit_amd.Model(find("MI355X"), CDNA4_CLOCKED, {"bf16": 1.5, "f8": 1.54, "f4": 1.24})
     rows = [row for row in fit_amd.launches("gfx950") if row.us > fit_amd.LONG][::5]
     errors = np.abs(fit_amd.errors_of(model, rows))
     assert len(rows) > 80 and np.median(errors) < 0.08 and np.quantile(errors, 0.9) < 0.2
