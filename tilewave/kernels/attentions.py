@@ -229,8 +229,8 @@ GAIN_OF_THREE = 1.16
 """The speedup of three warpgroups over two for each query of a full tile: 1.10 and 0.95 of cuDNN on an H200."""
 REGISTERS_OF_TWO = 208
 """Registers of a lane on AMD with which two waves fit on a SIMD, besides some 48 for operands and addresses. Where four
-waves need more, eight share the queries: on an MI300X and heads of 192 the model of a CU counts 0.57 of the matrix cycles
-in place of 0.49, and LLVM moves no accumulators, nor spills."""
+waves need more, eight share the queries: on an MI300X and heads of 192 the model of a CU counts 0.57 of the matrix
+cycles in place of 0.49, and LLVM moves no accumulators, nor spills."""
 HELD_REGISTERS = 176
 """Registers of a lane for scores, weights and results on Hopper: with more, some are spilled."""
 BOUND_REGISTERS = 16
