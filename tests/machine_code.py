@@ -89,11 +89,29 @@ def check_gemm(lanes, shape, chip, dtype=f16, out=f32, turned=(False, False)):
 SEPARATES = re.compile(r"\s+(s_waitcnt|s_barrier|s_nop)\b")
 
 
+LGKMCNT = re.compile(r"\s+s_waitcnt lgkmcnt\((\d+)\)\s*$")
+
+
+def is_implied(lines, i):
+    """Whether fewer LDS instructions are in flight without this wait: the one before, and the few issued since.
+
+    Where two paths meet, LLVM waits for what may be in flight on any.
+    """
+    wait, issued = LGKMCNT.match(lines[i]), 0
+    for line in reversed(lines[:i] if wait else []):
+        if before := LGKMCNT.match(line):
+            return int(before[1]) + issued <= int(wait[1])
+        issued += bool(re.match(r"\s+ds_", line))
+        if re.match(r"\S+:|\s+s_(load|branch|cbranch|barrier|waitcnt)", line):
+            break
+    return False
+
+
 def deletions(asm):
-    """Every instruction that keeps others apart, and the assembly without it."""
+    """Every instruction that keeps others apart, and the assembly without it; not waits that others imply."""
     lines = asm.splitlines()
     for i, line in enumerate(lines):
-        if SEPARATES.match(line):
+        if SEPARATES.match(line) and not is_implied(lines, i):
             yield line.strip(), "\n".join([*lines[:i], *lines[i + 1 :]]) + "\n"
 
 

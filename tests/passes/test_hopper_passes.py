@@ -46,7 +46,7 @@ EIGHT_BITS = [(a, b) for a in (f8e4m3fn, f8e5m2) for b in (f8e4m3fn, f8e5m2)]
 def compiled(kernel, subs, **options):
     """A kernel whose lanes load its tiles."""
     made = wave_compile(WaveCompileOptions(subs=subs, target=TARGET, **options), kernel)
-    pipelining = prefetch(options["num_stages"]) if options.get("schedule") is SchedulingType.PREFETCH else ()
+    pipelining = prefetch(options["num_stages"], SM_90A) if options.get("schedule") is SchedulingType.PREFETCH else ()
     return replace(made, build=build_plain(made.kernel, SM_90A, Places(), pipelining))
 
 

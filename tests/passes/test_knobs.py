@@ -15,7 +15,7 @@ from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 
 LISTS = {
-    "gfx942": lists.lanes(GFX942, Places(), lists.prefetch(1)),
+    "gfx942": lists.lanes(GFX942, Places(), lists.prefetch(1, GFX942)),
     "sm_90a": lists.hopper(SM_90A, Places(), None, 132),
 }
 

@@ -64,14 +64,14 @@ LISTS = {
     "avx2": (on_cpu(f16), AVX2, of_cpu(AVX2)),
     "amx": (on_cpu(bf16), AMX, of_cpu(AMX)),
     **{
-        chip: (lambda t, p: on_gpu(amd, t, p), chip, lists.lanes(CHIPS[chip], Places(), lists.prefetch(1)))
+        chip: (lambda t, p: on_gpu(amd, t, p), chip, lists.lanes(CHIPS[chip], Places(), lists.prefetch(1, CHIPS[chip])))
         for chip in ("gfx942", "gfx950")
     },
     "sm_90a": (lambda t, p: on_gpu(nvidia, t, p), "sm_90a", lists.hopper(SM_90A, Places(), None, 132)),
     "sm_90a, plain": (
         lambda t, p: on_gpu(nvidia, t, p),
         "sm_90a",
-        lists.hopper_plain(SM_90A, Places(), lists.prefetch(1)),
+        lists.hopper_plain(SM_90A, Places(), lists.prefetch(1, SM_90A)),
     ),
 }
 NEEDED = {"select_mma", "distribute_lanes", "use_matrix_unit"}

@@ -20,7 +20,7 @@ SHAPES = ((65, 63, 33), (64, 64, 64), (1, 1, 1), (70, 130, 100), (5, 5, 0))
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_groups_of_waves_multiply_for_every_size(ahead):
     tiles = wave_compile(WaveCompileOptions(subs=blocks(64, 64, 32), target="numpy"), gemm()).kernel
-    pipelining = lists.prefetch(ahead) if ahead else ()
+    pipelining = lists.prefetch(ahead, CHIPS["sm_90a"]) if ahead else ()
     lanes, _ = run(tiles, lists.hopper_plain(CHIPS["sm_90a"], Places(), pipelining))
 
     def call(*arrays):

@@ -432,11 +432,11 @@ CASES = {
         "alternate_k_direction", "tile_after_tile", ("{workgroups = 1}", "{workgroups = 1, sums = one_order}")
     ),
     "interleave_mma.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
-    "interleave_mma.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
-    "interleave_mma.SEVERAL_STAGES": on("gfx942", narrow, AHEAD, num_stages=2, tile=(64, 64, 32)),
-    "interleave_mma.NOT_AHEAD": on("gfx942", narrow, tile=(64, 64, 32)),
-    "interleave_mma.DOES_MORE": on("gfx942", biased_in_steps, AHEAD, tile=(64, 64, 32)),
-    "interleave_mma.NO_HALVES": on("gfx942", narrow, AHEAD, tile=(32, 32, 16)),
+    "mma_step.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
+    "mma_step.SEVERAL_STAGES": on("gfx942", narrow, AHEAD, num_stages=2, tile=(64, 64, 32)),
+    "mma_step.NOT_AHEAD": on("gfx942", narrow, tile=(64, 64, 32)),
+    "mma_step.DOES_MORE": on("gfx942", biased_in_steps, AHEAD, tile=(64, 64, 32)),
+    "mma_step.NO_HALVES": on("gfx942", narrow, AHEAD, tile=(32, 32, 16)),
     "direct_to_shared.COMPUTED": checked(
         "direct_to_shared",
         "whole_stretches",

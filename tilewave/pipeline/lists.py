@@ -142,10 +142,10 @@ def _slots(pipelining: Sequence[Pass]) -> int:
     return max((p.slots_of_brought for p in pipelining if isinstance(p, SoftwarePipeline)), default=1)
 
 
-def prefetch(num_stages: int) -> tuple[Pass, ...]:
+def prefetch(num_stages: int, machine: Chip) -> tuple[Pass, ...]:
     """Return the passes that load ahead while multiplying."""
     return (
-        SoftwarePipeline(num_stages),
+        SoftwarePipeline(num_stages, machine.shared.bytes, machine.tuning.pipeline.in_flight_bytes),
         simplify,  # after software_pipeline, because it computes the trip counts of its loops
         fold_trivial_loops,  # after simplify, so that loops of one trip, and barriers for their next trips, disappear
     )

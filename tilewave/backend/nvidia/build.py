@@ -237,7 +237,7 @@ def build_nvidia(
 
     def plain() -> NvidiaBuild:
         ahead = prefetched or int(_brings_little(tiles))
-        pipelining = _pipelines().prefetch(ahead) if ahead else ()
+        pipelining = _pipelines().prefetch(ahead, chip) if ahead else ()
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
     def unaligned_lines() -> NvidiaBuild:

@@ -27,7 +27,7 @@ included; `fold_trivial_loops` replaces those of one iteration.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -45,6 +45,7 @@ from tilewave.ir.ops import (
     Loop,
     Max,
     Min,
+    Mma,
     Mod,
     Read,
     Scatter,
@@ -54,7 +55,7 @@ from tilewave.ir.ops import (
     Write,
     Yield,
 )
-from tilewave.ir.placements import is_in
+from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
@@ -84,18 +85,25 @@ WRITTEN = RemarkKind(
 )
 
 
+MOST_STAGES = 4
+"""As many as `unroll_stages` unrolls."""
+
+
 @dataclass(frozen=True)
 class SoftwarePipeline:
     """Loads ahead in loops that stage tiles: with one stage one step, with more all stages but one.
 
     A loop is unchanged if what it loads, or from where, is carried from step to step or written by the loop itself.
+    Where the author leaves one stage, a loop with one product that copies tiles past the registers has the fewest with
+    which `in_flight_bytes` are in flight, in all workgroups that the `shared_bytes` of a processor hold.
     """
 
     num_stages: int = 1
+    shared_bytes: int = 0
+    in_flight_bytes: int = 0
 
-    @property
-    def ahead(self) -> int:
-        return max(1, self.num_stages - 1)
+    def __repr__(self) -> str:
+        return f"SoftwarePipeline({self.num_stages})"
 
     @property
     def slots_of_brought(self) -> int:
@@ -117,10 +125,10 @@ class SoftwarePipeline:
             except Left as left:
                 remarks.append(left.remarks)
                 return None
-            slots = self.slots_of_brought if staging.brought_bytes else self.num_stages
+            slots = self.slots(kernel, staging, grown) if staging.brought_bytes else self.num_stages
             if slots > 1:
                 grown.update({m: _with_slots(m, slots) for m in staging.memories})
-            return _Writer(staging, self.ahead, slots, grown, taken).ops()
+            return _Writer(staging, max(1, slots - 1), slots, grown, taken).ops()
 
         def grow(op: Op) -> Sequence[Op] | None:
             is_grown = isinstance(op, Allocate) and op.result in grown
@@ -128,6 +136,29 @@ class SoftwarePipeline:
 
         after = rewrite(kernel, pipeline).with_remarks(*remarks)
         return rewrite(after, grow) if grown else after
+
+    def slots(self, kernel: Kernel, staging: Staging, grown: Mapping[Value, Value]) -> int:
+        """Return the stages of a loop that copies tiles past the registers; `grown`: memories of other loops."""
+        products = sum(isinstance(op, Mma) for op in walk(staging.loop.body))
+        if self.num_stages > 1 or products != 1:
+            return self.slots_of_brought
+        copied = {op.to for op in walk(kernel.body) if isinstance(op, CopyAsync)}
+        others = 0
+        for op in walk(kernel.body):
+            if isinstance(op, Allocate) and is_in(op.result, "shared") and op.result not in staging.memories:
+                now = grown.get(op.result)
+                others += _bytes(now or op.result) * (2 if op.result in copied and not now else 1)
+
+        def in_flight(slots: int) -> int:
+            workgroups = self.shared_bytes // (others + slots * staging.brought_bytes)
+            return min(workgroups * (slots - 1) * staging.brought_bytes, self.in_flight_bytes)
+
+        return max(range(self.slots_of_brought, MOST_STAGES + 1), key=lambda slots: (in_flight(slots), -slots))
+
+
+def _bytes(memory: Value) -> int:
+    assert isinstance(memory.type, Memory)
+    return size_bytes(memory.type)
 
 
 def _with_slots(memory: Value, slots: int) -> Value:
