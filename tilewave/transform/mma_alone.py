@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 from typing import TypeVar
 
 from tilewave.analysis.mma_step import MmaStep, accesses
+from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import (
     Add,
