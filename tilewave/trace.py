@@ -47,7 +47,8 @@ class DimensionWindow:
         """Return the window of a dimension that has `factor` elements for each of this one's."""
         if self.number is not None:
             return DimensionWindow.tile(self.number, self.extent * factor)
-        return DimensionWindow(self.start * factor, self.extent * factor)
+        end = None if self.end is None else self.end * factor
+        return DimensionWindow(self.start * factor, self.extent * factor, end=end)
 
     def per(self, block: int) -> DimensionWindow | None:
         """Return the window of a dimension that has one element for each `block` of this one's.

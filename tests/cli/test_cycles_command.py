@@ -145,6 +145,6 @@ def test_a_kernel_that_its_file_compiled_for_another_target_is_refused(call):
         made = gemm((64, 64, 64), tw.f16, tile=(32, 32, 32))
         compiled = tw.wave_compile(tw.WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel)
     """
-    told = "error: gemm was compiled for numpy, which has no model of a compute unit\n"
-    told += "  write --target gfx942 or --target gfx950, or let the file compile for one of these\n"
-    assert call("cycles", "own.py", own=kernel) == (2, "", told)
+    message = "error: gemm was compiled for numpy, which has no model of a compute unit\n"
+    message += "  write --target gfx942 or --target gfx950, or let the file compile for one of these\n"
+    assert call("cycles", "own.py", own=kernel) == (2, "", message)

@@ -1,4 +1,4 @@
-"""Cycles of whole K loops, and what a caller is told."""
+"""Cycles of whole K loops, and what a caller learns."""
 
 import pytest
 from emulated_code import LARGE, SMALL, kernel_text

@@ -221,3 +221,44 @@ def test_ends_must_be_an_array_of_the_kernel():
 def test_what_is_no_ragged_dim_is_refused(more, what):
     with pytest.raises(TilewaveError, match=what):
         constrained(**more)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_dim_that_is_a_multiple_of_a_ragged_one_ends_with_its_group_too(target):
+    L = 2 * T
+
+    @wave([WorkgroupConstraint(T, 8, 0, ragged=GROUPS), WorkgroupConstraint(N, 64, 1)])
+    def sums(x: Memory[L, N, A, f32], ends: Memory[G, A, i32], out: Memory[G, N, A, f32]):
+        atomic_add((read(x) + 1).sum(dim=L), out)
+
+    x, ends, out = (
+        floats(np.random.default_rng(0), 40, 10),
+        np.array([3, 3, 18], np.int32),
+        np.zeros((3, 10), np.float32),
+    )
+    run(sums, target, (x, ends, out), {T: 20})
+    wanted = np.array([(rows.astype(np.float64) + 1).sum(0) for rows in np.split(x, 2 * ends)[:-1]])
+    assert np.allclose(out, wanted, rtol=0, atol=64 * np.finfo(np.float32).eps * np.abs(wanted).max())
+
+
+H, STEP = sym.H, sym.STEP
+
+
+@pytest.mark.parametrize(
+    ("constraints", "what"),
+    [
+        ([WorkgroupConstraint(H, 8, 0, primary=False)], "H is to go with T, which is divided group by group"),
+        ([WorkgroupConstraint(H, 16, 0, primary=False)], "H is to go with T, which is divided group by group"),
+        ([SymbolicAlias(H, T, lambda t: t // 2)], "H is to be cut as T is, which is divided group by group"),
+        ([WorkgroupConstraint(H, 16, 2, ragged=GROUPS)], "T and H are both divided by the groups G"),
+        ([GridConstraint(4), TilingConstraint(STEP)], "T is divided group by group, and the kernel's own while loop"),
+    ],
+    ids=["other tiles", "same tiles", "alias", "two ragged dims", "own loop"],
+)
+def test_what_groups_do_not_say_is_refused(constraints, what):
+    @wave([WorkgroupConstraint(T, 16, 0, ragged=GROUPS), WorkgroupConstraint(N, 64, 1), *constraints])
+    def copy(x: Memory[T, N, A, f32], other: Memory[H, A, f32], ends: Memory[G, A, i32], y: Memory[T, N, A, f32]):
+        write(read(x), y)
+
+    with pytest.raises(ConstraintError, match=what):
+        copy.compile(target="cpu", subs={T: 20, H: 10, N: 10, G: 3})

@@ -166,8 +166,8 @@ def test_rotate_pairs(target):
     )
     positions, before = rng.integers(0, 20, 9).astype(np.int32), x.astype(float)
     run(rotate_pairs, target, x, freqs, positions)
-    turned = (before[..., 0] + 1j * before[..., 1]) * (freqs[..., 0] + 1j * freqs[..., 1])[positions][:, None]
-    check(x, np.stack([turned.real, turned.imag], -1), 3)
+    rotated = (before[..., 0] + 1j * before[..., 1]) * (freqs[..., 0] + 1j * freqs[..., 1])[positions][:, None]
+    check(x, np.stack([rotated.real, rotated.imag], -1), 3)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -1,7 +1,8 @@
 """Grouped products: each group of rows times a matrix of its own, for counts of rows that only the device knows.
 
 The experts of a mixture: tokens sorted by their expert, `ends` the end of each expert's tokens. No row is padded, no
-count comes to the host, and a row's result depends on its group alone, so results are batch-invariant.
+count comes to the host. A row's result depends on its group and on the tile, which depends on the rows of a group on
+average: with one tile, the same row has the same sum whatever the other groups have.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import INDEX, DType
 from tilewave.kernels.activations import ACTIVATIONS, activation_named
@@ -86,7 +86,6 @@ def grouped_product(
     dtype = {name: view.dtype for name, view in seen.items()}
     more = dtype.get("bias"), activation or "", dtype.get("scales")
     form = GroupedForm(dtype["x"], dtype["y"], dtype["ends"], *more)
-    target_on("grouped_product", seen["x"].device)
     tile = grouped_tile_for(seen["x"].shape[0], seen["ends"].shape[0], form.dtype)
     grouped_product_kernel(tile, form)(*(array for array in arrays.values() if array is not None))
 

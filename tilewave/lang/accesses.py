@@ -14,12 +14,12 @@ from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, ma
 from tilewave.lang.indexed import IndexedPlace, read_at
 from tilewave.lang.operands import count, want_tile
 from tilewave.lang.ops import select
-from tilewave.lang.ragged import at_groups, is_in_groups
+from tilewave.lang.ragged import at_groups
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, in_order, repeated, without_single_dims
-from tilewave.lang.windows import extent_here, want_room, window_of
+from tilewave.lang.windows import ends_with_a_group, extent_here, want_room, window_of
 from tilewave.trace import TileTransfer, Trace, current
 
 
@@ -68,7 +68,7 @@ def read(
         trace.zero_outside[value] = frozenset(
             mine
             for mine, d in both
-            if d in memory.dims and (not mapping or mapping.keeps(d)) and window_of(trace, d, "read").end is None
+            if d in memory.dims and (not mapping or mapping.keeps(d)) and not ends_with_a_group(trace, d)
         )
     return Traced(trace, value, its_dims)
 
@@ -112,7 +112,7 @@ def write(
     if mapping is not None and mapping.dynamic_values:
         at = DynamicMapping(trace, "write", memory, mapping, values, "inputs", "outputs").positions()
     at = at_groups(trace, memory, at)
-    if at is not None or (mapping is None and is_in_groups(trace, memory)):
+    if at is not None or (mapping is None and any(ends_with_a_group(trace, d) for d in memory.dims)):
         _write_indexed(trace, "write", tile, memory, at or {})
         return
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims

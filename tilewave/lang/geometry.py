@@ -199,6 +199,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     driven = frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None)
     if launch and driven:
         _refuse_order(constraints)
+    _refuse_groups_twice(cuts, driven if launch else frozenset())
     return Geometry(
         grid=grid,
         shares=shares,
@@ -234,6 +235,7 @@ def _followers(
                 remedy="leave primary=False out",
             )
         tile, leader = positive(c.tile, subs, c.loc, "tile"), shares[dim]
+        _refuse_groups(leader, f"{c.dim} is to go with {dim}", c.loc)
         if tile == leader.tile and c.apply_fn is None and leader.begins is None:
             same[c.dim] = dim
         else:
@@ -254,6 +256,7 @@ def _alias(
             loc=alias.loc,
             remedy=f"write WorkgroupConstraint({alias.target}, BLOCK_{alias.target}, …), and none of {alias.source}",
         )
+    _refuse_groups(shares[alias.target], f"{alias.source} is to be cut as {alias.target} is", alias.loc)
     cut = next(c for c in _all(constraints, WorkgroupConstraint) if c.dim == alias.target)
     tile = positive(alias.of(cut.tile), subs, alias.loc, "tile")
     length, whole = (size(e, subs, alias.loc) for e in (alias.source, alias.of(alias.target)))
@@ -264,6 +267,30 @@ def _alias(
             remedy=f"give it that value: subs={{{alias.source}: {whole}}}",
         )
     return replace(shares[alias.target], tile=tile, loc=alias.loc)
+
+
+def _refuse_groups(share: GridShare, what: str, loc: Loc) -> None:
+    """Refuse a dim that has the tiles of a ragged dim: its groups end elsewhere."""
+    if share.ragged is not None:
+        what = f"{what}, which is divided group by group, and where groups end is known of that dim alone"
+        raise ConstraintError(what, loc=loc, remedy="give the arrays the ragged dim itself; leave this constraint out")
+
+
+def _refuse_groups_twice(cuts: Sequence[WorkgroupConstraint], driven: frozenset[Symbol]) -> None:
+    """Refuse two ragged dims with the same groups, and one whose tiles the kernel's own loop places."""
+    seen: dict[Symbol, WorkgroupConstraint] = {}
+    for c in cuts:
+        if c.ragged is None:
+            continue
+        first = seen.setdefault(c.ragged.groups, c)
+        if first is not c:
+            what = f"{first.dim} and {c.dim} are both divided by the groups {c.ragged.groups}, and a tile has one group"
+            raise ConstraintError(what, loc=c.loc, remedy=f"divide {c.dim} without ragged, or by groups of its own")
+        if driven:
+            what = f"{c.dim} is divided group by group, and the kernel's own while loop places its tiles"
+            raise ConstraintError(
+                what, loc=c.loc, remedy="leave the loop out: GridConstraint alone makes it persistent"
+            )
 
 
 def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:

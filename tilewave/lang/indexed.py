@@ -19,7 +19,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import end_of, ends_with_a_tile, extent_here, want_room, window_of
+from tilewave.lang.windows import end_of, ends_with_a_group, ends_with_a_tile, extent_here, want_room, window_of
 from tilewave.trace import TileTransfer, Trace
 
 
@@ -58,8 +58,7 @@ class IndexedPlace:
 
     def _is_grouped(self, dim: Any) -> bool:
         """Return whether a window along a dim ends with its group."""
-        window = self.trace.windows.get(dim) if dim not in self.given else None
-        return window is not None and window.end is not None
+        return dim not in self.given and ends_with_a_group(self.trace, dim)
 
     @property
     def is_window(self) -> bool:
@@ -125,7 +124,7 @@ class IndexedPlace:
         counted = self.trace.emit(ir.Iota, type=Tile((self.extents[dim],), INDEX))
         places: Traced = Traced(self.trace, counted, (dim,)) + self._start(dim)
         if self._is_grouped(dim):
-            return self._where(places < scalar_of(self.trace, self.trace.windows[dim].end, INDEX), places)
+            return self._where(places < scalar_of(self.trace, end_of(self.trace, dim), INDEX), places)
         return places
 
 

@@ -298,7 +298,7 @@ def _contracts(
 
 
 def _length_text(trace: Trace, dim: Any) -> str:
-    found = dim if isinstance(dim, int) else trace.lengths.get(dim)
+    found = dim if isinstance(dim, int) else trace.lengths.get(dim, trace.symbols.get(dim))
     if found is None:
         known = ", ".join(map(str, trace.lengths))
         raise SymbolError(f"Indices: into is {dim}, which no array has", loc=here(), remedy=f"the dims are {known}")

@@ -48,8 +48,3 @@ def at_groups(trace: Trace, memory: MemoryArgument, at: Mapping[Any, Any] | None
     """Return the indices of an access, those of the tile's group among them."""
     mine = {d: Traced(trace, trace.groups[d].value, ()) for d in memory.dims if d in trace.groups}
     return {**mine, **(at or {})} if mine else at
-
-
-def is_in_groups(trace: Trace, memory: MemoryArgument) -> bool:
-    """Return whether a memory has a dim that is divided group by group."""
-    return any(d in trace.windows and trace.windows[d].end is not None for d in memory.dims)

@@ -114,8 +114,12 @@ def length_of(trace: Trace, dim: Any) -> Any:
 
 def end_of(trace: Trace, dim: Any) -> Any:
     """Return the end of a dim's elements that belong to the current tile: that of its group, or of the dim."""
-    window = trace.windows.get(dim)
-    return length_of(trace, dim) if window is None or window.end is None else window.end
+    return window_of(trace, dim, "a tile").end if ends_with_a_group(trace, dim) else length_of(trace, dim)
+
+
+def ends_with_a_group(trace: Trace, dim: Any) -> bool:
+    """Return whether the elements of a tile along a dim may end with a group, before the dim does."""
+    return any(s in trace.windows and trace.windows[s].end is not None for s in dim.symbols())
 
 
 def ends_with_a_tile(trace: Trace, dim: Any, extent: int) -> bool:
