@@ -33,7 +33,7 @@ CALLS = {
 calls = pytest.mark.parametrize("name", CALLS)
 ROADS = {
     "free": nullcontext,
-    "watched": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    "watched": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True),
 }
 roads = pytest.mark.parametrize("road", ROADS)
 LAYOUTS = {
