@@ -208,7 +208,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     return replace(
         made,
         assumed=traced.assumed,
-        not_taken=(*options.schedule.remarks, *remarks(options.without_effect)),
+        not_taken=(*(options.schedule.remarks if options.schedule else ()), *remarks(options.without_effect)),
         proved=proved,
     )
 

@@ -60,7 +60,8 @@ class WaveCompileOptions:
 
     subs: Mapping[Symbol, Any] = field(default_factory=dict)
     target: str | None = None
-    schedule: SchedulingType = SchedulingType.NONE
+    schedule: SchedulingType | None = None
+    """By default the target's choice: on AMD chips PREFETCH for loops that multiply."""
     dynamic_symbols: Iterable[Symbol] = ()
     instruction_set: str | None = None
     """For the CPU: avx512, avx2, …; by default the best of this machine."""
@@ -129,12 +130,10 @@ def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOpt
 
 def checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
     """Return the target's part of the options; one that would have no effect is refused."""
-    _check_schedule(options.schedule)
     num_stages: object = options.num_stages
     if num_stages is not None and (isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1):
         raise TilewaveError(f"num_stages is {num_stages!r}", loc=here(), remedy="a loop needs one stage at least")
-    prefetched = (options.num_stages or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
-    wanted = BuildOptions(prefetched, options.num_stages, options.instruction_set, options.in_place)
+    wanted = BuildOptions(_steps_ahead(options), options.num_stages, options.instruction_set, options.in_place)
     target.check(wanted)
     if wanted.in_place:
         _check_in_place(target)
@@ -155,6 +154,14 @@ def _check_in_place(target: Backend) -> None:
         able = [one for one in TARGETS.values() if one.takes_instruction_sets]
         what = f"in_place is given, but on {target.name} nothing is packed before a launch"
         raise TilewaveError(what, loc=here(), remedy=f"leave it out, or write target={quoted(able)}")
+
+
+def _steps_ahead(options: WaveCompileOptions) -> int | None:
+    """Return the loop steps by which loads are ahead; None leaves them to the target."""
+    if options.schedule is None:
+        return None
+    _check_schedule(options.schedule)
+    return (options.num_stages or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
 
 
 def _check_schedule(schedule: object) -> None:

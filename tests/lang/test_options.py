@@ -51,13 +51,13 @@ CASES = {
     "stages that nothing fills": (
         TilewaveError,
         COMPILE,
-        "target='gfx942', num_stages=2",
+        "target='gfx942', num_stages=2, schedule=SchedulingType.NONE",
         """
-        num_stages is 2, but without PREFETCH a loop on gfx942 has one stage
+        num_stages is 2, but with SchedulingType.NONE a loop on gfx942 has one stage
           gemm.py:19
-              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', num_stages=2), gemm)
-              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          write schedule=SchedulingType.PREFETCH, or leave num_stages out
+              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', num_stages=2, schedule=SchedulingType.NONE), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave schedule out, or leave num_stages out
         """,
     ),
     "no stages, whatever the target": (

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class BuildOptions:
     """The options of a build, common to all targets."""
 
-    prefetched: int = 0
-    """Loop steps by which loads are ahead; 0: none."""
+    prefetched: int | None = None
+    """Loop steps by which loads are ahead; 0: none; None: the target's choice."""
     num_stages: int | None = None
     """The stages of the software pipeline in shared memory; None: the target's choice."""
     instruction_set: str | None = None

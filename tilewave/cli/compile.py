@@ -80,7 +80,9 @@ def _refuse_uncounted(found: dict[str, Compiled]) -> None:
             )
 
 
-def _schedule(text: str) -> SchedulingType:
+def _schedule(text: str) -> SchedulingType | None:
+    if not text:
+        return None
     known = {s.value: s for s in SchedulingType}
     if text not in known:
         raise TilewaveError(f"--schedule: unknown schedule {text!r}", remedy=f"there are {', '.join(known)}")

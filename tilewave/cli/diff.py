@@ -99,7 +99,7 @@ def compiled_in(
     file: Path,
     sizes: dict[Symbol, Any],
     target: str = DEFAULT_TARGET,
-    schedule: SchedulingType = SchedulingType.PREFETCH,
+    schedule: SchedulingType | None = None,
     asked: Sequence[str] = (),
     left_open: Sequence[Symbol] = (),
 ) -> list[Compiled]:
@@ -137,7 +137,7 @@ def fixed_in(
                 raise TilewaveError(f"{c.name}: {missing_text(c.open_sizes)}", remedy=remedy)
         for kernel in found.kernels:
             want_sizes(kernel, {**kernel.subs, **found.subs, **sizes}, option)
-        options = WaveCompileOptions(target=target, schedule=SchedulingType.PREFETCH, tune=tune)
+        options = WaveCompileOptions(target=target, tune=tune)
         return found.compiled or _compile(found, sizes, options, ())
 
 

@@ -17,7 +17,7 @@ from tilewave.explore.tiles import want_drawable
 from tilewave.ir.types import DTYPES
 from tilewave.kernels import GemmKernel, accumulator
 from tilewave.machine import Machine
-from tilewave.options import SchedulingType, WaveCompileOptions
+from tilewave.options import WaveCompileOptions
 from tilewave.sim.problem import Gemm
 from tilewave.sim.simulate import SimulatedRun, run
 from tilewave.view.extents import parse_extents
@@ -51,8 +51,7 @@ class ExploredGemm:
         dtypes = problem.element, accumulator(problem.element), problem.written
         kernel = _gemm_file()["kernel"](*dtypes, order or LINEAR, problem.workgroups)
         made = GemmKernel(problem.m, problem.n, problem.k, problem.tile, kernel)
-        schedule = SchedulingType.PREFETCH
-        return wave_compile(WaveCompileOptions(subs=made.subs, target=target, schedule=schedule), kernel)
+        return wave_compile(WaveCompileOptions(subs=made.subs, target=target), kernel)
 
     def run(self, choice: ExplorerChoice, order: str, machine: Machine) -> tuple[SimulatedRun, Gemm]:
         problem = gemm_of(choice)

@@ -50,9 +50,10 @@ def test_what_the_passes_did_is_told_when_somebody_asks():
 def test_options_and_the_author_s_lines_have_code_of_their_own():
     """Findings name lines, which are therefore part of the code."""
     prefetching = [compiled(schedule=SchedulingType.PREFETCH, num_stages=n).build.key for n in (None, 1, 2)]
+    plain = compiled(schedule=SchedulingType.NONE).build.key
     elsewhere = gemm((40, 50, 24), f16, tile=(32, 32, 16), mapping="grouped(2)")
-    assert prefetching[0] == prefetching[1]
-    assert len({compiled().build.key, compiled(elsewhere).build.key, *prefetching}) == 4
+    assert prefetching[0] == prefetching[1] == compiled().build.key
+    assert len({plain, compiled(elsewhere).build.key, *prefetching}) == 4
     assert compiled().build.key == compiled().build.key
 
 

@@ -34,11 +34,11 @@ class AmdBackend(Backend):
     models_cycles = True
 
     def check(self, options: BuildOptions) -> None:
-        if (options.num_stages or 1) > 1 and not options.prefetched:
+        if (options.num_stages or 1) > 1 and options.prefetched == 0:
             raise TilewaveError(
-                f"num_stages is {options.num_stages}, but without PREFETCH a loop on {self.name} has one stage",
+                f"num_stages is {options.num_stages}, but with SchedulingType.NONE a loop on {self.name} has one stage",
                 loc=here(),
-                remedy="write schedule=SchedulingType.PREFETCH, or leave num_stages out",
+                remedy="leave schedule out, or leave num_stages out",
             )
 
     @property
@@ -47,9 +47,9 @@ class AmdBackend(Backend):
 
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> AmdBuild:
         with IMPORTING:
-            from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+            from tilewave.backend.amd.build import build_amd, steps_ahead  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_amd(tiles, self.chip, places, options.prefetched)
+        return build_amd(tiles, self.chip, places, steps_ahead(tiles, options))
 
     def load(self, contents: Contents, kernel: Kernel) -> AmdBuild:
         with IMPORTING:

@@ -10,7 +10,7 @@ from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.amd.code import AmdCode, kept
-from tilewave.backend.protocol import ASSEMBLED, Build, CountedLoop, metrics_of, occupancy_of
+from tilewave.backend.protocol import ASSEMBLED, Build, BuildOptions, CountedLoop, metrics_of, occupancy_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import Kernel
@@ -180,6 +180,14 @@ class AmdBuild(Build):
             *self.program.registers,
             not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
+
+
+def steps_ahead(tiles: Kernel, options: BuildOptions) -> int:
+    """Return the loop steps by which loads are ahead: as asked, else as many stages as asked in loops that multiply."""
+    if options.prefetched is not None:
+        return options.prefetched
+    multiplies = any(isinstance(op, Mma) for op in walk(tiles.body))
+    return (options.num_stages or 1) if multiplies else 0
 
 
 def build_amd(tiles: Kernel, chip: Chip, places: Places, prefetched: int) -> AmdBuild:

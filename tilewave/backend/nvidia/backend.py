@@ -39,7 +39,7 @@ class NvidiaBackend(Backend):
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_nvidia(tiles, self.chip, places, options.prefetched, options.num_stages)
+        return build_nvidia(tiles, self.chip, places, options.prefetched or 0, options.num_stages)
 
     def load(self, contents: Contents, kernel: Kernel) -> NvidiaBuild:
         with IMPORTING:

@@ -23,7 +23,7 @@ def compile_command(
     ] = [],  # noqa: B006  typer reads the default
     left_open: LeftOpen = "",
     kernel: Annotated[str, typer.Option(help="Only this kernel.")] = "",
-    schedule: Annotated[str, typer.Option(help="none, or prefetch: a software pipeline.")] = "prefetch",
+    schedule: Annotated[str, typer.Option(help="none, or prefetch; by default what a call compiles.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
     ] = None,
