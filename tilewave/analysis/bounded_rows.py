@@ -24,6 +24,42 @@ class BoundedTile:
     end: Value
 
 
+def bounded_tile(op: WriteIndexed, defs: Defs) -> BoundedTile | None:
+    """Return the tile that a store at positions counted from scalars stores, if its rows alone are bounded."""
+    each = [_counted(positions, defs) for positions in op.at]
+    known = [counted for counted in each if counted is not None]
+    if op.combine or len(known) < len(each):
+        return None
+    along = {counted.axis: axis for axis, counted in enumerate(known) if counted.axis is not None}
+    axes = tuple(along[i] for i in sorted(along))
+    ends = [(axis, counted.end) for axis, counted in enumerate(known) if counted.end is not None]
+    is_whole = len(axes) == len(op.tile.type.shape) > 1
+    if not is_whole or axes != tuple(sorted(axes)) or [axis for axis, _ in ends] != [axes[-2]]:
+        return None
+    return BoundedTile(tuple(counted.start for counted in known), axes, ends[0][1])
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Positions start, start + 1, … along an axis of a tile, or at one place; those from `end` on are nowhere."""
+
+    start: Value
+    axis: int | None = None
+    end: Value | None = None
+
+
+def _counted(positions: Value, defs: Defs) -> _Counted | None:
+    op = defs.get(positions)
+    if not isinstance(op, Broadcast):
+        return None
+    if isinstance(op.x.type, Scalar):
+        return _Counted(op.x)
+    found, bounded = COUNTED.match(op.x, defs), BOUNDED.match(op.x, defs)
+    if bounded is not None and _is_negative(bounded["nowhere"], defs) and "start" in bounded:
+        return _Counted(bounded["start"], op.axes[0], bounded["end"])
+    return _Counted(found["start"], op.axes[0]) if found is not None and "start" in found else None
+
+
 def holders(op: Op, defs: Defs) -> frozenset[Value]:
     """Return the values without which a store has no effect, because what it stores is nowhere."""
     if isinstance(op, WriteIndexed):
