@@ -1,6 +1,9 @@
 """Grouped products on an NVIDIA GPU through `ops.grouped_mm`, beside `torch._grouped_mm` (bf16).
 
-    python benchmarks/grouped_h200.py [--json FILE] [--only TEXT]
+    python benchmarks/grouped_h200.py [--json FILE] [--only TEXT] [--tile 128x256x64] [--order "grouped(4)"]
+                                      [--without PASS]
+
+`--tile` (rows x columns x depth), `--order` and `--without` measure ours with another tile, order or list of passes.
 
 Weights are [G, N, K] in memory, as a mixture of experts keeps them, and both functions get them as [G, K, N] views.
 Each contestant is a CUDA graph of calls on buffers that L2 does not hold; graphs take turns, in a new order each round.
@@ -13,12 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from tilewave import ops
+from tilewave import bf16, i32, ops
+from tilewave.kernels.grouped import GroupedForm, GroupedTile, grouped_product_kernel, grouped_tile_for
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import pass_name
 
 ROUNDS, CALLS, BUFFER_BYTES = 9, 6, 400_000_000
 
@@ -88,18 +95,36 @@ def measured(torch, contestants):
     return {name: (median(times), (quantiles(times)[2] - quantiles(times)[0]) / 2) for name, times in found.items()}
 
 
-def compared(torch, x, w, ends, counts, out):
+def grouped_by(chosen, rows, groups):
+    """Return a function like `ops.grouped_mm` with the chosen tile and order; that itself where none is chosen."""
+    if not chosen.tile and not chosen.order:
+        return lambda x, w, ends, out: ops.grouped_mm(x, w.mT, ends, out=out)
+    tile = grouped_tile_for(rows, groups, bf16)
+    if chosen.tile:
+        tile = GroupedTile(*map(int, chosen.tile.split("x")))
+    kernel = grouped_product_kernel(tile, GroupedForm(bf16, bf16, i32))
+    return kernel.ordered(chosen.order) if chosen.order else kernel
+
+
+def leave_out(name):
+    """Compile without a pass from now on; the cache on disk, whose keys do not know, is not used."""
+    os.environ |= {"TILEWAVE_CACHE_DIR": "off", "TILEWAVE_BACKGROUND": "0"}
+    listed = lists.hopper
+    lists.hopper = lambda *facts: tuple(p for p in listed(*facts) if pass_name(p) != name)
+
+
+def compared(torch, multiply, x, w, ends, counts, out):
     """Raise unless our product is torch's, within the rounding of bf16, and rows after the last group are kept."""
     rows = sum(counts)
     out.fill_(float("nan"))
-    ops.grouped_mm(x, w.mT, ends, out=out)
+    multiply(x, w, ends, out)
     theirs = torch._grouped_mm(x[:rows], w.mT, offs=ends).double()
     apart = (out[:rows].double() - theirs).norm() / theirs.norm()
     assert apart < 4e-3, f"apart by {apart:.2e}"
     assert out[rows:].isnan().all(), "rows after the last group were written"
 
 
-def measured_case(torch, counts, n, k):
+def measured_case(torch, chosen, counts, n, k):
     """Return what one case took."""
     rows, groups, half = sum(counts), len(counts), {"device": "cuda", "dtype": torch.bfloat16}
     ends = torch.tensor(counts, device="cuda").cumsum(0).to(torch.int32)
@@ -107,8 +132,9 @@ def measured_case(torch, counts, n, k):
     xs = [torch.randn(rows + 9, k, **half) for _ in range(sets)]
     ws = [torch.randn(groups, n, k, **half) / k**0.5 for _ in range(sets)]
     outs = [torch.empty(rows + 9, n, **half) for _ in range(sets)]
-    compared(torch, xs[0], ws[0], ends, counts, outs[0])
-    ours = [partial(ops.grouped_mm, x, w.mT, ends, out=out) for x, w, out in zip(xs, ws, outs, strict=True)]
+    multiply = grouped_by(chosen, rows, groups)
+    compared(torch, multiply, xs[0], ws[0], ends, counts, outs[0])
+    ours = [partial(multiply, x, w, ends, out) for x, w, out in zip(xs, ws, outs, strict=True)]
     theirs = [partial(torch._grouped_mm, x[:rows], w.mT, offs=ends) for x, w in zip(xs, ws, strict=True)]
     found = measured(torch, {"ours": ours, "torch": theirs})
     us, spread = found["ours"]
@@ -129,11 +155,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--tile", default="")
+    parser.add_argument("--order", default="")
+    parser.add_argument("--without", default="")
     chosen = parser.parse_args()
+    if chosen.without:
+        leave_out(chosen.without)
     found = {}
     for name, (counts, n, k) in CASES.items():
         if chosen.only in name:
-            found[name] = measured_case(torch, counts, n, k)
+            found[name] = measured_case(torch, chosen, counts, n, k)
             print(f"{name:32}", " ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")

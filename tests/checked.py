@@ -14,6 +14,7 @@ from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.passes.grid.map_workgroups import MapWorkgroups
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
 from tilewave.passes.grid.set_occupancy import SetOccupancy
+from tilewave.passes.grid.skip_empty_tiles import skip_empty_tiles
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -113,6 +114,7 @@ PASSES = {
     "slice_epilogue": lambda text: SliceEpilogue(int(text)),
     "slice_rows": lambda text: SliceRows(*map(int, text.split(","))),
     "take_first_step": lambda text: take_first_step,
+    "skip_empty_tiles": lambda text: skip_empty_tiles,
     "skip_masked_blocks": lambda text: skip_masked_blocks,
     "delay_dependent_mma": lambda text: delay_dependent_mma,
     "defer_rescaling": lambda text: defer_rescaling,

@@ -83,7 +83,8 @@ def test_rows_have_the_same_bits_alone_and_among_others():
 
 
 @pytest.mark.parametrize(
-    ("rows", "groups", "tile"), [(90, 6, 16), (0, 4, 16), (40, 1, 64), (65, 1, 128), (9000, 2, 128)]
+    ("rows", "groups", "tile"),
+    [(90, 6, 16), (0, 4, 16), (24, 1, 16), (25, 1, 32), (40, 1, 32), (96, 1, 64), (97, 1, 128), (9000, 2, 128)],
 )
 def test_a_tile_has_the_rows_of_an_average_group(rows, groups, tile):
     assert grouped_tile_for(rows, groups, f16).rows == tile

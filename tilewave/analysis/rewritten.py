@@ -22,12 +22,15 @@ import numpy as np
 
 from tilewave.analysis.index_trace import IndexRun, needed_values, tile_count, window
 from tilewave.analysis.positions import BlockScalars
+from tilewave.analysis.ranges import ranges_of
 from tilewave.analysis.shared_tiles import hands_over
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Loop, Scatter, While, Write, WriteThrough
+from tilewave.ir.ops import Loop, Scatter, While, Write, WriteIndexed, WriteThrough
 from tilewave.ir.placements import is_in
+from tilewave.ir.rewrite import walk
 
+STORES = (Write, WriteIndexed, WriteThrough, Scatter)
 Around = tuple[Op, ...]
 """The loops around an op, the outermost first."""
 
@@ -38,10 +41,11 @@ def written_again(kernel: Kernel) -> set[Value]:
     With dynamic symbols, a loop is assumed to write elsewhere in each iteration if any value made in it decides the
     position.
     """
-    stores = [(op, around) for op, around in _with_loops(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
+    stores = [(op, around) for op, around in _with_loops(kernel.body) if isinstance(op, STORES)]
     stores = [(op, around) for op, around in stores if is_in(op.memory, "global")]
     often = Counter(op.memory for op, _ in stores)
     found = {op.memory for op, _ in stores if isinstance(op, Scatter) or often[op.memory] > 1}
+    found |= {op.memory for op, around in stores if isinstance(op, WriteIndexed) and not _follows(kernel, op, around)}
     looped = [(op, around) for op, around in stores if isinstance(op, Write) and around and op.memory not in found]
     if not looped or hands_over(kernel):  # stream-K and split-K write each tile once, after its last part
         return found
@@ -51,6 +55,24 @@ def written_again(kernel: Kernel) -> set[Value]:
     scalars = BlockScalars(kernel.body)
     doubtful = [op for op, around in looped if not _fills(kernel, op, around, scalars)]
     return found | _met_again(kernel, doubtful)
+
+
+def _follows(kernel: Kernel, op: WriteIndexed, around: Around) -> bool:
+    """Return whether the positions of a write depend on the counters of all loops around it that repeat it."""
+    ranges = ranges_of(kernel)
+    repeating = (loop for loop in around if not (isinstance(loop, Loop) and ranges.of(loop.trips)[1] <= 1))
+    return all(_depends_on(loop, op.at) for loop in repeating)
+
+
+def _depends_on(loop: Op, values: Iterable[Value]) -> bool:
+    """Return whether values that are made in a loop follow from its counter, or from what it carries."""
+    (*_, body) = loop.blocks
+    following = set(body.args)
+    for op in walk(body):
+        if following.intersection(op.operands, *(inner.operands for block in op.blocks for inner in walk(block))):
+            following.update(op.results)
+            following.update(v for block in op.blocks for v in block.args)
+    return not following.isdisjoint(values)
 
 
 def _with_loops(block: Block, around: Around = ()) -> Iterator[tuple[Op, Around]]:

@@ -69,9 +69,12 @@ def read(run: TileRun, op: ir.Read) -> tuple[Any, ...]:
     return (tile,)
 
 
-def write(run: TileRun, op: ir.Write | ir.WriteThrough) -> tuple[Any, ...]:
+def write(run: TileRun, op: ir.Write | ir.WriteThrough, rows: int | None = None) -> tuple[Any, ...]:
+    """Store a tile, or as many of its rows."""
     buffer, tile = run.env[op.memory], run.env[op.tile]
     within = op.within if isinstance(op, ir.Write) else ()
+    if rows is not None:
+        within = (*tile.shape[:-2], rows, tile.shape[-1])
     if isinstance(op, ir.Write) and is_past(run, op, buffer):
         return ()
     window = window_of(run, op, buffer, within or op.tile.type.shape)
@@ -90,7 +93,11 @@ def is_past(run: TileRun, op: ir.Write, buffer: TrackedMemory) -> bool:
 
 
 def write_through(run: TileRun, op: ir.WriteThrough) -> tuple[Any, ...]:
-    write(run, op)
+    rows = op.tile.type.shape[-2]
+    for end in op.end:
+        rows = min(rows, int(run.env[end]) - int(run.env[op.at[op.axes[-2]]]))
+    if rows > 0:
+        write(run, op, rows)
     shared: TrackedMemory = run.env[op.shared]
     shared.lose(run.numbers.poison(shared.value.type.dtype))
     return ()

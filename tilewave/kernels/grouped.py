@@ -19,18 +19,22 @@ from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.products import K, M, N, accumulator
 from tilewave.kernels.rows import looked_at
 from tilewave.lang.accesses import read, write
-from tilewave.lang.constraints import Ragged, TilingConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import Ragged, TilingConstraint, WorkgroupConstraint, WorkgroupMapping
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, select, self_index
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.mapping import grouped
 
 T, G = sym.T, sym.G
 ROWS = (16, 32, 64, 128)
 """The rows of tiles: the fewest that the matrix units of all targets multiply, up to as many as pay."""
-COLUMNS, DEPTH_BYTES = 128, 128
+COLUMNS, NARROW_COLUMNS, DEPTH_BYTES = 256, 128, 128
+"""The columns of tiles of 16-bit elements, and of wider ones, whose products matrix units compute more slowly."""
+BAND = 8
+"""Tiles of rows that are computed for all columns before the next ones: their rows and weights stay in L2 meanwhile."""
 SHAPES = "x [T, K], w [G, N, K], ends [G], y [T, N], bias [G, N], scales [T]"
 
 
@@ -44,10 +48,13 @@ class GroupedTile:
 
 
 def grouped_tile_for(rows: int, groups: int, dtype: DType) -> GroupedTile:
-    """Return the tile for so many rows of so many groups: as many rows as a group has on average."""
+    """Return the tile for so many rows of so many groups: about as many rows as a group has on average.
+
+    A group with half as many rows again takes two tiles, and its weights come from L2 for the second one.
+    """
     average = -(-rows // max(1, groups))
-    fitting = next((n for n in ROWS if n >= average), ROWS[-1])
-    return GroupedTile(fitting, COLUMNS, DEPTH_BYTES // dtype.bytes)
+    fitting = next((n for n in ROWS if 3 * n >= 2 * average), ROWS[-1])
+    return GroupedTile(fitting, COLUMNS if dtype.bytes <= 2 else NARROW_COLUMNS, DEPTH_BYTES // dtype.bytes)
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ def grouped_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
         WorkgroupConstraint(T, tile.rows, 0, ragged=Ragged(G, "ends")),
         WorkgroupConstraint(N, tile.columns, 1),
         TilingConstraint(K, tile.depth),
+        WorkgroupMapping(grouped(BAND)),
     ]
     return kernel_of("grouped_product", constraints, arrays, multiply)
 
@@ -138,7 +146,7 @@ class GroupedSumForm:
 
 def grouped_sum_tile_for(dtype: DType) -> GroupedTile:
     """Return the tile of a group's product, and the rows of a step."""
-    return GroupedTile(64, COLUMNS, DEPTH_BYTES // dtype.bytes // 2)
+    return GroupedTile(64, NARROW_COLUMNS, DEPTH_BYTES // dtype.bytes // 2)
 
 
 @cache

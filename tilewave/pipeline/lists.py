@@ -13,6 +13,7 @@ from tilewave.passes.grid.hoist_to_launch import hoist_to_launch
 from tilewave.passes.grid.make_persistent import MakePersistent
 from tilewave.passes.grid.serialize_split_k import serialize_split_k
 from tilewave.passes.grid.set_occupancy import SetOccupancy
+from tilewave.passes.grid.skip_empty_tiles import skip_empty_tiles
 from tilewave.passes.grid.split_k import SplitK
 from tilewave.passes.grid.stream_k import StreamK
 from tilewave.passes.grid.take_first_step import take_first_step
@@ -72,10 +73,11 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
     """Return the passes from whole tiles to register blocks of `rows` x `cols`."""
     return (
         serialize_split_k,  # first, because later passes expect K loops that are not split
+        skip_empty_tiles,  # before tile_reductions, which writes to memories of a workgroup
         TileReductions(4 * cols, 8),  # before split_tiles, because it leaves tiles of other shapes
         SplitTiles(rows, cols),  # before prepack_operands, because the size of a block decides the panels
         PrepackOperands(rows, cols, unit, formats),
-        simplify,  # last, because it folds the positions of blocks and panels
+        simplify,  # after prepack_operands, because it folds the positions of blocks and panels
     )
 
 
@@ -84,7 +86,7 @@ def cpu_in_place(cols: int) -> tuple[Pass, ...]:
 
     Tiles stay whole, and what a step transposes of them is transposed once for all of its rows.
     """
-    return (serialize_split_k, fold_trivial_loops, TileReductions(4 * cols, 8), simplify)
+    return (serialize_split_k, skip_empty_tiles, fold_trivial_loops, TileReductions(4 * cols, 8), simplify)
 
 
 def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
@@ -96,6 +98,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
     """Return the passes from whole tiles to lane code; `pipelining` overlaps loads and products, or is empty."""
     return (
         serialize_split_k,  # first, because later passes expect K loops that are not split
+        skip_empty_tiles,  # before licm_reads, because a tile that is skipped reads nothing
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
@@ -164,6 +167,7 @@ def hopper_plain(
         TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
+        skip_empty_tiles,
         fold_trivial_loops,
         licm_reads,
         pad_rows,
@@ -227,6 +231,7 @@ def hopper(
         MakePersistent(workgroups),  # after stream_k, because it takes the kernels that stream_k leaves
         # After make_persistent, because it needs loops over tiles; before stage_shared, which adds to the K loops.
         alternate_k_direction,
+        skip_empty_tiles,  # after alternate_k_direction, because a loop of one tile at most then encloses the K loop
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
         SelectMma(machine, places),

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
 from tilewave.analysis.wave_transposes import WaveChunks, stored_width
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Barrier, KeepOrder, Load, Role, Store, TmaStore, WaitTmaStores, WgmmaShared, WriteThrough
-from tilewave.ir.types import Vector
+from tilewave.ir.ops import (
+    Barrier,
+    KeepOrder,
+    Load,
+    Loop,
+    Role,
+    Store,
+    StoreUnaligned,
+    TmaStore,
+    WaitTmaStores,
+    WgmmaShared,
+    WriteThrough,
+)
+from tilewave.ir.types import INDEX_SCALAR, Vector
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.transform.lane_program import LaneProgram
 
@@ -57,7 +70,15 @@ def store_lines(lanes: LaneProgram, op: WriteThrough, x: Value, far: tuple[int, 
     for axis, steps in zip(op.axes, far, strict=True):
         at[axis] = (Number(lanes.out, at[axis]) + steps).value if steps else at[axis]
     where, steps_of = lanes.window(tuple(at), op.axes, layout)
-    lanes.out.effect(Store, x, op.memory, where, (), steps_of, op.guard)
+    if not op.end:
+        lanes.out.effect(Store, x, op.memory, where, (), steps_of, op.guard)
+        return
+    axis = op.axes[-2]
+    for i in range(layout.registers[0]):
+        row = Number(lanes.out, where[axis]) + i * layout.steps[0][-2]
+        mask = ((row < Number(lanes.out, op.end[0])).value,)
+        here = tuple(row.value if a == axis else v for a, v in enumerate(where))
+        lanes.out.effect(Store, lanes.part(x, 0, i, 1), op.memory, here, mask, steps_of, op.guard)
 
 
 def write_by_groups(lanes: LaneProgram, op: WriteThrough) -> None:
@@ -78,7 +99,11 @@ def write_by_groups(lanes: LaneProgram, op: WriteThrough) -> None:
         lanes.out.effect(Barrier, WgmmaShared.group.waves)
         for group in range(groups):
             starts = [((group * blocks + block) * WgmmaShared.group.rows, eight * 8) for block, eight in some]
-            let_go(lanes, op, group, [start[::-1] if is_transposed else start for start in starts])
+            starts = [start[::-1] if is_transposed else start for start in starts]
+            if op.end:
+                store_before_end(lanes, op, group, starts)
+            else:
+                let_go(lanes, op, group, enumerate(starts))
     lanes.last = [WaitTmaStores(0, loc=op.loc)]
 
 
@@ -93,15 +118,82 @@ def fill(lanes: LaneProgram, op: WriteThrough, x: Value, layout: Layout, buffer:
     lanes.out.effect(Store, x, op.shared, at, (), steps)
 
 
-def let_go(lanes: LaneProgram, op: WriteThrough, group: int, starts: Sequence[tuple[int, int]]) -> None:
-    """Emit the TMA stores of a group's chunks; the first wave of the group issues them."""
+Start = tuple[int, int]
+"""The row and the column of a chunk within its tile."""
+
+
+def let_go(lanes: LaneProgram, op: WriteThrough, group: int, starts: Iterable[tuple[int, Start]]) -> None:
+    """Emit the TMA stores of a group's chunks, by their buffers; the first wave of the group issues them."""
+    chunks = list(starts)
     with lanes.out.region():
-        for buffer, start in enumerate(starts):
-            at = list(op.at)
-            for axis, far in zip(op.axes[-2:], start, strict=True):
-                at[axis] = (Number(lanes.out, at[axis]) + far).value
+        for n, (buffer, start) in enumerate(chunks):
             source_at = (lanes.out.const(group), lanes.out.const(buffer))
-            more = buffer < len(starts) - 1
-            lanes.out.effect(TmaStore, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
+            more = n < len(chunks) - 1
+            at = chunk_at(lanes, op, start)
+            lanes.out.effect(TmaStore, op.shared, source_at, op.memory, at, op.axes[-2:], more)
         body = lanes.out.block(())
     lanes.out.effect(Role, group * WgmmaShared.group.waves, group * WgmmaShared.group.waves + 1, body)
+
+
+def chunk_at(lanes: LaneProgram, op: WriteThrough, start: Start) -> tuple[Value, ...]:
+    """Return the position of a chunk in the memory."""
+    at = list(op.at)
+    for axis, far in zip(op.axes[-2:], start, strict=True):
+        at[axis] = (Number(lanes.out, at[axis]) + far).value
+    return tuple(at)
+
+
+def store_before_end(lanes: LaneProgram, op: WriteThrough, group: int, starts: Sequence[Start]) -> None:
+    """Emit the stores of a group's chunks whose rows may end: by TMA where all rows of a chunk are before the end, and
+    by lanes where some are, which read the chunk back and store its rows one by one."""
+    (end,), rows, first = op.end, op.shared.type.shape[2], op.at[op.axes[-2]]
+    by_row: dict[int, list[tuple[int, Start]]] = {}
+    for buffer, start in enumerate(starts):
+        by_row.setdefault(start[0], []).append((buffer, start))
+    waves = WgmmaShared.group.waves
+    with lanes.out.region():
+        for row, chunks in by_row.items():
+            left = Number(lanes.out, end) - Number(lanes.out, first) - row
+            whole = left >= rows
+            with repeated(lanes, whole.choose(1, 0)):
+                let_go(lanes, op, group, chunks)
+            with repeated(lanes, whole.choose(0, (left > 0).choose(1, 0))):
+                store_rows(lanes, op, group, chunks, left.smaller(rows))
+        body = lanes.out.block(())
+    lanes.out.effect(Role, group * waves, (group + 1) * waves, body)
+
+
+@contextmanager
+def repeated(lanes: LaneProgram, trips: Number) -> Iterator[Number]:
+    """Emit what is emitted inside as the body of a loop, with its counter."""
+    counter = lanes.out.fresh("step", INDEX_SCALAR)
+    with lanes.out.region():
+        yield Number(lanes.out, counter)
+        body = lanes.out.block([counter], ())
+    lanes.out.effect(Loop, trips.value, (), body)
+
+
+def store_rows(
+    lanes: LaneProgram, op: WriteThrough, group: int, chunks: Sequence[tuple[int, Start]], count: Number
+) -> None:
+    """Emit the stores of the first rows of chunks beside each other, whose lanes store 16 bytes each."""
+    columns, width = op.shared.type.shape[3], WIDEST_BYTES // op.memory.type.dtype.bytes
+    per_row, waves = columns // width, WgmmaShared.group.waves
+    of_wave = lanes.lanes // per_row
+    (first, start), at_once = chunks[0], of_wave * waves
+    row = Number(lanes.out, lanes.place((Term("lane", 1, per_row), Term("wave", of_wave, 1, waves))))
+    column = Number(lanes.out, lanes.place((Term("lane", width, 1, per_row),)))
+    at, kind = chunk_at(lanes, op, start), Vector((width,), op.memory.type.dtype)
+    row_axis, column_axis = op.axes[-2:]
+    steps = (tuple(int(axis == column_axis) for axis in range(len(at))),)
+    passes = (count + (at_once - 1)) // at_once
+    with repeated(lanes, Number(lanes.out, lanes.out.const(len(chunks)))) as chunk, repeated(lanes, passes) as step:
+        own, there = step * at_once + row, list(at)
+        mask, inside = ((own < count).value,), (lanes.out.const(group), (chunk + first).value)
+        x = lanes.out.emit(Load, op.shared, (*inside, own.value, column.value), mask, ((0, 0, 0, 1),), type=kind)
+        there[row_axis] = (own + Number(lanes.out, at[row_axis])).value
+        there[column_axis] = (chunk * columns + column + Number(lanes.out, at[column_axis])).value
+        length = op.memory.type.extents[column_axis]
+        is_whole = isinstance(length, int) and length % width == 0
+        cls = Store if is_whole else StoreUnaligned  # which checks at run time whether a row ends within 16 bytes
+        lanes.out.effect(cls, x, op.memory, tuple(there), mask, steps, (row_axis, column_axis))

@@ -117,7 +117,7 @@ class WriteThrough(Op):
 
     Where TMA copies them out, `shared` is groups x buffers x rows x columns: each warpgroup fills its buffers, row
     block by row block and column by column, and starts their stores. Where lanes do, it is waves x rows x columns: each
-    wave writes its part, and reads it back along rows.
+    wave writes its part, and reads it back along rows. With an `end`, rows of the memory from it on are not stored.
     """
 
     levels = ON_TILES
@@ -129,9 +129,11 @@ class WriteThrough(Op):
     shared: Value
     axes: tuple[int, ...]
     guard: tuple[int, ...] = ()
+    end: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
+        want(len(self.end) <= 1 and are_indices(self.end), "its end is one index")
         want(is_in(self.shared, "shared"), f"goes through a shared memory, not {self.shared.type}")
         same = self.shared.type.dtype == self.tile.type.dtype
         want(same, f"{self.shared.type} does not hold {self.tile.type.dtype}")

@@ -16,6 +16,9 @@ a staged operand that is dead by then, so the kernel needs no more shared memory
 the allocated memory leaves room for as many waves as a compute unit runs.
 
     %c_shared = overlay(%y_shared) : memory<8x16x64xf16, shared, pad(4)>
+
+Rows of a ragged grid's tile, which are stored up to the end of their group, are staged in both ways: TMA stores the
+chunks that end before it, and where a chunk has the end in it, lanes read the chunk back and store its rows.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.bounded_rows import bounded_tile
 from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.rewritten import written_again
@@ -33,7 +37,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.effects import touched
 from tilewave.ir.launch import in_front
-from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteThrough
+from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteIndexed, WriteThrough
 from tilewave.ir.placements import is_in, row_pitch, size_bytes
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, walk
@@ -148,20 +152,31 @@ class _Staging:
         ops: list[Op] = []
         for i, old in enumerate(block.ops):
             op = map_blocks(old, self.block)
-            writes = isinstance(op, Write) and is_in(op.memory, "global")
-            ops.append(self.staged(op, block.ops[:i]) if writes and isinstance(op, Write) else op)
+            is_stored = isinstance(op, (Write, WriteIndexed)) and is_in(op.memory, "global")
+            ops.append(self.staged(op, block.ops[:i]) if is_stored else op)
         return replace(block, ops=tuple(ops))
 
-    def staged(self, op: Write, before: Sequence[Op]) -> Op:
+    def staged(self, stored: Op, before: Sequence[Op]) -> Op:
+        """Return a store through shared memory; the store itself where it is left as it is."""
+        op, end = self.window(stored)
+        if op is None:
+            return stored
         try:
             chunks = self.how.chunks(op, before, self.remarks)
         except Left as left:
             self.remarks.append(left.remarks)
-            return op
+            return stored
         if chunks is None:
-            return op
+            return stored
         shared = self.memory(op, chunks)
-        return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, chunks.guard, loc=op.loc)
+        return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, chunks.guard, end, loc=op.loc)
+
+    def window(self, op: Op) -> tuple[Write | None, tuple[Value, ...]]:
+        """Return the window that an op stores, and the end of its rows, if it has one before the end of the memory."""
+        found = bounded_tile(op, self.old.defs) if isinstance(op, WriteIndexed) else None
+        if found is not None and isinstance(op, WriteIndexed):
+            return Write(op.tile, op.memory, found.at, found.axes, guard=found.axes, loc=op.loc), (found.end,)
+        return op if isinstance(op, Write) else None, ()
 
     def memory(self, op: Write, chunks: _Chunks) -> Value:
         under, kind = chunks.under, chunks.kind

@@ -44,6 +44,7 @@ from tilewave.ir.ops import (
     Role,
     Store,
     TmaLoad,
+    TmaStore,
     WaitMbarrier,
     Wave,
     Wgmma,
@@ -180,8 +181,9 @@ class _Split:
         self.consumers = prod(kernel.waves)
         self.builder = Builder(names(kernel))
         loads = {op.memory for op in walk(kernel.body) if isinstance(op, Load) and is_in(op.memory, "shared")}
-        self.handed = frozenset(loads - _kept_by_waves(kernel.body))
-        """Memories through which consumer waves exchange values."""
+        staged = {op.source for op in walk(kernel.body) if isinstance(op, TmaStore)}
+        self.handed = frozenset(loads - _kept_by_waves(kernel.body) - staged)
+        """Memories through which consumer waves exchange values; the chunks of an epilogue have barriers already."""
         self.streams = [
             [self.stream(copies, count) for copies in streams(home)] for home, count in zip(homes, stages, strict=True)
         ]
