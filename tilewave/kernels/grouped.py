@@ -7,7 +7,7 @@ average: with one tile, the same row has the same sum whatever the other groups 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from tilewave.kernels.parameters import given, kernel_of
 from tilewave.kernels.products import K, M, N, accumulator
 from tilewave.kernels.rows import looked_at
 from tilewave.lang.accesses import read, write
-from tilewave.lang.constraints import Ragged, TilingConstraint, WorkgroupConstraint, WorkgroupMapping
+from tilewave.lang.constraints import Constraint, Ragged, TilingConstraint, WorkgroupConstraint, WorkgroupMapping
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, first_index, maximum, minimum, scalar, select, self_index
@@ -28,7 +28,7 @@ from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.mapping import grouped
 
-T, G = sym.T, sym.G
+T, G, PAIR = sym.T, sym.G, sym.PAIR
 ROWS = (16, 32, 64, 128)
 """The rows of tiles: the fewest that the matrix units of all targets multiply, up to as many as pay."""
 COLUMNS, NARROW_COLUMNS, DEPTH_BYTES = 256, 128, 128
@@ -45,6 +45,21 @@ class GroupedTile:
     rows: int
     columns: int
     depth: int
+
+    @property
+    def of_pairs(self) -> GroupedTile:
+        """The tile with as many sums where a workgroup multiplies rows by two matrices."""
+        return replace(self, columns=self.columns // 2)
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """The constraints of products whose groups are rows."""
+        return [
+            WorkgroupConstraint(T, self.rows, 0, ragged=Ragged(G, "ends")),
+            WorkgroupConstraint(N, self.columns, 1),
+            TilingConstraint(K, self.depth),
+            WorkgroupMapping(grouped(BAND)),
+        ]
 
 
 def grouped_tile_for(rows: int, groups: int, dtype: DType) -> GroupedTile:
@@ -121,13 +136,44 @@ def grouped_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
         bias=form.bias and MemoryType((G, N), GLOBAL_ADDRESS_SPACE, form.bias),
         scales=form.scales and MemoryType((T,), GLOBAL_ADDRESS_SPACE, form.scales),
     )
-    constraints = [
-        WorkgroupConstraint(T, tile.rows, 0, ragged=Ragged(G, "ends")),
-        WorkgroupConstraint(N, tile.columns, 1),
-        TilingConstraint(K, tile.depth),
-        WorkgroupMapping(grouped(BAND)),
-    ]
-    return kernel_of("grouped_product", constraints, arrays, multiply)
+    return kernel_of("grouped_product", tile.constraints, arrays, multiply)
+
+
+# pairs of columns ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def gated_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
+    """Return the kernel from x[T, K], w[G, PAIR, N, K] and ends[G] to y[T, N], for a form without bias and scales.
+
+    y = activation(gate) · up, where gate = x · w[g, 0]ᵀ and up = x · w[g, 1]ᵀ. Both are of one tile, so that neither
+    goes through memory.
+    """
+    want_indices("gated_product", ends=form.ends)
+    acc = accumulator(form.dtype)
+
+    def multiply(to: Any) -> None:
+        @iterate(K, init_args=[RegisterType((T, N), acc)(0)] * 2)
+        def both(gate: Any, up: Any) -> Any:
+            x = read(to.x)
+            return mma(x, read(to.w, at={PAIR: 0}), gate), mma(x, read(to.w, at={PAIR: 1}), up)
+
+        gate, up = both
+        write(cast(ACTIVATIONS[form.activation].value(gate, acc) * up, form.out), to.y)
+
+    arrays = {
+        "x": MemoryType(form.x_axes, SHARED_ADDRESS_SPACE, form.dtype),
+        "w": MemoryType((G, PAIR, *form.w_axes), SHARED_ADDRESS_SPACE, form.dtype),
+        "ends": MemoryType((G,), GLOBAL_ADDRESS_SPACE, form.ends),
+        "y": MemoryType((T, N), GLOBAL_ADDRESS_SPACE, form.out),
+    }
+    return kernel_of("gated_product", tile.constraints, arrays, multiply).with_options(batch_invariant=True)
+
+
+@cache
+def invariant_product_kernel(tile: GroupedTile, form: GroupedForm) -> WaveKernel:
+    """Return the kernel of a grouped product whose sums do not depend on where a row is."""
+    return grouped_product_kernel(tile, form).with_options(batch_invariant=True)
 
 
 # the gradient of the matrices ----------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from tilewave.backend.targets import target_named, target_on
@@ -13,6 +15,7 @@ from tilewave.kernels.indexed import array_of
 from tilewave.kernels.parameters import kernel_of
 from tilewave.kernels.rows import M, N, Rows, arithmetic_of, looked_at
 from tilewave.lang.accesses import read, write
+from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.ops import cast, exp
 from tilewave.lang.sorting import topk as topk_of
@@ -59,25 +62,51 @@ def topk_kernel(rows: Rows, x_dtype: DType, y_dtype: DType, indices_dtype: DType
     return kernel_of("topk", rows.constraints, arrays, largest, {K: k})
 
 
-def route_tokens(x: Any, weights: Any, experts: Any) -> None:
-    """experts[m] = the columns of the largest logits of token m, and weights[m] their softmax, which adds up to 1.
+@dataclass(frozen=True)
+class Routing:
+    """How the logits of a token's experts become their weights."""
 
-    Each token goes to as many experts as `weights` has columns. -inf is a logit that is chosen last, with weight 0.
+    scoring: str = "softmax"
+    """`softmax`, over all experts, or `sigmoid`, of each alone."""
+    renormalize: bool = True
+    """Whether the weights of a token's experts are divided by their sum."""
+
+
+SCORINGS = ("softmax", "sigmoid")
+SOFTMAX = Routing()
+
+
+def routing_named(caller: str, scoring: Any, renormalize: Any) -> Routing:
+    """Return the routing with that scoring; an error lists the known ones."""
+    if scoring not in SCORINGS:
+        what = f"{caller}: no scoring is called {scoring!r}"
+        raise CallError(what, loc=here(), remedy=f"write one of {', '.join(map(repr, SCORINGS))}")
+    return Routing(scoring, bool(renormalize))
+
+
+def route_tokens(x: Any, weights: Any, experts: Any, scoring: str = "softmax", renormalize: bool = True) -> None:
+    """experts[m] = the columns of the largest logits of token m, and weights[m] their scores, which add up to 1.
+
+    Each token goes to as many experts as `weights` has columns. A score is the softmax over all logits, or the sigmoid
+    of one; without `renormalize` scores stay as they are. -inf is a logit that is chosen last, with weight 0.
     """
-    _call("route_tokens", route_tokens_kernel, x, weights, experts)
+    routing = routing_named("route_tokens", scoring, renormalize)
+    _call("route_tokens", partial(route_tokens_kernel, routing=routing), x, weights, experts)
 
 
 @cache
-def route_tokens_kernel(rows: Rows, x_dtype: DType, weights_dtype: DType, experts_dtype: DType, k: int) -> WaveKernel:
+def route_tokens_kernel(
+    rows: Rows, x_dtype: DType, weights_dtype: DType, experts_dtype: DType, k: int, routing: Routing = SOFTMAX
+) -> WaveKernel:
     """Return the kernel from x[M, N] to weights[M, K] and experts[M, K], for one number K."""
     of = arithmetic_of("route_tokens", x=x_dtype, weights=weights_dtype)
     _want_columns("route_tokens", experts_dtype)
 
     def route(to: Any) -> None:
-        values, places = topk_of(read(to.x), dim=N, k=K)
-        logits = cast(values, of)
-        powers = exp(logits - logits.max(dim=K))
-        write(cast(powers / powers.sum(dim=K), weights_dtype), to.weights)
+        logits = read(to.x)
+        values, places = topk_of(logits, dim=N, k=K)
+        found = _scores(routing, cast(values, of), lambda: cast(logits, of))
+        write(cast(found, weights_dtype), to.weights)
         write(cast(places, experts_dtype), to.experts)
 
     arrays = {
@@ -86,6 +115,16 @@ def route_tokens_kernel(rows: Rows, x_dtype: DType, weights_dtype: DType, expert
         "experts": array_of(experts_dtype, M, K),
     }
     return kernel_of("route_tokens", rows.constraints, arrays, route, {K: k})
+
+
+def _scores(routing: Routing, chosen: Any, every: Callable[[], Any]) -> Any:
+    """Return the weights of the chosen logits, of which a softmax's largest is the row's."""
+    if routing.scoring == "sigmoid":
+        powers = reciprocal(1.0 + exp(-chosen))
+        return powers / powers.sum(dim=K) if routing.renormalize else powers
+    largest = chosen.max(dim=K)
+    powers = exp(chosen - largest)
+    return powers / (powers.sum(dim=K) if routing.renormalize else exp(every() - largest).sum(dim=N))
 
 
 def _call(name: str, make: Any, x: Any, y: Any, indices: Any) -> None:

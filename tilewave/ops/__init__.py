@@ -31,6 +31,8 @@ from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs,
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
 from tilewave.ops.indexed import axis_of
+from tilewave.ops.mixture import counting_sort as counting_sort
+from tilewave.ops.mixture import moe as moe
 from tilewave.ops.operation import Operation
 from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape

@@ -6,6 +6,8 @@ backward pass made of such operators. Calls outside compilers, modes and profile
 
 from tilewave.torch.attention_operators import attention as attention
 from tilewave.torch.dropout_operators import dropout as dropout
+from tilewave.torch.expert_operators import counting_sort as counting_sort
+from tilewave.torch.expert_operators import moe as moe
 from tilewave.torch.grouped_operators import grouped_mm as grouped_mm
 from tilewave.torch.indexed_operators import bincount as bincount
 from tilewave.torch.indexed_operators import cross_entropy as cross_entropy
