@@ -147,6 +147,15 @@ def test_code_that_moves_no_sums_is_compiled_once(ways):
     assert tried == [USUAL]
 
 
+@pytest.mark.parametrize(("moves", "tries"), [(6, 1), (7, 3)])
+def test_no_other_way_is_tried_for_a_few_moves(ways, moves, tries):
+    """Up to one in 64 instructions: attention's K loop has such, and LLVM is ten times as slow in other ways there."""
+    costs, tried = ways
+    costs |= dict.fromkeys((USUAL, *OTHERS), cost(400, moves))
+    assert chosen() == USUAL
+    assert len(tried) == tries
+
+
 @pytest.mark.parametrize("best", [USUAL, *OTHERS], ids=str)
 def test_of_code_that_moves_sums_the_shortest_loop_is_taken(ways, best):
     costs, tried = ways
@@ -159,9 +168,9 @@ def test_of_code_that_moves_sums_the_shortest_loop_is_taken(ways, best):
     ("usual", "other"),
     [
         (cost(400, fetched=2, spills=2), cost(500, 90)),
-        (cost(400, 1, waves_missing=7), cost(500, 90, waves_missing=6)),
-        (cost(400, 1, spills=2), cost(400, 1)),
-        (cost(400, 1, longest_gap=30), cost(400, 2, spills=3)),
+        (cost(400, 9, waves_missing=7), cost(500, 90, waves_missing=6)),
+        (cost(400, 9, spills=2), cost(400, 9)),
+        (cost(400, 9, longest_gap=30), cost(400, 10, spills=3)),
     ],
     ids=["fetches", "fewer waves", "spills", "longer gap"],
 )

@@ -21,6 +21,9 @@ ORDERED = "--amdgpu-sched-strategy="
 OTHERS: tuple[tuple[str, ...], ...] = ((WIDE_FIRST,), (f"{ORDERED}iterative-ilp",))
 """LLVM options: wide registers are allocated before long live ranges; another instruction order before register
 allocation. Each of them is the best for some kernel of `benchmarks/amd_kloop.py`."""
+FEW_MOVES = 1 / 64
+"""Moves of accumulators, as a share of the K loop, that no other strategy is tried for: attention has some, and its
+vectors of scores make other strategies slow, up to ten times as slow, and their code longer."""
 ASKED_FOR = ("v_accvgpr", "scratch_")
 """Text of code that moves accumulators, or spills registers to memory."""
 
@@ -44,7 +47,7 @@ class AllotmentCost:
     @property
     def is_least(self) -> bool:
         """Whether no other strategy need be tried; none was seen to spill fewer scalar registers."""
-        return not (self.fetched or self.moves)
+        return not self.fetched and self.moves <= FEW_MOVES * self.instructions
 
 
 NOTHING = AllotmentCost(0, 0, 0, 0, 0, 0)
