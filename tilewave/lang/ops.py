@@ -28,6 +28,31 @@ from tilewave.lang.values import (
 from tilewave.lang.windows import window_of
 from tilewave.trace import current
 
+__all__ = [
+    "abs_",
+    "bitcast",
+    "cast",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "first_index",
+    "fma",
+    "log",
+    "log2",
+    "log10",
+    "maximum",
+    "minimum",
+    "rsqrt",
+    "scalar",
+    "select",
+    "self_index",
+    "set_symbol",
+    "sin",
+    "sqrt",
+    "tanh",
+]
+
 # -- numbers --------------------------------------------------------------------------------------------------------
 
 

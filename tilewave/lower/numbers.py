@@ -7,6 +7,7 @@ and one rounding equals the narrow operation, since f32 has more than twice the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -157,18 +158,24 @@ def elementwise(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lane
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
     if is_narrow(dtype) and not isinstance(op, KEEPING_BITS):
         wide = [widened(f, x, dtype, lanes) for x in operands]
-        result = _plain(f, op, wide, F32, lanes)
+        result = lowered(Written(f, op, wide, F32, lanes))
         return result if op.result.type.dtype == BOOL else narrowed(f, result, dtype, lanes)
     if isinstance(op, (ir.FloorDiv, ir.Mod)):
         return divided(Written(f, op, operands, dtype, lanes), divides_safely(op, known))
     if isinstance(op, (ir.ShiftLeft, ir.ShiftRight)):
         low, high = known(op.b)
         return shifted(Written(f, op, operands, dtype, lanes), low >= 0 and high < dtype.bits)
-    return _plain(f, op, operands, dtype, lanes)
+    return lowered(Written(f, op, operands, dtype, lanes))
 
 
-def _plain(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
-    return row_of(LOWERINGS, op, "cannot lower")(Written(f, op, operands, dtype, lanes))
+def lowered(w: Written) -> str:
+    """Return an op on operands that are no narrow floats, by its row."""
+    return row_of(LOWERINGS, w.op, "cannot lower")(w)
+
+
+def computed(w: Written, cls: type[ir.Function], x: str) -> str:
+    """Return a power or the logarithm of x, a part of a function that is composed of these."""
+    return w.spelled(cls.word(), x) if w.spelled else LOWERINGS[cls](replace(w, operands=(x,)))
 
 
 def _arithmetic(w: Written) -> str:
