@@ -39,6 +39,7 @@ __all__ = [
     "first_index",
     "fma",
     "log",
+    "log1p",
     "log2",
     "log10",
     "maximum",
@@ -229,5 +230,6 @@ def exp2(x: Traced, flush: bool = False) -> Traced:
 
 
 exp, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Log, ir.Log2, ir.Log10))
+log1p = _function(ir.Log1p, "log1p")
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

@@ -241,6 +241,24 @@ def _error_function(w: Written) -> str:
     return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
 
 
+def _log_of_one_plus(w: Written) -> str:
+    """Return log(1 + x) = log(u) · x / (u - 1), where u is 1 + x rounded: the last factor makes up for the rounding.
+
+    Where u is 1, the result is x; where u - 1 is x, also if it is infinite, no factor is needed.
+    """
+    f, x, one = w.f, w.operands[0], w.number(1.0)
+
+    def equal(a: str, b: str, found: str, other: str) -> str:
+        condition = f.value(f"fcmp oeq {w.kind} {a}, {b}")
+        return f.value(f"select {vector(w.lanes, 'i1')} {condition}, {w.kind} {found}, {w.kind} {other}")
+
+    u = f.value(f"fadd {w.kind} {x}, {one}")
+    grown = f.value(f"fsub {w.kind} {u}, {one}")
+    factor = equal(grown, x, one, f.value(f"fdiv {w.kind} {x}, {grown}"))
+    log = computed(w, ir.Log, u)
+    return equal(u, one, x, f.value(f"fmul {w.kind} {log}, {factor}"))
+
+
 LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or, ir.BitAnd, ir.BitOr), _arithmetic),
     ir.Comparison: _compared,
@@ -259,6 +277,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Exp2: _power("exp2"),
     ir.Exp2Flushed: _flushed_power,
     ir.Log: lambda w: w.intrinsic("log"),
+    ir.Log1p: _log_of_one_plus,
     ir.Log2: lambda w: w.intrinsic("log2"),
     ir.Log10: lambda w: w.intrinsic("log10"),
     ir.Sqrt: lambda w: w.intrinsic("sqrt"),

@@ -40,6 +40,7 @@ __all__ = [
     "Less",
     "LessEqual",
     "Log",
+    "Log1p",
     "Log2",
     "Log10",
     "Logic",
@@ -305,6 +306,10 @@ class Log(Function):
     pass
 
 
+class Log1p(Function):
+    """The logarithm of 1 + x, with every digit of a small x."""
+
+
 class Log2(Function):
     pass
 
@@ -420,6 +425,7 @@ OPS: tuple[type[Op], ...] = (
     Exp2,
     Exp2Flushed,
     Log,
+    Log1p,
     Log2,
     Log10,
     Sqrt,
