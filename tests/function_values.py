@@ -21,7 +21,7 @@ from tilewave import (
 )
 
 NAMES = (
-    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos"),
+    *("exp", "exp2", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos"),
     *("floor", "ceil", "round", "roundeven"),
 )
 IN_F64 = ("sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round", "roundeven")
@@ -183,6 +183,7 @@ ENDS = {
     "exp": POWER,
     "exp2": POWER,
     "log": [*LOGARITHM, *NEGATIVE],
+    "log1p": [(0.0, 0.0), (-0.0, -0.0), (-1.0, -math.inf), (math.inf, math.inf), (-math.inf, math.nan)],
     "log2": [*LOGARITHM, *NEGATIVE],
     "log10": [*LOGARITHM, *NEGATIVE],
     "reciprocal": [(0.0, math.inf), (-0.0, -math.inf), (math.inf, 0.0), (-math.inf, -0.0), (-1.0, -1.0)],
@@ -284,9 +285,9 @@ def every_function(dtype, rows=16):
     @wave([WorkgroupConstraint(M, rows, 0), WorkgroupConstraint(N, COLUMNS, 1)])
     def functions(
         x: grid, a: grid, b: grid, c: grid, d: grid, e: grid, f: grid, g: grid, h: grid, i: grid, j: grid, k: grid,
-        m: grid, n: grid, o: grid, p: grid, q: grid,
+        m: grid, n: grid, o: grid, p: grid, q: grid, r: grid,
     ):  # fmt: skip
-        for name, output in zip(NAMES, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q), strict=True):
+        for name, output in zip(NAMES, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r), strict=True):
             write(getattr(tw, name)(read(x)), output)
 
     return functions

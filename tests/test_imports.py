@@ -5,6 +5,7 @@ import builtins
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,8 @@ def test_the_names_that_are_promised_are_those_that_are_there():
     source = ast.parse(Path(api.__file__).read_text())
     homes = {name.asname for node in source.body if isinstance(node, ast.ImportFrom) for name in node.names}
     given = {node.id for node in ast.walk(source) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for star in (node for node in source.body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"):
+        given |= {name for name in import_module(star.module).__all__ if not name.endswith("_")}
     assert (homes - {None}) | given == {*tilewave.__all__, *tilewave.PYTHONS_OWN} - {"__version__"}
     for name in tilewave.__all__:
         assert getattr(tilewave, name) is not None

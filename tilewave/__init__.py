@@ -102,6 +102,7 @@ __all__ = [  # noqa: F405
     "iterate",
     "load",
     "log",
+    "log1p",
     "log2",
     "log10",
     "mapping",

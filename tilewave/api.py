@@ -58,28 +58,8 @@ from tilewave.lang.functions import tanh_approx as tanh_approx
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
+from tilewave.lang.ops import *
 from tilewave.lang.ops import abs_
-from tilewave.lang.ops import bitcast as bitcast
-from tilewave.lang.ops import cast as cast
-from tilewave.lang.ops import cos as cos
-from tilewave.lang.ops import erf as erf
-from tilewave.lang.ops import exp as exp
-from tilewave.lang.ops import exp2 as exp2
-from tilewave.lang.ops import first_index as first_index
-from tilewave.lang.ops import fma as fma
-from tilewave.lang.ops import log as log
-from tilewave.lang.ops import log2 as log2
-from tilewave.lang.ops import log10 as log10
-from tilewave.lang.ops import maximum as maximum
-from tilewave.lang.ops import minimum as minimum
-from tilewave.lang.ops import rsqrt as rsqrt
-from tilewave.lang.ops import scalar as scalar
-from tilewave.lang.ops import select as select
-from tilewave.lang.ops import self_index as self_index
-from tilewave.lang.ops import set_symbol as set_symbol
-from tilewave.lang.ops import sin as sin
-from tilewave.lang.ops import sqrt as sqrt
-from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.products import mma as mma
 from tilewave.lang.random_numbers import random as random
 from tilewave.lang.random_numbers import random_bits as random_bits

@@ -286,6 +286,7 @@ FUNCTION = {
     "exp": np.exp,
     "exp2": np.exp2,
     "log": np.log,
+    "log1p": np.log1p,
     "log2": np.log2,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),

@@ -13,7 +13,7 @@ SUMMED_IN = {**dict.fromkeys((*FLOAT8, "f16", "bf16"), "f32"), "i8": "i32", "boo
 """What sums and products of small numbers are."""
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
+FUNCTIONS = ("exp", "exp2", "log", "log1p", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
 
 Operand = Any
 """The name of a value, or a Python number as the author writes it."""

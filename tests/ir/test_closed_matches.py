@@ -16,7 +16,7 @@ from tilewave.ir.core import Op
 
 PACKAGE = Path(tilewave.__file__).parent
 ROOMS = ("ir", "interp", "analysis", "passes", "pipeline", "lower", "backend", "sim")
-NAMES = {name for name in ops.__all__ if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), Op)}
+NAMES = {name for name, cls in vars(ops).items() if isinstance(cls, type) and issubclass(cls, Op)}
 
 
 def name_of(node):

@@ -110,14 +110,26 @@ class Footprint:
         """Return whether two lanes, one of each side and of different groups of `together`, access one element."""
         low = np.minimum(self.places.min(axis=0), other.places.min(axis=0))
         extents = np.maximum(self.places.max(axis=0), other.places.max(axis=0)) - low + 1
-        mine, theirs = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
-        order = np.argsort(mine, kind="stable")
-        there, starts = np.unique(mine[order], return_index=True)
-        who = self.lanes[order] // together
-        least, most = (reduce.reduceat(who, starts) for reduce in (np.minimum, np.maximum))
-        found = np.minimum(np.searchsorted(there, theirs), len(there) - 1)
-        others = other.lanes // together
-        return bool(((there[found] == theirs) & ((least[found] != others) | (most[found] != others))).any())
+        numbered = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
+        elements, mine, theirs = _renumbered(prod(map(int, extents)), *numbered)
+        who, others = self.lanes // together, other.lanes // together
+        least, most = np.full(elements, NOBODY), np.full(elements, -1)
+        np.minimum.at(least, mine, who)
+        np.maximum.at(most, mine, who)
+        return bool(((least[theirs] != NOBODY) & ((least[theirs] != others) | (most[theirs] != others))).any())
+
+
+NOBODY = np.iinfo(np.int64).max
+MOST_UNUSED = 16
+"""Up to this many elements of the box around two footprints, for each of theirs, are not worth a sort."""
+
+
+def _renumbered(elements: int, mine: Array, theirs: Array) -> tuple[int, Array, Array]:
+    """Return how many numbers there are, and the numbers of elements, without gaps where these would be long."""
+    if elements <= MOST_UNUSED * (len(mine) + len(theirs)):
+        return elements, mine, theirs
+    used, numbers = np.unique(np.concatenate((mine, theirs)), return_inverse=True)
+    return len(used), numbers[: len(mine)], numbers[len(mine) :]
 
 
 EARLIER = " before"

@@ -247,10 +247,13 @@ def whole_number(x: Array) -> tuple[Array, Array]:
     return value, elements(value) == x
 
 
+SPREAD, ALL_BITS = 0x9E37_79B9_7F4A_7C15, (1 << 64) - 1
+
+
 def hashed(x: Array, key: int) -> Array:
-    """Return pseudorandom elements that depend on x and the key."""
+    """Return pseudorandom elements that depend on x and the key, a number of 32 bits."""
     with np.errstate(over="ignore"):
-        found = (x ^ np.uint64(key << 56)) * np.uint64(0x9E37_79B9_7F4A_7C15)
+        found = (x ^ np.uint64(key * SPREAD & ALL_BITS)) * np.uint64(SPREAD)
         for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
             found = (found ^ found >> np.uint64(shift)) * np.uint64(factor)
     found ^= found >> np.uint64(31)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from math import e, inf, log2, log10
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -18,22 +19,19 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.exact import ELEMENT, NAN, elements
 from tilewave.interp.numbers import DTypeNumbers
 from tilewave.ir.core import Op
-from tilewave.ir.dispatch import row_of
+from tilewave.ir.dispatch import find_row, row_of
 from tilewave.ir.ops import (
     Abs,
     Add,
     Bitcast,
     Cast,
-    Ceil,
-    Cos,
     Div,
     Equal,
-    Erf,
     Exp,
     Exp2,
     Exp2Flushed,
-    Floor,
     Fma,
+    Function,
     Less,
     LessEqual,
     Log,
@@ -44,14 +42,10 @@ from tilewave.ir.ops import (
     Mul,
     Neg,
     NotEqual,
-    RoundAway,
-    RoundEven,
     Rsqrt,
     Select,
-    Sin,
     Sqrt,
     Sub,
-    Tanh,
 )
 from tilewave.ir.ops.reduction import COMBINED_BY
 from tilewave.ir.types import BOOL, DType, Scalar
@@ -111,10 +105,14 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Log10: lambda x: exact.multiply(exact.logarithm(x), LOG10_2),
     Sqrt: _square_root,
     Rsqrt: lambda x: exact.reciprocal(_square_root(x)),
-    **{op: partial(exact.hashed, key=key) for key, op in enumerate((Tanh, Erf, Sin, Cos), 2)},
-    **{op: partial(exact.hashed, key=key) for key, op in enumerate((Floor, Ceil, RoundAway, RoundEven), 6)},
 }
-"""The function of each op on floats, without selects and casts."""
+"""The function of each op on floats, without selects and casts; a `Function` without a row is hashed."""
+
+
+def _meaning_of(op: Op) -> Callable[..., Any]:
+    if isinstance(op, Function) and find_row(MEANING, op) is None:
+        return partial(exact.hashed, key=crc32(op.name.encode()))
+    return row_of(MEANING, op, "no exact meaning is given to")
 
 
 class ExactNumbers(DTypeNumbers):
@@ -149,7 +147,7 @@ class ExactNumbers(DTypeNumbers):
             return _cast(np.asarray(operands[0]), taken, made)
         if isinstance(op, Select):
             return np.where(*operands)[()]
-        found = row_of(MEANING, op, "no exact meaning is given to")(*(np.asarray(x, ELEMENT) for x in operands))
+        found = _meaning_of(op)(*(np.asarray(x, ELEMENT) for x in operands))
         return found[()] if made.is_float or found.ndim else found.item()
 
     def combined(self, how: str, dtype: DType, a: Array, b: Array) -> Array:

@@ -167,28 +167,26 @@ def uses(kernel: Kernel) -> Counter[Value]:
 def named_values(kernel: Kernel) -> set[str]:
     """Return the indices that the kernel's attributes and the types of its memories name."""
     found = {kernel.workgroups} if isinstance(kernel.workgroups, str) else set()
-    for v in _values(kernel):
-        if isinstance(v.type, Memory) and v.type.is_open:
-            found.update(extent for extent in v.type.extents if isinstance(extent, str))
+    for values in _defined(kernel):
+        for v in values:
+            kind = v.type
+            if isinstance(kind, Memory) and kind.is_open:
+                found.update(extent for extent in kind.extents if isinstance(extent, str))
     return found
 
 
-def _values(kernel: Kernel) -> Iterator[Value]:
-    """Yield every value where it is defined."""
-    yield from kernel.body.args
+def _defined(kernel: Kernel) -> Iterator[tuple[Value, ...]]:
+    """Yield all values, those that are defined in one place together."""
+    yield kernel.body.args
     for op in walk(kernel.body):
-        yield from op.results
+        yield op.results
         for block in op.blocks:
-            yield from block.args
+            yield block.args
 
 
 def names(kernel: Kernel) -> set[str]:
     """Return every name that is taken."""
-    taken = {v.name for v in kernel.body.args}
-    for op in walk(kernel.body):
-        taken.update(v.name for v in op.results)
-        taken.update(v.name for block in op.blocks for v in block.args)
-    return taken
+    return {v.name for values in _defined(kernel) for v in values}
 
 
 def unnamed(kernel: Kernel) -> str:

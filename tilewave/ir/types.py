@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import ml_dtypes
@@ -335,6 +336,11 @@ def is_held(kind: Type) -> bool:
 
 def dims(extents: Sequence[Extent]) -> str:
     """Return extents as text: `128x64`, or `{M}x64` with a dynamic size."""
+    return _dims(tuple(extents))
+
+
+@lru_cache(maxsize=1024)
+def _dims(extents: tuple[Extent, ...]) -> str:
     return "x".join(f"{{{extent}}}" if isinstance(extent, str) else str(extent) for extent in extents)
 
 

@@ -44,11 +44,8 @@ def _check_named(kernel: Kernel) -> None:
     for name in sorted(named_values(kernel) - known):
         _want_of(kernel.name, NOWHERE, False, f"%{name} is no index argument, and no result of its launch")
     for op in walk(kernel.body):
-        _want(
-            op,
-            op is first or not isinstance(op, Launch),
-            "must be the first op of a kernel",
-        )
+        if isinstance(op, Launch) and op is not first:
+            _fail(op, "must be the first op of a kernel")
 
 
 def verify_part(kernel: Kernel) -> Kernel:
@@ -77,6 +74,7 @@ class _Verifier:
             _want(op, not op.ends_blocks, "nothing takes what a kernel's own block yields")
 
     def block(self, block: Block, owner: Op) -> None:
+        around = self.visible.copy()
         for v in block.args:
             check_type(v.type, lambda holds, why: _want(owner, holds, why))
             self.define(v, owner)
@@ -86,22 +84,21 @@ class _Verifier:
             if op.ends_blocks and position != len(block.ops) - 1:
                 _fail(op, "nothing may follow it")
             self.op(op)
-        for v in block.args:
-            del self.visible[v.name]
-        for op in block.ops:
-            for v in op.results:
-                del self.visible[v.name]
+        self.visible = around
 
     def op(self, op: Op) -> None:
+        visible, under_way = self.visible, self.under_way
         for v in op.operands:
-            found = self.visible.get(v.name)
+            name = v.name
+            found = visible.get(name)
             if found is not v and found != v:  # most are the same object, and comparing is slower
                 _fail(op, f"{v}: {v.type} is not defined here")
-            if v.name in self.under_way and not op.waits and v not in (*op.goes_on_with, *self.handed_on):
+            if name in under_way and not op.waits and v not in (*op.goes_on_with, *self.handed_on):
                 _fail(op, f"{v} is in flight, and must be waited for first")
-        if vars(op).get(SOUND) != self.members_and_lanes:  # cached: most passes keep most ops, and ops are immutable
+        kept = op.__dict__
+        if kept.get(SOUND) != self.members_and_lanes:  # cached: most passes keep most ops, and ops are immutable
             _check(op, *self.members_and_lanes)
-            vars(op)[SOUND] = self.members_and_lanes
+            kept[SOUND] = self.members_and_lanes
         if op.blocks:
             self.regions(op)
         for v in op.results:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 
-from tilewave.ir.core import BARE_WORD, BATCH_INVARIANT, OPERANDS, Kernel, Op, Want, field_type
+from tilewave.ir.core import BARE_WORD, BATCH_INVARIANT, OPERANDS, Kernel, Op, Want, field_type, part_names
 from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.ops import LEVELS
 from tilewave.ir.ops.control import MOST_WAVES
@@ -142,16 +142,22 @@ def check_argument(kind: Type, want: Want) -> None:
 
 def check_splits(op: Op, want: Want) -> None:
     """Check the kinds of an op's attributes, the number of its results, and its types."""
-    for name, part in op.parts():
-        kind = field_type(type(op), name)
-        if kind in KINDS and (fault := _attribute_fault(name, kind, part)):
-            want(False, fault)
+    for name, kind in _attributes_of(type(op)):
         if kind not in KNOWN:
             want(False, f"{name} is a {kind}, and a field holds one of {', '.join(sorted(KNOWN))}")
+        if fault := _attribute_fault(name, kind, getattr(op, name)):
+            want(False, fault)
     if op.gives is not None:
         want(len(op.results) == op.gives, f"has {op.gives} results, not {len(op.results)}")
     for v in op.results:
         check_type(v.type, want)
+
+
+@cache
+def _attributes_of(cls: type[Op]) -> tuple[tuple[str, str], ...]:
+    """Return the fields that are neither operands nor regions, with their annotations."""
+    kinds = ((name, field_type(cls, name)) for name in part_names(cls))
+    return tuple((name, kind) for name, kind in kinds if kind not in (*OPERANDS, "Block"))
 
 
 def check_places(op: Op, want: Want) -> None:

@@ -28,6 +28,32 @@ from tilewave.lang.values import (
 from tilewave.lang.windows import window_of
 from tilewave.trace import current
 
+__all__ = [
+    "abs_",
+    "bitcast",
+    "cast",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "first_index",
+    "fma",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "maximum",
+    "minimum",
+    "rsqrt",
+    "scalar",
+    "select",
+    "self_index",
+    "set_symbol",
+    "sin",
+    "sqrt",
+    "tanh",
+]
+
 # -- numbers --------------------------------------------------------------------------------------------------------
 
 
@@ -204,5 +230,6 @@ def exp2(x: Traced, flush: bool = False) -> Traced:
 
 
 exp, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Log, ir.Log2, ir.Log10))
+log1p = _function(ir.Log1p, "log1p")
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

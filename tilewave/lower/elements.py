@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +66,8 @@ class Written:
     operands: Sequence[str]
     dtype: DType
     lanes: int
+    spelled: Callable[[str, str], str] | None = None
+    """The target's exp, exp2, log, log2 and log10, called with the function's name; None for the common rows."""
 
     @property
     def kind(self) -> str:

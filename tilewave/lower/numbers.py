@@ -7,6 +7,7 @@ and one rounding equals the narrow operation, since f32 has more than twice the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -157,18 +158,24 @@ def elementwise(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lane
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
     if is_narrow(dtype) and not isinstance(op, KEEPING_BITS):
         wide = [widened(f, x, dtype, lanes) for x in operands]
-        result = _plain(f, op, wide, F32, lanes)
+        result = lowered(Written(f, op, wide, F32, lanes))
         return result if op.result.type.dtype == BOOL else narrowed(f, result, dtype, lanes)
     if isinstance(op, (ir.FloorDiv, ir.Mod)):
         return divided(Written(f, op, operands, dtype, lanes), divides_safely(op, known))
     if isinstance(op, (ir.ShiftLeft, ir.ShiftRight)):
         low, high = known(op.b)
         return shifted(Written(f, op, operands, dtype, lanes), low >= 0 and high < dtype.bits)
-    return _plain(f, op, operands, dtype, lanes)
+    return lowered(Written(f, op, operands, dtype, lanes))
 
 
-def _plain(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
-    return row_of(LOWERINGS, op, "cannot lower")(Written(f, op, operands, dtype, lanes))
+def lowered(w: Written) -> str:
+    """Return an op on operands that are no narrow floats, by its row."""
+    return row_of(LOWERINGS, w.op, "cannot lower")(w)
+
+
+def computed(w: Written, cls: type[ir.Function], x: str) -> str:
+    """Return a power or the logarithm of x, a part of a function that is composed of these."""
+    return w.spelled(cls.word(), x) if w.spelled else LOWERINGS[cls](replace(w, operands=(x,)))
 
 
 def _arithmetic(w: Written) -> str:
@@ -234,6 +241,24 @@ def _error_function(w: Written) -> str:
     return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
 
 
+def _log_of_one_plus(w: Written) -> str:
+    """Return log(1 + x) = log(u) · x / (u - 1), where u is 1 + x rounded: the last factor makes up for the rounding.
+
+    Where u is 1, the result is x; where u - 1 is x, also if it is infinite, no factor is needed.
+    """
+    f, x, one = w.f, w.operands[0], w.number(1.0)
+
+    def equal(a: str, b: str, found: str, other: str) -> str:
+        condition = f.value(f"fcmp oeq {w.kind} {a}, {b}")
+        return f.value(f"select {vector(w.lanes, 'i1')} {condition}, {w.kind} {found}, {w.kind} {other}")
+
+    u = f.value(f"fadd {w.kind} {x}, {one}")
+    grown = f.value(f"fsub {w.kind} {u}, {one}")
+    factor = equal(grown, x, one, f.value(f"fdiv {w.kind} {x}, {grown}"))
+    log = computed(w, ir.Log, u)
+    return equal(u, one, x, f.value(f"fmul {w.kind} {log}, {factor}"))
+
+
 LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or, ir.BitAnd, ir.BitOr), _arithmetic),
     ir.Comparison: _compared,
@@ -252,6 +277,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Exp2: _power("exp2"),
     ir.Exp2Flushed: _flushed_power,
     ir.Log: lambda w: w.intrinsic("log"),
+    ir.Log1p: _log_of_one_plus,
     ir.Log2: lambda w: w.intrinsic("log2"),
     ir.Log10: lambda w: w.intrinsic("log10"),
     ir.Sqrt: lambda w: w.intrinsic("sqrt"),

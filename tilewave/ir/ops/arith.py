@@ -12,6 +12,59 @@ from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import ON_BOTH, same_axes, want_results
 from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
 
+__all__ = [
+    "Abs",
+    "Add",
+    "And",
+    "Arithmetic",
+    "Binary",
+    "Cast",
+    "Ceil",
+    "Comparison",
+    "Const",
+    "Cos",
+    "Div",
+    "DivideBy",
+    "Division",
+    "Elementwise",
+    "Equal",
+    "Erf",
+    "Exp",
+    "Exp2",
+    "Exp2Flushed",
+    "Exponential",
+    "Floor",
+    "FloorDiv",
+    "Fma",
+    "Function",
+    "Less",
+    "LessEqual",
+    "Log",
+    "Log1p",
+    "Log2",
+    "Log10",
+    "Logic",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Not",
+    "NotEqual",
+    "Or",
+    "RoundAway",
+    "RoundEven",
+    "Rounding",
+    "Rsqrt",
+    "Select",
+    "Sin",
+    "Sqrt",
+    "Sub",
+    "Tanh",
+    "Unary",
+    "Xor",
+]
+
 LARGEST_FLOAT = 1 << 1023
 """The largest magnitude of integers that are written where floats are meant."""
 
@@ -253,6 +306,10 @@ class Log(Function):
     pass
 
 
+class Log1p(Function):
+    """The logarithm of 1 + x, with every digit of a small x."""
+
+
 class Log2(Function):
     pass
 
@@ -368,6 +425,7 @@ OPS: tuple[type[Op], ...] = (
     Exp2,
     Exp2Flushed,
     Log,
+    Log1p,
     Log2,
     Log10,
     Sqrt,

@@ -23,6 +23,21 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, parts_only, places
 from tilewave.ir.types import BOOL, F32, Memory, Padded, Scalar, Vector
 
+__all__ = [
+    "Copy",
+    "CopyAsync",
+    "CopyAsyncChunks",
+    "CopyToShared",
+    "TmaCopy",
+    "TmaLoad",
+    "TmaLoadMulticast",
+    "TmaStore",
+    "WaitAsync",
+    "WaitMma",
+    "WaitOlderMma",
+    "WaitTmaStores",
+]
+
 # -- copies from global to shared memory
 
 

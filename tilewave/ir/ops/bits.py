@@ -6,6 +6,16 @@ from tilewave.ir.core import Op, Want
 from tilewave.ir.ops.arith import Binary, Unary
 from tilewave.ir.types import BOOL, INDEX, elementwise
 
+__all__ = [
+    "BitAnd",
+    "BitNot",
+    "BitOr",
+    "Bitcast",
+    "Bitwise",
+    "ShiftLeft",
+    "ShiftRight",
+]
+
 
 class Bitwise(Binary):
     """Takes the bits of two integers of one dtype."""

@@ -9,6 +9,13 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_yields
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, Tile, is_held
 
+__all__ = [
+    "Loop",
+    "Role",
+    "While",
+    "Yield",
+]
+
 MOST_WAVES = 1024
 """More waves than any workgroup has; each target's passes check its limit."""
 

@@ -10,6 +10,13 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, places, same_axes, want_results
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile, Vector
 
+__all__ = [
+    "HandOver",
+    "MakeExchange",
+    "TakeOver",
+    "TakeOverAll",
+]
+
 SLOTS = places(exchange=("exchange",))
 
 

@@ -11,6 +11,12 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import GLOBAL, GLOBAL_OR_SHARED, ON_TILES, SHARED, places, same_axes, want_results
 from tilewave.ir.types import INDEX, Memory, Tile, Type, elementwise
 
+__all__ = [
+    "ReadIndexed",
+    "ReadIndexedShared",
+    "WriteIndexed",
+]
+
 COMBINED = ("", "add", "min", "max", "and", "or")
 """How a `write_indexed` combines an element with what the memory has; empty: it replaces it."""
 

@@ -6,6 +6,11 @@ from typing import ClassVar
 
 from tilewave.ir.core import Op
 
+__all__ = [
+    "Computed",
+    "Pure",
+]
+
 
 class Computed(Op):
     """An op without an effect: DCE removes it when its result is unused."""

@@ -11,6 +11,21 @@ from tilewave.ir.rules import ON_LANES, SHARED, are_indices, places, want_result
 from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, Memory, Scalar, Vector
 from tilewave.layouts.fragments import WARPGROUP
 
+__all__ = [
+    "Below",
+    "Lane",
+    "Matrix",
+    "OpaqueCopy",
+    "Ramp",
+    "Rearrange",
+    "Shuffle",
+    "Unset",
+    "Wave",
+    "Wgmma",
+    "WgmmaRegisters",
+    "WgmmaShared",
+]
+
 F32_MANTISSA = 23
 """Bits after the implicit leading one."""
 

@@ -13,6 +13,16 @@ from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_
 from tilewave.ir.types import BOOL, INDEX, Memory, Scalar, Type, Vector, elementwise
 from tilewave.layouts.formulas import neighbours_last
 
+__all__ = [
+    "Load",
+    "LoadEach",
+    "LoadTransposed",
+    "LoadUnaligned",
+    "Store",
+    "StoreEach",
+    "StoreUnaligned",
+]
+
 
 @dataclass(frozen=True)
 class Load(Computed):

@@ -11,6 +11,16 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, want_results, want_yields
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Type
 
+__all__ = [
+    "Launch",
+    "LaunchOnly",
+    "Reciprocal",
+    "ReciprocalShift",
+    "StreamKNumber",
+    "StreamKSplits",
+    "StreamKWorkgroups",
+]
+
 
 @dataclass(frozen=True)
 class Launch(Computed):

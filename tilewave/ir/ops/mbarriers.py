@@ -8,6 +8,16 @@ from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.rules import ON_LANES, parts_only, places
 from tilewave.ir.types import I64, INDEX_SCALAR, Mbarriers, Vector
 
+__all__ = [
+    "Arrive",
+    "Asynchronous",
+    "ClusterBarrier",
+    "LaunchDependents",
+    "MakeMbarriers",
+    "WaitMbarrier",
+    "WaitPriorLaunch",
+]
+
 MBARRIERS = ("mbarriers",)
 
 

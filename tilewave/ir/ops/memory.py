@@ -21,6 +21,16 @@ from tilewave.ir.rules import (
 )
 from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
 
+__all__ = [
+    "Allocate",
+    "Gather",
+    "Overlay",
+    "Read",
+    "Scatter",
+    "Write",
+    "WriteThrough",
+]
+
 FORMULA: tuple[type[Op], ...] = (Const, Elementwise, Yield)
 """The ops allowed in a formula for the positions of a tile's elements."""
 

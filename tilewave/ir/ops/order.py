@@ -9,6 +9,17 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
 from tilewave.ir.types import BOOL, Scalar, Vector
 
+__all__ = [
+    "Agree",
+    "Barrier",
+    "InstructionGroup",
+    "KeepOrder",
+    "Meet",
+    "Priority",
+    "Scheduling",
+    "WaitLoads",
+]
+
 GROUPED = ("matrix", "load", "shared_load", "shared_store")
 """The kinds of `instruction_group`."""
 

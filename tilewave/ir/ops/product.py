@@ -10,6 +10,17 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.rules import GLOBAL, ON_TILES, PACKED, are_axes, are_indices, places, same_axes, want_results
 from tilewave.ir.types import BOOL, INDEX, Accumulator, Extent, Memory, Tile, Type
 
+__all__ = [
+    "Accumulate",
+    "LoadAccumulator",
+    "MatrixUnitOp",
+    "Mma",
+    "Prepack",
+    "ReadAccumulator",
+    "ReadPanel",
+    "ZeroAccumulator",
+]
+
 
 @dataclass(frozen=True)
 class Mma(Computed):

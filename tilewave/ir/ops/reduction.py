@@ -19,6 +19,16 @@ from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_LANES, ON_TILES, are_axes
 from tilewave.ir.types import BOOL, DType, Scalar, Tile, Type, Vector
 
+__all__ = [
+    "AllOf",
+    "Reduce",
+    "ReduceHalves",
+    "ReduceLanes",
+    "ReduceRegisters",
+    "Reduction",
+    "Shift",
+]
+
 COMBINED_BY: dict[str, type[Binary]] = {"sum": Add, "prod": Mul, "max": Max, "min": Min, "any": Or, "all": And}
 """The op that combines two elements."""
 

@@ -9,6 +9,15 @@ from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.rules import ON_BOTH, ON_LANES, ON_TILES, are_axes, want_results
 from tilewave.ir.types import BOOL, Scalar, Tile, Vector, is_held
 
+__all__ = [
+    "Broadcast",
+    "Concatenate",
+    "Convert",
+    "ExtractSlice",
+    "Iota",
+    "Permute",
+]
+
 
 @dataclass(frozen=True)
 class Broadcast(Pure):

@@ -11,6 +11,12 @@ from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_TILES, are_indices, places, want_results
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
+__all__ = [
+    "RaggedTile",
+    "TileOf",
+    "Workgroup",
+]
+
 T = TypeVar("T")
 
 MOST_WORKGROUPS = 2**31 - 1

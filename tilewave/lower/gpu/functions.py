@@ -2,6 +2,7 @@
 
 tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp. sin
 and cos are in `angles`. The coefficients are Chebyshev fits; docs/language.md gives the error of each function.
+What has no `case` here is composed of these, in a row of the common table of `numbers`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
 from tilewave.ir.types import F32, DType
+from tilewave.lower.elements import Written
 from tilewave.lower.gpu.angles import rotated
 from tilewave.lower.gpu.exponents import LOG2_E, ExponentArithmetic
 from tilewave.lower.llvm import LlvmFunction
-from tilewave.lower.numbers import elementwise
+from tilewave.lower.numbers import elementwise, lowered
 
 TANH = (
     0.9999999998085947,
@@ -73,8 +75,8 @@ def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: M
             return rotated(m, x, 1)
         case ir.Exp() | ir.Exp2() | ir.Exp2Flushed() | ir.Log() | ir.Log2() | ir.Log10():
             return m.exponential(op.name, x)
-        case _:
-            raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+        case _:  # composed of those above
+            return lowered(Written(f, op, [x], dtype, lanes, m.exponential))
 
 
 class _Math(ExponentArithmetic):
