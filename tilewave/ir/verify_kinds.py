@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 
 from tilewave.ir.core import BARE_WORD, BATCH_INVARIANT, OPERANDS, Kernel, Op, Want, field_type, part_names
@@ -155,11 +155,15 @@ def check_splits(op: Op, want: Want) -> None:
         check_type(v.type, want)
 
 
-@cache
 def _attributes_of(cls: type[Op]) -> tuple[tuple[str, str], ...]:
     """Return the fields that are neither operands nor regions, with their annotations."""
-    kinds = ((name, field_type(cls, name)) for name in part_names(cls))
-    return tuple((name, kind) for name, kind in kinds if kind not in (*OPERANDS, "Block"))
+    if cls not in _ATTRIBUTES:
+        kinds = ((name, field_type(cls, name)) for name in part_names(cls))
+        _ATTRIBUTES[cls] = tuple((name, kind) for name, kind in kinds if kind not in (*OPERANDS, "Block"))
+    return _ATTRIBUTES[cls]
+
+
+_ATTRIBUTES: dict[type[Op], tuple[tuple[str, str], ...]] = {}
 
 
 def check_places(op: Op, want: Want) -> None:
