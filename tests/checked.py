@@ -60,7 +60,7 @@ from tilewave.passes.tile.fold_permutes import fold_permutes
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
@@ -130,6 +130,6 @@ PASSES = {
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
-    "pad_rows": lambda text: pad_rows,
+    "pad_rows": lambda text: PadRows(int(text)),
 }
 SEPARATOR = "// -----\n"

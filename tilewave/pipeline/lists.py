@@ -59,7 +59,7 @@ from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
@@ -103,7 +103,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
-        pad_rows,  # before choose_wave_count, because waves share the padded rows
+        PadRows(machine.lanes),  # before choose_wave_count, because waves share the padded rows
         ChooseWaveCount(
             machine, machine.tuning.rows
         ),  # before reduce_across_waves, because layouts depend on the number of waves
@@ -172,7 +172,7 @@ def hopper_plain(
         skip_empty_tiles,
         fold_trivial_loops,
         licm_reads,
-        pad_rows,
+        PadRows(machine.lanes),
         ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
         pad_mma,
