@@ -156,11 +156,16 @@ def prefetch(num_stages: int, machine: Chip) -> tuple[Pass, ...]:
 
 
 def hopper_plain(
-    machine: Chip, places: Places, pipelining: Sequence[Pass], vector_bytes: int | None = None
+    machine: Chip,
+    places: Places,
+    pipelining: Sequence[Pass],
+    vector_bytes: int | None = None,
+    starting: Sequence[Pass] = (),
 ) -> tuple[Pass, ...]:
     """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
-    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
+    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves. `starting` decides
+    whether the kernel starts before the previous launch ends, or is empty.
     `lanes` gives the reasons for passes without a comment.
     """
     return (
@@ -196,6 +201,7 @@ def hopper_plain(
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
         SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         simplify,
+        *starting,  # last, because waits keep the order of loads and stores
     )
 
 
