@@ -236,7 +236,7 @@ def seen_of(scores: Scores, tile: AttentionTile) -> Any:
 # which kernels a call launches ----------------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
+class WantedGradients(NamedTuple):
     """Which gradients a call asks for."""
 
     q: bool = True
@@ -270,7 +270,7 @@ SPLIT_HEAD = 128
 
 
 def attention_backward_calls(
-    arrays: Mapping[str, Any], make: Make, asked: AttentionAsked, wanted: Wanted
+    arrays: Mapping[str, Any], make: Make, asked: AttentionAsked, wanted: WantedGradients
 ) -> list[KernelCall]:
     """Return the kernels of a backward pass, in order.
 
@@ -306,7 +306,7 @@ def attention_backward_calls(
     return calls
 
 
-def _key_sums(tiles: GradientTiles, wanted: Wanted) -> list[list[str]]:
+def _key_sums(tiles: GradientTiles, wanted: WantedGradients) -> list[list[str]]:
     """Return the results of each kernel that has a tile of keys."""
     names = [name for name, is_wanted in (("grad_k", wanted.k), ("grad_v", wanted.v)) if is_wanted]
     return [[name] for name in names] if tiles.apart else [names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.ir.types import DType
-from tilewave.kernels.attention_gradients import Wanted, attention_backward_calls
+from tilewave.kernels.attention_gradients import WantedGradients, attention_backward_calls
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast
 from tilewave.ops.attending import stacked
@@ -22,7 +22,7 @@ def _attention_backward(
     grad_lse: Array | None,
     grad_bias: Array | None,
     asked: AttentionAsked,
-    wanted: Wanted,
+    wanted: WantedGradients,
 ) -> CallWork:
     inputs = {"q": q, "k": k, "v": v}
     results = {

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewave.kernels.attention_gradients import Wanted
+from tilewave.kernels.attention_gradients import WantedGradients
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending_backward import attention_backward as attend_backward
@@ -110,17 +110,17 @@ def _run_backward(
     if not (y.numel() and k.shape[-2]):  # no kernel: the gradients are empty, or zeros
         return tuple(x.zero_() for x in whole)
     grad_bias = whole[3].zero_() if wanted[3] else None  # masked blocks are not written
-    q, k, v, grad = _alike(q, k, v, grad)
+    q, k, v, grad = _of_one_dtype(q, k, v, grad)
     arrays = (q, k, v, bias, y, lse, grad.contiguous() if 0 in grad.stride() else grad, grad_lse, grad_bias)
     asked = AttentionAsked(causal, window, scale, soft_cap)
-    found = attend_backward(LIBRARY, arrays, asked, Wanted(*wanted[:3]))
+    found = attend_backward(LIBRARY, arrays, asked, WantedGradients(*wanted[:3]))
     found = iter(found if isinstance(found, tuple) else (found,))
     return tuple(
         (x if x is grad_bias else next(found).to(x.dtype)) if w else x for x, w in zip(whole, wanted, strict=True)
     )
 
 
-def _alike(*tensors: Tensor) -> list[Tensor]:
+def _of_one_dtype(*tensors: Tensor) -> list[Tensor]:
     """Return tensors in the widest of their dtypes, which products of each with each need."""
     widest = reduce(torch.promote_types, [x.dtype for x in tensors])
     return [x.to(widest) for x in tensors]
