@@ -9,7 +9,8 @@ with torch's; then tokens alone with tokens among others, bit by bit. A wrong re
 
 Each contestant is a CUDA graph of one call; graphs take turns, in a new order each round. Printed are medians in
 microseconds, half the distance of the quartiles, and the ratio to the quickest of torch's (above 1, ours is faster);
-then the launches of our call, each in a graph of its own, and the bytes of its arrays per second. `--tiles` times both products with other tiles.
+then the launches of our call, each in a graph of its own, and the bytes of its arrays per second. `--tiles` times both
+products with other tiles.
 """
 
 from __future__ import annotations
