@@ -61,7 +61,8 @@ from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
+from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
@@ -125,11 +126,12 @@ PASSES = {
     "ping_pong": lambda text: PingPong(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
+    "reduce_thin_mma": lambda text: reduce_thin_mma,
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "prioritize_mma": lambda text: prioritize_mma,
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
-    "pad_rows": lambda text: pad_rows,
+    "pad_rows": lambda text: PadRows(int(text)),
 }
 SEPARATOR = "// -----\n"

@@ -113,13 +113,13 @@ class Footprint:
         numbered = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
         elements, mine, theirs = _renumbered(prod(map(int, extents)), *numbered)
         who, others = self.lanes // together, other.lanes // together
-        least, most = np.full(elements, NOBODY), np.full(elements, -1)
+        least, most = np.full(elements, NO_WORKGROUP), np.full(elements, -1)
         np.minimum.at(least, mine, who)
         np.maximum.at(most, mine, who)
-        return bool(((least[theirs] != NOBODY) & ((least[theirs] != others) | (most[theirs] != others))).any())
+        return bool(((least[theirs] != NO_WORKGROUP) & ((least[theirs] != others) | (most[theirs] != others))).any())
 
 
-NOBODY = np.iinfo(np.int64).max
+NO_WORKGROUP = np.iinfo(np.int64).max
 MOST_UNUSED = 16
 """Up to this many elements of the box around two footprints, for each of theirs, are not worth a sort."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 
 from tilewave.ir.core import BARE_WORD, BATCH_INVARIANT, OPERANDS, Kernel, Op, Want, field_type, part_names
@@ -59,6 +59,8 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "bool": (lambda x: type(x) is bool, "true or false"),
     "str": (lambda x: isinstance(x, str) and (not x or bool(BARE_WORD.match(x))) and x.isascii(), "a word"),
+    "Text": (lambda x: isinstance(x, str), "a text"),
+    "tuple[Text, ...]": (lambda x: isinstance(x, tuple) and all(isinstance(t, str) for t in x), "a list of texts"),
     "tuple[int, ...]": (_are_whole, "a list of whole numbers"),
     "tuple[tuple[int, ...], ...]": (lambda x: isinstance(x, tuple) and all(map(_are_whole, x)), "lists of numbers"),
     "int | float | bool": (lambda x: isinstance(x, (int, float, bool)), "a number"),
@@ -153,11 +155,15 @@ def check_splits(op: Op, want: Want) -> None:
         check_type(v.type, want)
 
 
-@cache
 def _attributes_of(cls: type[Op]) -> tuple[tuple[str, str], ...]:
     """Return the fields that are neither operands nor regions, with their annotations."""
-    kinds = ((name, field_type(cls, name)) for name in part_names(cls))
-    return tuple((name, kind) for name, kind in kinds if kind not in (*OPERANDS, "Block"))
+    if cls not in _ATTRIBUTES:
+        kinds = ((name, field_type(cls, name)) for name in part_names(cls))
+        _ATTRIBUTES[cls] = tuple((name, kind) for name, kind in kinds if kind not in (*OPERANDS, "Block"))
+    return _ATTRIBUTES[cls]
+
+
+_ATTRIBUTES: dict[type[Op], tuple[tuple[str, str], ...]] = {}
 
 
 def check_places(op: Op, want: Want) -> None:

@@ -6,6 +6,8 @@ stay on the device, no row is padded, and every sum has one order, whatever the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import F32, F64, I32, DType
 from tilewave.kernels.grouped import GroupedForm, gated_product_kernel, grouped_tile_for, invariant_product_kernel
@@ -25,17 +27,18 @@ SHAPES = "x [T, H], router_logits [T, E], w1 [E, 2F, H] with the rows of the gat
 
 def want_experts(x: Array, logits: Array, w1: Array, w2: Array) -> None:
     """Raise an error unless tokens, logits and matrices have the shapes of one mixture."""
-    shapes = [tuple(array.shape) for array in (x, logits, w1, w2)]
-    said = ", ".join(
-        f"{name} is {spelled(s)}" for name, s in zip(("x", "router_logits", "w1", "w2"), shapes, strict=True)
-    )
-    if [len(shape) for shape in shapes] != [2, 2, 3, 3]:
-        raise CallError(f"moe: {said}", loc=here(), remedy=f"pass {SHAPES}")
-    (tokens, hidden), (rows, experts), (first, wide, depth), (second, out, narrow) = shapes
+    arrays = {"x": x, "router_logits": logits, "w1": w1, "w2": w2}
+    if [len(array.shape) for array in arrays.values()] != [2, 2, 3, 3]:
+        raise CallError(f"moe: {_shapes(arrays)}", loc=here(), remedy=f"pass {SHAPES}")
+    (tokens, hidden), (rows, experts), (first, wide, depth), (second, out, narrow) = (a.shape for a in arrays.values())
     if (rows, first, second) != (tokens, experts, experts) or (depth, out, wide) != (hidden, hidden, 2 * narrow):
-        raise CallError(f"moe: {said}, which do not go together", loc=here(), remedy=f"pass {SHAPES}")
+        raise CallError(f"moe: {_shapes(arrays)}, which do not go together", loc=here(), remedy=f"pass {SHAPES}")
     if not narrow or not hidden:
-        raise CallError(f"moe: {said}: there is nothing to multiply", loc=here(), remedy=f"pass {SHAPES}")
+        raise CallError(f"moe: {_shapes(arrays)}: there is nothing to multiply", loc=here(), remedy=f"pass {SHAPES}")
+
+
+def _shapes(arrays: Mapping[str, Array]) -> str:
+    return ", ".join(f"{name} is {spelled(array.shape)}" for name, array in arrays.items())
 
 
 def token_dtype(lib: ArrayLibrary, x: Array, logits: Array, w1: Array, w2: Array) -> DType:
@@ -63,18 +66,13 @@ def _route(lib: ArrayLibrary, logits: Array, weights: Array, experts: Array, rou
 
 
 def _routed(lib: ArrayLibrary, logits: Array, top_k: int, routing: Routing) -> CallWork:
+    """Return the weights and experts of each token, its rows among those sorted by expert, and the experts' ends."""
     shape = (logits.shape[0], checked_count("moe", top_k, logits.shape[1]))
     of = F64 if lib.dtype("moe", "router_logits", logits) == F64 else F32
     found = {"weights": lib.empty(shape, of, logits), "experts": lib.empty(shape, I32, logits)}
     places = {"slots": lib.empty(shape, I32, logits), "ends": lib.empty((logits.shape[1],), I32, logits)}
     sort = counting_sort_of(lib, "experts", found["experts"], ("slots", places["slots"]), places["ends"])
     return CallWork({**found, **places}, _route(lib, logits, **found, routing=routing), sort.launches, sort.scratch)
-
-
-routed = Operated("moe", ("router_logits",), _routed)
-"""The weights and experts of each token, its rows among those sorted by expert, and where an expert's rows end.
-
-Further arguments: the number of experts of a token, and the `Routing`."""
 
 
 # the layer ------------------------------------------------------------------------------------------------------------
@@ -95,30 +93,30 @@ def _moe(
     dtype = token_dtype(lib, x, logits, w1, w2)
     inputs = {"x": x, "router_logits": logits, "w1": w1, "w2": w2}
     found = prepared("moe", lib, out, tuple(x.shape), dtype, inputs)
-    checked_count("moe", top_k, logits.shape[1])
-    if not x.shape[0]:
-        return CallWork({"out": found})
     places = _routed(lib, logits, top_k, routing)
+    results = {"out": found, **places.results}
+    if not x.shape[0]:
+        return CallWork(results)
     rows, narrow = x.shape[0] * top_k, w2.shape[2]
     buffers = {"rows": lib.empty((rows, x.shape[1]), dtype, x), "hidden": lib.empty((rows, narrow), dtype, x)}
     scratch = {**places.results, **places.scratch, **buffers}
     to, after = written(lib, found)
     launches = (
         *places.launches,
-        _permuted(lib, "x", x, "slots", scratch["slots"], "rows", scratch["rows"]),
+        permuted(lib, "x", x, "slots", scratch["slots"], "rows", scratch["rows"]),
         *_products(lib, w1, w2, scratch, activation),
         _combined(lib, "rows", scratch, to),
     )
-    return CallWork({"out": found}, launches[0], launches[1:], scratch, after)
+    return CallWork(results, launches[0], launches[1:], {**places.scratch, **buffers}, after)
 
 
 moe = Operated("moe", ("x", "router_logits", "w1", "w2", "out?"), _moe)
-"""The mixture of experts; further arguments are the number of experts of a token, the `Routing` and the activation."""
+"""The mixture of experts, and where its tokens went: their weights, their experts, their rows among those sorted by
+expert, and the ends of the experts' rows. Further arguments: the number of experts of a token, the `Routing`, the
+activation."""
 
 
-def _permuted(
-    lib: ArrayLibrary, of: str, x: Array, slots_name: str, slots: Array, to: str, rows: Array
-) -> KernelLaunch:
+def permuted(lib: ArrayLibrary, of: str, x: Array, slots_name: str, slots: Array, to: str, rows: Array) -> KernelLaunch:
     kernel = kernel_for(permute_rows_kernel, scatter_tile_for, x=x, slots=slots, y=rows)
     return KernelLaunch(kernel, {of: x, slots_name: slots, to: rows})
 

@@ -60,14 +60,18 @@ def grouped_shape(a: Array, b: Array, ends: Array) -> tuple[int, ...]:
 
 def want_forms(a: Array, b: Array, ends: Array) -> None:
     """Raise an error unless operands have one of the forms, and equal lengths where these must agree."""
-    shapes = f"a is {spelled(a.shape)}, b is {spelled(b.shape)}, ends is {spelled(ends.shape)}"
     if (len(a.shape), len(b.shape)) not in ((2, 3), (2, 2)) or len(ends.shape) != 1:
-        raise CallError(f"grouped_mm: {shapes}", loc=here(), remedy=f"pass {FORMS}")
+        raise CallError(f"grouped_mm: {_shapes(a, b, ends)}", loc=here(), remedy=f"pass {FORMS}")
     is_rows = len(b.shape) == 3
     depth = a.shape[1], b.shape[1] if is_rows else b.shape[0]
     groups = b.shape[0] if is_rows else ends.shape[0]
     if depth[0] != depth[1] or groups != ends.shape[0] or not groups:
-        raise CallError(f"grouped_mm: {shapes}, which do not go together", loc=here(), remedy=f"pass {FORMS}")
+        what = f"grouped_mm: {_shapes(a, b, ends)}, which do not go together"
+        raise CallError(what, loc=here(), remedy=f"pass {FORMS}")
+
+
+def _shapes(a: Array, b: Array, ends: Array) -> str:
+    return f"a is {spelled(a.shape)}, b is {spelled(b.shape)}, ends is {spelled(ends.shape)}"
 
 
 def _rows(lib: ArrayLibrary, a: Array, b: Array, ends: Array, to: Array) -> KernelLaunch:

@@ -38,7 +38,7 @@ def _moe(
     if are_torchs(x, router_logits, w1, w2):
         return torch_operators().moe(x, router_logits, w1, w2, *asked, out)
     lib, arrays = taken(experts.moe.arguments, x, router_logits, w1, w2, out)
-    found = experts.moe(lib, tuple(arrays), *asked)
+    found, *_ = experts.moe(lib, tuple(arrays), *asked)
     return found if out is None else out
 
 

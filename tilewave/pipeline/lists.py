@@ -60,7 +60,8 @@ from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
 from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
+from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
@@ -103,7 +104,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
-        pad_rows,  # before choose_wave_count, because waves share the padded rows
+        PadRows(machine.lanes),  # before choose_wave_count, because waves share the padded rows
         ChooseWaveCount(
             machine, machine.tuning.rows
         ),  # before reduce_across_waves, because layouts depend on the number of waves
@@ -165,6 +166,7 @@ def hopper_plain(
     """
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
+        reduce_thin_mma,  # before transpose_mma and select_mma, which would pad such products
         # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
         TransposeMma(machine, by_tma=False),
         SplitK(machine.processors, machine.tuning.splits),
@@ -172,7 +174,7 @@ def hopper_plain(
         skip_empty_tiles,
         fold_trivial_loops,
         licm_reads,
-        pad_rows,
+        PadRows(machine.lanes),
         ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
         pad_mma,
@@ -216,7 +218,8 @@ def hopper(
     `streamed`: the arrays that L2 does not keep. `lanes` gives the reasons for passes without a comment.
     """
     return (
-        PackUnaligned(machine),  # first, because later passes need the alignment of the packed copies
+        reduce_thin_mma,  # first, because only what is multiplied is packed and loaded by TMA
+        PackUnaligned(machine),  # before all others, because they need the alignment of the packed copies
         TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step
         SplitK(

@@ -36,6 +36,7 @@ from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.machine.matrix import ALONG_DEPTH
+from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, pass_name, run
 from tilewave.runtime.arrays import ArrayView, Parameter, view
 from tilewave.runtime.cache import compile_key, key_of
@@ -249,7 +250,7 @@ def build_nvidia(
     others: dict[int, Callable[[], NvidiaBuild]] = {BY_LANES: plain}
     if is_open(tiles):
         others[TENSOR_MAPS.grain_bytes] = unaligned_lines
-    multiplies = any(isinstance(op, Mma) for op in walk(tiles.body))
+    multiplies = any(isinstance(op, Mma) for op in walk(reduce_thin_mma(tiles).body))
     vectors = {n: partial(in_vectors, n) for n in VECTOR_BYTES} if is_open(tiles) and not multiplies else {}
 
     def chosen() -> NvidiaBuild:
