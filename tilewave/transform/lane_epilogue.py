@@ -143,7 +143,7 @@ def chunk_at(lanes: LaneProgram, op: WriteThrough, origin: Sequence[Value], star
     """Return the position in the memory of a chunk of the tile at `origin`."""
     at = list(origin)
     for axis, far in zip(op.axes[-2:], start, strict=True):
-        at[axis] = (Number(lanes.out, at[axis]) + far).value if far else at[axis]
+        at[axis] = (Number(lanes.out, at[axis]) + far).value
     return tuple(at)
 
 
