@@ -59,6 +59,7 @@ from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
+from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
 from tilewave.passes.tile.pad_rows import PadRows
 from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
@@ -167,7 +168,8 @@ def hopper_plain(
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
         reduce_thin_mma,  # before transpose_mma and select_mma, which would pad such products
-        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
+        TransposeMma(machine, by_tma=False),
         SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         skip_empty_tiles,
@@ -238,6 +240,7 @@ def hopper(
         skip_empty_tiles,  # after alternate_k_direction, because a loop of one tile at most then encloses the K loop
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
+        narrow_mma,  # after transpose_mma, because columns are left out; after passes that change K loops
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,

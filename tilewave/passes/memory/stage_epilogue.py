@@ -38,7 +38,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.effects import touched
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteIndexed, WriteThrough
-from tilewave.ir.placements import is_in, row_pitch, size_bytes
+from tilewave.ir.placements import is_in, is_row_aligned, row_pitch, size_bytes
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, Memory, Swizzled, dims
@@ -247,7 +247,7 @@ def most_sums(by_tma: bool) -> int:
 def _unaligned_rows(op: Write, engine: Tma) -> Remark | None:
     """Return a remark where TMA cannot store the rows of this memory; dynamic rows are checked at the launch."""
     row, size, grain = row_pitch(op.memory), op.memory.type.dtype.bytes, engine.grain_bytes
-    if not isinstance(row, int) or row * size % grain == 0:
+    if not isinstance(row, int) or is_row_aligned(op.memory, grain):
         return None
     facts = {"bytes": row * size, "grain": grain, "elements": grain // size}
     return ROWS_APART.at(op.loc, memory=op.memory.name, stored=stored_width(op.memory.type) * size, **facts)
