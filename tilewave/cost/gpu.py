@@ -129,11 +129,11 @@ class GpuCost:
             return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
         if work.is_thin:
             waits, loads = self._thin(work)
-            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + p.late)
+            late = chosen(self._is_late(work), p.late, 0)
+            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late)
         step = self._step(work)
         busy, join = self._busy(work, step)
-        late = p.late if self._by_lanes(work) else chosen(self._is_late(work), p.late, 0)
-        late = chosen(self.loads_in_place(work), p.late, late)
+        late = chosen(self._is_late(work), p.late, 0)
         steps = smaller(busy, work.split_steps * step.alone)
         products = smaller(steps, work.split_steps * step.products)
         loads = smaller(steps - products, work.split_steps * step.loads)
@@ -157,6 +157,10 @@ class GpuCost:
 
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
+        if work.is_thin:
+            rows = self.chip.tuning.rows
+            lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
+            return max(1, rows.resident_lanes // lanes)
         most = MOST_RESIDENT if self._by_lanes(work) else 2
         return self._resident(work, self.stages(work), most)
 
@@ -309,10 +313,8 @@ class GpuCost:
 
         Each task begins, and waits for every step; an SM holds so many lanes at once.
         """
-        p, rows = self.parameters, self.chip.tuning.rows
-        lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
-        resident = max(1, rows.resident_lanes // lanes)
-        waits = rounded_up(work.tasks, self.units * resident) * (p.latency + work.steps * (p.latency // 2))
+        p = self.parameters
+        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * (p.latency // 2))
         loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
         return waits, NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
 
