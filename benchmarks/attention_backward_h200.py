@@ -1,13 +1,14 @@
 """The backward pass of `ops.attention` on an NVIDIA GPU, beside cuDNN's and FlashAttention 2 in torch.
 
     python benchmarks/attention_backward_h200.py [--head 64 128 256] [--seq 4096 16384] [--dtype f16] [--sharing 1]
-                                                 [--tiles] [--json FILE]
+                                                 [--tiles] [--ladder] [--json FILE]
 
 16k tokens of 2048 elements in all heads together, full and causal. Each contestant is a CUDA graph of one
 `torch.autograd.grad` of the same tensors, all helper kernels included; graphs take turns, in a new order each round.
 Printed are cuDNN's TFLOP/s (five products, half of them with a causal mask), the median ratio of its time to ours with
 half the distance of the quartiles (above 1: faster than cuDNN), the memory that a forward and a backward pass allocate
-at most, errors against float64 in one head, and then each of our launches alone. `--tiles` times other tiles.
+at most, errors against float64 in one head, and then each of our launches alone. `--tiles` times other tiles,
+`--ladder` our kernels with a pass left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from tilewave import bf16, f16, f32, ops
+from tilewave import WaveCompileOptions, bf16, f16, f32, ops
+from tilewave.bench.ablation import changed, without
+from tilewave.compile import compile_with
 from tilewave.kernels import AttentionTile, Heads, Scores
 from tilewave.kernels.attention_gradients import (
     WantedGradients,
@@ -44,6 +47,7 @@ DTYPES = {"f16": (torch.float16, f16, 2.0**-10), "bf16": (torch.bfloat16, bf16, 
 KEY_TILES = [(64, 128), (128, 128), (32, 128), (64, 64), (96, 128), (64, 192)]
 QUERY_TILES = [(128, 64), (128, 128), (128, 32), (64, 128), (192, 64), (128, 80)]
 """Queries and keys of a workgroup or a step, for the kernels of keys and of queries."""
+LADDER = ("pipeline_mma", "make_persistent", "drop_true_masks")
 Call = Callable[[], Any]
 
 
@@ -195,6 +199,15 @@ def other_tiles(case: Case, launches: list[Any]) -> Iterator[tuple[str, Call]]:
             yield f"{one.kernel.name} {queries}x{keys} {'+'.join(n for n in one.arrays if 'grad_' in n)}", call
 
 
+def without_passes(launches: list[Any]) -> Iterator[tuple[str, Call]]:
+    """Yield our kernels with a pass left out."""
+    options = WaveCompileOptions(target="sm_90a")
+    for i, one in enumerate(launches[1:], 1):
+        for name in LADDER:
+            made = compile_with(options, one.kernel, changed(without(name)))
+            yield f"{i} {one.kernel.name} without {name}", partial(made, *one.arguments)
+
+
 # a case ---------------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +240,7 @@ def reported(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     launches = launches_of(tensors)
     parts = {f"{i} {one.kernel.name}": one for i, one in enumerate(launches)}
     parts |= dict(other_tiles(case, launches)) if options.tiles else {}
+    parts |= dict(without_passes(launches)) if options.ladder else {}
     alone = measured(parts, tensors.stream, options.rounds)
     for name, each in alone.items():
         print(f"    {name:60} {median(each):9.1f} µs", flush=True)
@@ -243,6 +257,7 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", choices=sorted(DTYPES), default=["f16"])
     parser.add_argument("--sharing", type=int, default=1, help="query heads that share a head of keys")
     parser.add_argument("--tiles", action="store_true", help="other tiles of each kernel, too")
+    parser.add_argument("--ladder", action="store_true", help="kernels with a pass left out, too")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

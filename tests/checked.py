@@ -46,6 +46,7 @@ from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -124,6 +125,7 @@ PASSES = {
     "drop_true_masks": lambda text: drop_true_masks,
     "peel_accumulator_init": lambda text: peel_accumulator_init,
     "ping_pong": lambda text: PingPong(int(text)),
+    "pipeline_mma": lambda text: PipelineMma(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "reduce_thin_mma": lambda text: reduce_thin_mma,

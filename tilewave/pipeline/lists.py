@@ -47,6 +47,7 @@ from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -269,6 +270,8 @@ def hopper(
             machine.tuning.loads, streamed
         ),  # after multicast_loads, because multicast tiles are loaded first
         delay_dependent_mma,  # after specialize_waves, because it takes the steps of pipelines apart
+        # After delay_dependent_mma, which takes steps of two products.
+        PipelineMma(machine.tuning.pipeline.held_registers),
         simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
         fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
         peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then
