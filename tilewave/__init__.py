@@ -143,6 +143,7 @@ __all__ = [  # noqa: F405
     "u64",
     "wave",
     "wave_compile",
+    "wave_schedule",
     "workgroup_barrier",
     "write",
 ]
