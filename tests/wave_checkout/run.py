@@ -80,6 +80,7 @@ class Runner:
         from stand_in import UNDER_WAY, OnTheHost
 
         UNDER_WAY.clear()
+        print(f"\n{item.name}", flush=True)
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(SECONDS)
         verdict = self.verdicts[_function(item)]

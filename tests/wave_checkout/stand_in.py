@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import references
 import sympy
@@ -56,13 +56,8 @@ DELAYS = tuple(
     )
 )
 STARRED = (
-    "GLOBAL_ADDRESS_SPACE",
-    "SHARED_ADDRESS_SPACE",
-    "WORKGROUP_0",
-    "WORKGROUP_1",
-    "WORKGROUP_2",
-    "THREAD_0",
-    "sympy",
+    *("GLOBAL_ADDRESS_SPACE", "SHARED_ADDRESS_SPACE", "THREAD_0", "THREAD_1", "THREAD_2"),
+    *("WORKGROUP_0", "WORKGROUP_1", "WORKGROUP_2", "sympy"),
 )
 ARCHITECTURE = "gfx950"
 """The chip that tests believe they run on, so that few are skipped; kernels run on the CPU."""
@@ -121,7 +116,7 @@ SUPPORT: dict[str, Any] = {
 class StandIn(ModuleType):
     """A module of Wave's with the names of tilewave."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __all__ = (*STARRED, *DELAYS)
 
     def __getattr__(self, name: str) -> Any:
