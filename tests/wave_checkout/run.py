@@ -28,7 +28,7 @@ OF_WAVES_COMPILER = (
 )
 """Files that test Wave's own compiler, and no kernel."""
 SECONDS = 60
-EACH = 2
+EACH = 1
 """How many of a function's parameters are run."""
 
 
@@ -68,6 +68,7 @@ class Runner:
         kept: Counter[str] = Counter()
         chosen = []
         for item in items:
+            item.own_markers[:] = [mark for mark in item.own_markers if not _is_flaky(mark)]
             if any(mark.name == "skip" for mark in item.iter_markers()):
                 continue
             kept[_function(item)] += 1
@@ -77,9 +78,11 @@ class Runner:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
+        import references
         from stand_in import UNDER_WAY, OnTheHost
 
         UNDER_WAY.clear()
+        references.least[0] = 0.0
         print(f"\n{item.name}", flush=True)
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(SECONDS)
@@ -100,6 +103,11 @@ class Runner:
             signal.alarm(0)
             verdict.templates |= UNDER_WAY
             print(f"\n{_function(item)}: {verdict.word} {verdict.reason[:150]}", flush=True)
+
+
+def _is_flaky(mark: Any) -> bool:
+    """Return whether a test is skipped because it fails at times on GPUs."""
+    return mark.name == "skip" and "flaky" in str((*mark.args, *mark.kwargs.values())).lower()
 
 
 def _function(item: Any) -> str:

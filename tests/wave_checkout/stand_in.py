@@ -6,10 +6,12 @@ and of `SUPPORT` what tests use of Wave beside its language. A name in neither i
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from enum import Enum
 from functools import wraps
 from importlib.machinery import ModuleSpec
@@ -27,6 +29,7 @@ import tilewave
 
 OWN = (
     "wave_lang.kernel.wave.templates",
+    "wave_lang.kernel.wave.nn",
     "wave_lang.kernel.wave.schedules",
     "wave_lang.kernel.wave.utils.torch_utils",
     "wave_lang.kernel.wave.utils.mxfp_utils",
@@ -57,10 +60,10 @@ DELAYS = tuple(
 )
 STARRED = (
     *("GLOBAL_ADDRESS_SPACE", "SHARED_ADDRESS_SPACE", "THREAD_0", "THREAD_1", "THREAD_2"),
-    *("WORKGROUP_0", "WORKGROUP_1", "WORKGROUP_2", "sympy"),
+    *("WORKGROUP_0", "WORKGROUP_1", "WORKGROUP_2", "sympy", "index_symbol"),
 )
-ARCHITECTURE = "gfx950"
-"""The chip that tests believe they run on, so that few are skipped; kernels run on the CPU."""
+ARCHITECTURE = "gfx90a gfx942 gfx950"
+"""The chips that tests believe they run on, so that few are skipped; kernels run on the CPU."""
 UNDER_WAY: set[str] = set()
 """The functions of templates that the current test has called."""
 
@@ -89,7 +92,18 @@ def _range(dtype: torch.dtype) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
+def _compiled(options: Any, kernel: Any, *schedules: Any) -> Callable[..., None]:
+    """Compile a kernel; calls take the data of tensors, whether or not they require gradients, as Wave's do."""
+    made = tilewave.wave_compile(options, kernel, *schedules)
+
+    def call(*arrays: Any, **named: Any) -> None:
+        made(*(x.detach() if isinstance(x, torch.Tensor) else x for x in arrays), **named)
+
+    return call
+
+
 SUPPORT: dict[str, Any] = {
+    "wave_compile": _compiled,
     **{name: getattr(tilewave.sym, name) for name in DELAYS},
     "TORCH_DTYPE_TO_WAVE": TO_WAVE,
     "torch_dtype_to_wave": TO_WAVE.__getitem__,
@@ -107,7 +121,7 @@ SUPPORT: dict[str, Any] = {
     "is_execution_engine_available": lambda: False,
     "is_waveasm_available": lambda: False,
     "check_leaks": lambda test: test,
-    "CoalescingType": Enum("CoalescingType", "LINEAR WIDE_LINEAR"),
+    "CoalescingType": Enum("CoalescingType", "LINEAR WAVE_TILE_ALIGNED"),
     "math": math,
     "sympy": sympy,
 }
@@ -196,5 +210,20 @@ def _host(x: Any) -> Any:
 
 
 def install(checkout: Path) -> None:
-    """Make `import wave_lang` find the stand-in."""
+    """Make `import wave_lang` find the stand-in, and the shapes of tests ones that a CPU computes in seconds."""
     sys.meta_path.insert(0, Finder(checkout))  # type: ignore[arg-type]
+    torch.testing.assert_close = references.assert_close
+    sys.path.insert(0, str(checkout / "tests"))
+    shapes = importlib.import_module("kernel.common.shapes")
+    for name, given in vars(shapes)["_e2e_test_shapes"].items():
+        vars(shapes)["_e2e_test_shapes"][name] = [_smaller(shape) for shape in given]
+
+
+MOST = 2048
+
+
+def _smaller(shape: Any) -> Any:
+    if isinstance(shape, tuple):
+        return tuple(n if n < MOST else 512 for n in shape)
+    long = {f.name: 320 for f in fields(shape) if f.name.endswith("seq_len") and (getattr(shape, f.name) or 0) > MOST}
+    return replace(shape, **long)

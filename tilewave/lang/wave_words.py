@@ -7,6 +7,7 @@ so; names that tilewave does not have are refused with what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from typing import Any, TypeVar
@@ -26,6 +27,24 @@ class ScaledMMAType(Enum):
     F32_16x16x128_F8F6F4 = "f32_16x16x128_f8f6f4"
     F32_32x32x64_F8F6F4 = "f32_32x32x64_f8f6f4"
     GFX1250_F32_16x16x128_F8F6F4 = "gfx1250_f32_16x16x128_f8f6f4"
+
+
+class MMAOperand(Enum):
+    """Wave's names for the axes of a product."""
+
+    M = "m"
+    N = "n"
+    K = "k"
+
+
+@dataclass(frozen=True)
+class GenericDot:
+    """Wave's products by dot products of vectors, for few rows: accepted as `mma_type`, and targets choose how."""
+
+    out_vec_size: int = 1
+    k_vec_size: int = 4
+    k_mult: int = 1
+    along_dim: MMAOperand = MMAOperand.N
 
 
 def index_symbol(name: str) -> Symbol:
@@ -147,6 +166,7 @@ HINTS = {
     **dict.fromkeys(
         (
             "allow_noncontiguous_runtime_buffers",
+            "backend",
             "iree_launch_async",
             "kernel_launch_info",
             "kernel_usages",
