@@ -63,9 +63,7 @@ EXAMPLES = {
 }
 
 
-def wave_compile(
-    options: WaveCompileOptions, kernel: WaveKernel, schedule: WaveSchedule | None = None
-) -> Compiled:
+def wave_compile(options: WaveCompileOptions, kernel: WaveKernel, schedule: WaveSchedule | None = None) -> Compiled:
     """Compile a kernel; it is not changed, and may be compiled again with other options. Wave's schedules are ignored.
 
     Tile sizes without a value are chosen: for the sizes in `subs`, or for those of each call.

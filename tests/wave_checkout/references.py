@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-
 IN_SUMS, IN_SCORES = 1e-4, 5e-2
 least = [0.0]
 """The least tolerance of the current test."""

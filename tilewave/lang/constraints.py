@@ -339,7 +339,7 @@ class HardwareConstraint(Constraint):
 
     threads_per_wave: int = 64
     mma_type: MMAType | None = None
-    """Wave's `GenericDot` leaves the instruction to the target; of several, the first is for a `mma` that names none."""
+    """Of several, the first is for a `mma` that names none; Wave's `GenericDot` leaves it to the target."""
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
     """Accepted without effect: the layout of a tile over lanes follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None
@@ -357,8 +357,8 @@ class HardwareConstraint(Constraint):
                 loc=self.loc,
                 remedy="write threads_per_wave=64 (AMD) or 32 (NVIDIA); a target whose waves differ takes its own",
             )
-        several = isinstance(self.mma_type, (tuple, list)) and len(self.mma_type) > 0
-        first: object = self.mma_type[0] if several else self.mma_type
+        asked: object = self.mma_type
+        first = asked[0] if isinstance(asked, (tuple, list)) and asked else asked
         object.__setattr__(self, "mma_type", instruction_asked("", first, self.loc))
         waves: object = self.waves_per_block
         if waves is not None and not (
