@@ -1,15 +1,17 @@
 """Grouped products on an NVIDIA GPU through `ops.grouped_mm`, beside `torch._grouped_mm` (bf16).
 
-    python benchmarks/grouped_h200.py [--json FILE] [--only TEXT] [--tile 128x256x64] [--order "grouped(4)"]
-                                      [--without PASS]
+    python benchmarks/grouped_h200.py [--json FILE] [--only TEXT] [--tile 128x256x64]... [--order "grouped(4)"]...
+                                      [--without PASS]... [--rounds 9]
 
-`--tile` (rows x columns x depth), `--order` and `--without` measure ours with another tile, order or list of passes.
+`--tile` (rows x columns x depth), `--order` and `--without` add ours with another tile, order or list of passes, each
+as a contestant of its own; they can be given several times. *plain* is `ops.matmul` of the same rows by one matrix:
+what products of as many whole tiles take where no group has to be found and no tile is part-filled.
 
 Weights are [G, N, K] in memory, as a mixture of experts keeps them, and both functions get them as [G, K, N] views.
 Each contestant is a CUDA graph of calls on buffers that L2 does not hold; graphs take turns, in a new order each round.
 Printed are medians in microseconds, half the distance of the quartiles, TFLOP/s, the bandwidth that the arrays read and
-written once would need, and the ratio to torch (above 1, ours is faster). Results are compared with torch's first, rows
-outside every group with what they held, and a wrong one is never timed.
+written once would need, the rows of all tiles per row of the groups, and ratios to torch (above 1, it is faster).
+Results are compared with torch's first, rows outside every group with what they held, and a wrong one is never timed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import json
 import os
 import random
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,7 +30,7 @@ from tilewave.kernels.grouped import GroupedForm, GroupedTile, grouped_product_k
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name
 
-ROUNDS, CALLS, BUFFER_BYTES = 9, 6, 400_000_000
+CALLS, BUFFER_BYTES = 6, 400_000_000
 
 
 def uneven(groups: int, mean: int, seed: int) -> list[int]:
@@ -85,32 +88,39 @@ def graph_of(torch, calls):
     return timed
 
 
-def measured(torch, contestants):
+def measured(torch, contestants, rounds):
     """Return the median and half the distance of the quartiles of each contestant, in microseconds."""
     timed = {name: graph_of(torch, calls) for name, calls in contestants.items()}
     found: dict[str, list[float]] = {name: [] for name in timed}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name in random.sample(list(timed), len(timed)):
             found[name].append(timed[name]())
     return {name: (median(times), (quantiles(times)[2] - quantiles(times)[0]) / 2) for name, times in found.items()}
 
 
-def grouped_by(chosen, rows, groups):
-    """Return a function like `ops.grouped_mm` with the chosen tile and order; that itself where none is chosen."""
-    if not chosen.tile and not chosen.order:
-        return lambda x, w, ends, out: ops.grouped_mm(x, w.mT, ends, out=out)
-    tile = grouped_tile_for(rows, groups, bf16)
-    if chosen.tile:
-        tile = GroupedTile(*map(int, chosen.tile.split("x")))
-    kernel = grouped_product_kernel(tile, GroupedForm(bf16, bf16, i32))
-    return kernel.ordered(chosen.order) if chosen.order else kernel
+def ours(x, w, ends, out):
+    """Multiply with the kernel that a call takes."""
+    ops.grouped_mm(x, w.mT, ends, out=out)
 
 
-def leave_out(name):
-    """Compile without a pass from now on; the cache on disk, whose keys do not know, is not used."""
-    os.environ |= {"TILEWAVE_CACHE_DIR": "off", "TILEWAVE_BACKGROUND": "0"}
+def variants(chosen, rows, groups):
+    """Return the kernels to measure beside ours, and the pass that each is compiled without."""
+    tile, form = grouped_tile_for(rows, groups, bf16), GroupedForm(bf16, bf16, i32)
+    made = grouped_product_kernel.__wrapped__  # a kernel of its own: what was compiled for ours is not taken
+    found = {f"tile {text}": (made(GroupedTile(*map(int, text.split("x"))), form), "") for text in chosen.tile}
+    found |= {text: (made(tile, form).ordered(text), "") for text in chosen.order}
+    return found | {f"without {name}": (made(tile, form), name) for name in chosen.without}
+
+
+@contextmanager
+def left_out(name):
+    """Compile without a pass inside."""
     listed = lists.hopper
     lists.hopper = lambda *facts: tuple(p for p in listed(*facts) if pass_name(p) != name)
+    try:
+        yield
+    finally:
+        lists.hopper = listed
 
 
 def compared(torch, multiply, x, w, ends, counts, out):
@@ -132,20 +142,26 @@ def measured_case(torch, chosen, counts, n, k):
     xs = [torch.randn(rows + 9, k, **half) for _ in range(sets)]
     ws = [torch.randn(groups, n, k, **half) / k**0.5 for _ in range(sets)]
     outs = [torch.empty(rows + 9, n, **half) for _ in range(sets)]
-    multiply = grouped_by(chosen, rows, groups)
-    compared(torch, multiply, xs[0], ws[0], ends, counts, outs[0])
-    ours = [partial(multiply, x, w, ends, out) for x, w, out in zip(xs, ws, outs, strict=True)]
+    multiplied = {"ours": (ours, "")} | variants(chosen, rows, groups)
+    contestants = {}
+    for name, (multiply, left) in multiplied.items():
+        with left_out(left):
+            compared(torch, multiply, xs[0], ws[0], ends, counts, outs[0])
+        contestants[name] = [partial(multiply, x, w, ends, out) for x, w, out in zip(xs, ws, outs, strict=True)]
+    plain = [partial(ops.matmul, x[:rows], w[0].mT, out=out[:rows]) for x, w, out in zip(xs, ws, outs, strict=True)]
     theirs = [partial(torch._grouped_mm, x[:rows], w.mT, offs=ends) for x, w in zip(xs, ws, strict=True)]
-    found = measured(torch, {"ours": ours, "torch": theirs})
-    us, spread = found["ours"]
+    found = measured(torch, contestants | {"torch": theirs, "plain": plain}, chosen.rounds)
+    (us, spread), tile = found["ours"], grouped_tile_for(rows, groups, bf16)
     moved = 2 * (rows * k + rows * n + sum(c > 0 for c in counts) * n * k)
     return {
         "us": us,
         "spread": spread,
-        "torch": found["torch"][0],
         "tflops": 2e-6 * rows * n * k / us,
         "gbs": 1e-3 * moved / us,
+        "padding": sum(-(-c // tile.rows) for c in counts) * tile.rows / rows,
+        **{name: taken for name, (taken, _) in found.items() if name != "ours"},
         "ratio": found["torch"][0] / us,
+        **{f"ratio of {name}": found["torch"][0] / found[name][0] for name in found if name not in ("ours", "torch")},
     }
 
 
@@ -155,17 +171,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--tile", default="")
-    parser.add_argument("--order", default="")
-    parser.add_argument("--without", default="")
+    parser.add_argument("--rounds", type=int, default=9)
+    for name in ("tile", "order", "without"):
+        parser.add_argument(f"--{name}", action="append", default=[])
     chosen = parser.parse_args()
-    if chosen.without:
-        leave_out(chosen.without)
+    if chosen.without:  # the cache on disk does not know which passes ran
+        os.environ |= {"TILEWAVE_CACHE_DIR": "off", "TILEWAVE_BACKGROUND": "0"}
     found = {}
     for name, (counts, n, k) in CASES.items():
         if chosen.only in name:
             found[name] = measured_case(torch, chosen, counts, n, k)
-            print(f"{name:32}", " ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
+            print(f"{name:32}", ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 

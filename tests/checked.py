@@ -47,6 +47,7 @@ from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -60,8 +61,10 @@ from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_permutes import fold_permutes
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
+from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
+from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
@@ -94,6 +97,7 @@ PASSES = {
     "order_tma_loads": lambda text: OrderTmaLoads(SM_90A.tuning.loads, Streamed(frozenset(text.split(",")))),
     "fold_permutes": lambda text: fold_permutes,
     "overlap_mma": lambda text: OverlapMma(SM_90A.tuning.pipeline.least_overlapped),
+    "narrow_mma": lambda text: narrow_mma,
     "pad_mma": lambda text: pad_mma,
     "software_pipeline": lambda text: SoftwarePipeline(int(text)),
     "place_barriers": lambda text: place_barriers,
@@ -123,13 +127,15 @@ PASSES = {
     "drop_true_masks": lambda text: drop_true_masks,
     "peel_accumulator_init": lambda text: peel_accumulator_init,
     "ping_pong": lambda text: PingPong(int(text)),
+    "pipeline_mma": lambda text: PipelineMma(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
+    "reduce_thin_mma": lambda text: reduce_thin_mma,
     "transpose_mma": lambda text: TransposeMma(CHIPS[text]),
     "prioritize_mma": lambda text: prioritize_mma,
     "unroll_stages": lambda text: UnrollStages(),
     "use_tma": lambda text: UseTma(CHIPS[text]),
     "tile_reductions": lambda text: TileReductions(*map(int, text.split("x"))),
-    "pad_rows": lambda text: pad_rows,
+    "pad_rows": lambda text: PadRows(int(text)),
 }
 SEPARATOR = "// -----\n"

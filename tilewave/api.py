@@ -58,6 +58,8 @@ from tilewave.lang.functions import tanh_approx as tanh_approx
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
+from tilewave.lang.observations import assert_ as assert_
+from tilewave.lang.observations import debug_log as debug_log
 from tilewave.lang.ops import *
 from tilewave.lang.ops import abs_
 from tilewave.lang.products import mma as mma

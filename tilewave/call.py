@@ -67,16 +67,21 @@ def compiled_for(
 WaveKernel.calling = Calling(prepared, compile_kernel, in_place_of_option)
 
 
-LEAST_WHOLE, LONG = 16, 2048
-"""The smallest size bucket, and the length above which each power of two has several buckets."""
+LEAST_WHOLE, LEAST_STEP, LONG = 16, 64, 2048
+"""The smallest size bucket, the least distance of two beyond it, and the length above which that is half of this."""
 
 
 def room_for(length: int) -> int:
-    """Return the size bucket of a whole dimension, so that few kernels serve all lengths: the next power of two, or
-    above `LONG` the next multiple of an eighth of that power, which is at least `LONG // 2`."""
-    power = max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
-    step = max(LONG // 2, power // 8)
-    return power if power <= LONG else -(-length // step) * step
+    """Return the size bucket of a whole dimension, so that few kernels serve all lengths: the next multiple of an
+    eighth of the next power of two. Up to `LEAST_STEP` it is that power, and long buckets are `LONG // 2` apart."""
+    power = power_of_two_for(length)
+    step = max(LEAST_STEP if power <= LONG else LONG // 2, power // 8)
+    return power if power <= LEAST_STEP else -(-length // step) * step
+
+
+def power_of_two_for(length: int) -> int:
+    """Return the next power of two, at least the smallest size bucket."""
+    return max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
+from tilewave.ir.observations import has_observations, without_observations
 from tilewave.lang.kernel import WaveKernel, trace_kernel
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
@@ -184,6 +185,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     if not writes_something(traced.ir):
         raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
     want_no_order(traced.ir)
+    observed = traced.ir if has_observations(traced.ir) else None
+    traced = replace(traced, ir=without_observations(traced.ir))
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     rightly_ordered = kind == "plain" and not traced.order.doubt
@@ -201,7 +204,9 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     steps = (*steps, *(step for step in expanded if step.changed))
     if options.batch_invariant:
         final = replace(final, sums=BATCH_INVARIANT)
-    built = build(final, traced.places)
+    if observed is not None:
+        observed, _ = run(observed, (*_tile_level(traced.order), *_after_proofs()))
+    built = build(observed if observed and target.interprets else final, traced.places)
     proved = want_batch_invariant(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
@@ -210,6 +215,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
         assumed=traced.assumed,
         not_taken=(*(options.schedule.remarks if options.schedule else ()), *remarks(options.without_effect)),
         proved=proved,
+        observed=observed,
     )
 
 

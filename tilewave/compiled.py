@@ -8,8 +8,8 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tilewave.analysis.contracts import checks_contracts, unless_checked, want_kept
-from tilewave.analysis.coverage import Cut
+from tilewave.analysis.contracts import checks_contracts, copied_to_host, unless_checked, want_kept
+from tilewave.analysis.coverage import Cut, tiles_of
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import Schedule, stores
@@ -73,6 +73,8 @@ class Compiled(CompiledCode):
     """Compiles the kernel for another device, that of a call's arrays, if its author named no target."""
     choice: TileChoice | None = None
     """The tile sizes that were chosen, where the author gave none, and why."""
+    observed: Kernel | None = field(default=None, repr=False)
+    """The kernel on whole tiles with its `assert_` and `debug_log`, where it has any: compiled code has none."""
     by_size: KernelSet[Compiled] | None = field(default=None, repr=False)
     """Where tile sizes are chosen by the sizes of each call: the kernels of all configs."""
 
@@ -131,8 +133,8 @@ class Compiled(CompiledCode):
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run the kernel with arrays in its order, and scalar arguments by name, converted as `Signature` does."""
-        if self.kernel.contracts and checks_contracts():
-            self._check_contracts(arrays, values)
+        if self._has_checks and checks_contracts():
+            self._check(arrays, values)
         try:
             served = self if self.by_size is None else self.by_size.of(_shapes(arrays), arrays)
             served.build.call(arrays, values, served.arguments.sized)
@@ -141,9 +143,17 @@ class Compiled(CompiledCode):
                 raise with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
-    def _check_contracts(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
-        """Raise where an array of indices breaks its contract."""
-        want_kept(self.kernel, arrays, self.arguments.sizes.of_call(arrays, values).values, here())
+    @property
+    def _has_checks(self) -> bool:
+        """Whether there is something to check of the arrays of a call."""
+        return bool(self.kernel.contracts) or self.observed is not None
+
+    def _check(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
+        """Raise where an array of indices breaks its contract, and where an `assert_` fails."""
+        if self.observed is not None:
+            interpret_tiles(self.arguments, copied_to_host(arrays), values, None, self.observed)
+        elif self.kernel.contracts:
+            want_kept(self.kernel, arrays, self.arguments.sizes.of_call(arrays, values).values, here())
 
     def replay(self, arrays: Sequence[Any], values: Mapping[str, Any], fresh: Collection[int]) -> ReplayedCall | None:
         """Return a replayed call for arrays with the same layout as these; `fresh` are those that no one else holds.
@@ -154,7 +164,7 @@ class Compiled(CompiledCode):
             shapes = _shapes(arrays)
             return self.by_size.of(shapes).replay(arrays, values, fresh) if self.by_size.is_settled(shapes) else None
         call = self.build.replay(arrays, values, self.arguments.sized, fresh)
-        return unless_checked(call) if call is not None and self.kernel.contracts else call
+        return unless_checked(call) if call is not None and self._has_checks else call
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run the kernel's IR in numpy, on whole tiles or lane by lane, and report races and uninitialized reads.
@@ -167,7 +177,7 @@ class Compiled(CompiledCode):
         if level == "lane":
             interpret_build(self.arguments, self.build, self.target, *given, order, seed)
         else:
-            interpret_tiles(self.arguments, *given, seed if order == "shuffled" else None)
+            interpret_tiles(self.arguments, *given, seed if order == "shuffled" else None, self.observed)
 
     def check_passes(self, /, *arrays: Any, **named: Any) -> PassCheck:
         """Check that every pass preserves what the kernel computes from these arrays, which are not changed.
@@ -306,5 +316,5 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """Return the tiles along each axis of the first memory that the kernel writes."""
-    known = (Cut.by(op).grid for op in walk(as_windows(kernel).body) if stores(op))
+    known = (tiles_of(kernel, Cut.by(op), op.memory) for op in walk(as_windows(kernel).body) if stores(op))
     return next(known, (kernel.workgroup_count,))

@@ -39,11 +39,18 @@ def order_of(kernel: str, level: str, order: str) -> str:
 
 
 def interpret_tiles(
-    called: KernelArguments, arrays: Sequence[Any], values: Mapping[str, Any], shuffled_by: int | None
+    called: KernelArguments,
+    arrays: Sequence[Any],
+    values: Mapping[str, Any],
+    shuffled_by: int | None,
+    observed: Kernel | None,
 ) -> None:
-    """Interpret the kernel on whole tiles, its workgroups in their order or shuffled by a seed."""
+    """Interpret the kernel on whole tiles, its workgroups in their order or shuffled by a seed.
+
+    `observed` is the kernel with what its author asserts and logs, if it has that.
+    """
     sized, views = _checked(called, arrays, values)
-    kernel = bind(called.kernel, sized.values)
+    kernel = bind(observed or called.kernel, sized.values)
     workgroups = list(range(kernel.workgroup_count))
     if shuffled_by is not None:
         random.Random(shuffled_by).shuffle(workgroups)

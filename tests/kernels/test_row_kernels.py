@@ -301,7 +301,7 @@ def test_rows_are_held_as_long_as_a_workgroup_s_registers_have_room_for_them():
         assert shipped.rows_for(target, 32769, f32) == Rows(1, 4096)
         assert shipped.rows_for(target, 65537, f8e5m2) == Rows(1, 16384)
     assert shipped.rows_for("cpu", 10**7, f64).step is None
-    assert [shipped.rows_for("sm_90a", n, f16).together for n in (1, 128, 256, 512, 513)] == [64, 8, 4, 4, 1]
+    assert [shipped.rows_for("sm_90a", n, f16).together for n in (1, 128, 256, 768, 769)] == [64, 8, 4, 4, 1]
     assert [shipped.rows_for("cpu", n, f16).together for n in (1, 256, 4096)] == [64, 16, 1]
 
 

@@ -51,17 +51,21 @@ def rooms(monkeypatch):
     return seen
 
 
-def test_room_is_the_next_power_of_two_and_later_the_next_quarter():
-    assert [room_for(n) for n in (0, 1, 16, 17, 32, 33, 1000, 1024, 1025)] == [16, 16, 16, 32, 32, 64, 1024, 1024, 2048]
+def test_room_is_the_next_power_of_two_and_beyond_64_the_next_quarter():
+    assert [room_for(n) for n in (0, 1, 16, 17, 32, 33, 65, 1000, 1024)] == [16, 16, 16, 32, 32, 64, 128, 1024, 1024]
+    assert sorted({room_for(n) for n in range(129, 2049)}) == [
+        *(192, 256, 320, 384, 448, 512),
+        *(640, 768, 896, 1024, 1280, 1536, 1792, 2048),
+    ]
     assert sorted({room_for(n) for n in range(2049, 16385)}) == [
         *(3072, 4096, 5120, 6144, 7168, 8192),
         *(10240, 12288, 14336, 16384),
     ]
-    assert all(n <= room_for(n) < 1.5 * n for n in range(2049, 20000))
+    assert all(n <= room_for(n) < 1.5 * n for n in range(129, 20000))
     assert room_for(65537) == 81920 and room_for(1 << 40) == 1 << 40
 
 
-def test_a_call_takes_rows_of_any_length_with_one_kernel_for_each_power_of_two(rooms):
+def test_a_call_takes_rows_of_any_length_with_one_kernel_for_each_size_bucket(rooms):
     twice = twice_kernel()
     for length in (0, 1, 5, 16, 17, 32, 33, 100, 1000, 17, 3, 128):
         x, y = arrays(5, length)
@@ -96,7 +100,7 @@ def test_reductions_of_a_call_s_rows(rooms):
         rows(x, y, total)
         np.testing.assert_array_equal(y, x - x.max(1, keepdims=True))
         np.testing.assert_array_equal(total, x.sum(1))
-    assert rooms == [{"N": most} for most in (16, 64, 512)]
+    assert rooms == [{"N": most} for most in (16, 64, 320)]
     with pytest.raises(CallError, match="rows: N is 0, and of no elements there is no largest or smallest one"):
         rows(*arrays(3, 0), np.empty(3, np.float32))
 

@@ -4,7 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from reduced_tiles import tree
 
@@ -15,10 +15,10 @@ from tilewave.layouts.reductions import (
     copies,
     covers,
     movers,
-    nearest_wave,
     neighbours_first,
     registers_first,
     rows_in_lanes,
+    run_of_wave,
     runs,
     with_axis_in_registers,
 )
@@ -28,7 +28,7 @@ from tilewave.layouts.reductions import (
 def held_rows(draw):
     """A tile in lanes, how many waves and lanes there are, and the axis to be reduced."""
     rank = draw(st.integers(1, 3))
-    shape = tuple(1 << draw(st.integers(0, 5)) for _ in range(rank))
+    shape = tuple(draw(st.sampled_from([1, 1, 1, 3, 5])) << draw(st.integers(0, 5)) for _ in range(rank))
     waves, lanes = 1 << draw(st.integers(0, 3)), draw(st.sampled_from([4, 32, 64]))
     order = draw(st.permutations(range(rank)))
     width = chunk_width(shape, order[0], 1 << draw(st.integers(0, 3)), lanes, waves)
@@ -55,8 +55,10 @@ def combined(layout, steps, x):
 
 
 def halved(x, axis, bit):
-    """Give each of the two lanes that differ in a bit one half of the registers."""
-    lane = np.arange(len(x))
+    """Give each of the two lanes that differ in a bit one half of the registers, of which a power of two are needed."""
+    lane, count = np.arange(len(x)), x.shape[axis]
+    more = (1 << (count - 1).bit_length()) - count
+    x = np.concatenate([x, np.zeros_like(x.take([0] * more, axis))], axis)
     both = x + x[lane ^ (1 << bit)]
     halves = np.array(np.split(both, 2, axis))
     return halves[lane >> bit & 1, lane]
@@ -79,7 +81,7 @@ def check_each_wave(shape, layout, waves, lanes, axis, in_order):
     """What a wave has is one whole run of neighbours for each register and lane, no element twice."""
     found = movers(layout, axis, waves, lanes)
     assert covers(found, shape[axis])
-    run = nearest_wave(found, shape[axis])
+    run = run_of_wave(found, shape[axis])
     for mine in of_each_wave(layout, waves, lanes):
         counts = (mine[..., axis, None] == np.arange(shape[axis])).astype(np.int64)
         left = combined(layout, in_order(found, run), counts).reshape(-1, shape[axis] // run, run)
@@ -93,13 +95,15 @@ def test_each_wave_combines_every_element_of_its_runs_once(tile, in_order):
 
 
 @given(held_rows())
+@example(((1, 192), rows_in_lanes((1, 192), (1, 0), 1, 32, 2, (1,)), 2, 32, 1))  # each of two waves has 96
 def test_neighbours_first_is_the_order_of_a_sum(tile):
     shape, layout, waves, lanes, axis = tile
     found = movers(layout, axis, waves, lanes)
-    run = nearest_wave(found, shape[axis])
+    run = run_of_wave(found, shape[axis])
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     by_runs = np.moveaxis(x, axis, -1).reshape(*np.delete(shape, axis), -1, run)
     want = np.moveaxis(tree("sum", by_runs, (by_runs.ndim - 1,)), -1, axis)
+    np.testing.assert_array_equal(tree("sum", want, (axis,)), tree("sum", x, (axis,)))  # runs are nodes of the tree
     left = runs(layout, axis, run, found)
     places = of_each_wave(left, waves, lanes)
     for wave, mine in enumerate(of_each_wave(layout, waves, lanes)):

@@ -70,8 +70,8 @@ def test_a_barrier_between_two_meetings_in_one_place_is_needed():
             interpret_lanes(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None), [x, y], {}, "random", 3)
 
 
-def _among(waves):
-    return [HardwareConstraint(threads_per_wave=64, waves_per_block=(waves, 1, 1))]
+def _among(waves, lanes=64):
+    return [HardwareConstraint(threads_per_wave=lanes, waves_per_block=(waves, 1, 1))]
 
 
 def test_waves_read_what_all_of_them_left_once():
@@ -98,6 +98,24 @@ def test_where_order_does_not_matter_lanes_exchange_one_number():
 
     assert exchanged(lanes_of("max")) == 6
     assert exchanged(lanes_of("sum")) == 1 + 6  # neighbours first: lanes share the registers of two chunks
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+@pytest.mark.parametrize("length, waves", [(257, 4), (300, 8), (380, 2)])
+def test_rows_of_any_length_are_summed_in_the_order_of_the_tile(target, length, waves):
+    @wave([WorkgroupConstraint(M, 4, 0), *_among(waves, 64 if target == "gfx942" else 32)])
+    def rows(x: Memory[M, N, G, f32], y: Memory[M, G, f32], z: Memory[M, G, f32]):
+        write(read(x).sum(dim=N), y)
+        write(read(x).prod(dim=N), z)
+
+    compiled = rows.compile(target=target, max_sizes={N: length + 3})
+    x = np.random.default_rng(length).standard_normal((6, length)).astype(np.float32)
+    x = np.where(np.abs(x) < 0.5, 0.5, x).astype(np.float32)
+    found = [np.full((2, 6), np.nan, np.float32) for _ in range(2)]
+    for level, (y, z) in zip(("tile", "lane"), found, strict=True):
+        compiled.interpret(x, y, z, level=level)
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0][0], x.astype(np.float64).sum(1), atol=length * UNIT)
 
 
 def _given(op):

@@ -528,6 +528,7 @@ CASES = {
     "peel_accumulator_init.MAYBE_NEVER": checked("peel_accumulator_init", "perhaps_no_rounds"),
     "peel_accumulator_init.SUMS_USED": checked("peel_accumulator_init", "looked_at"),
     "ping_pong.MAYBE_NEVER": checked("ping_pong", "perhaps_no_steps"),
+    "pipeline_mma.ONE_STAGE": checked("pipeline_mma", "one_stage"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "pack_unaligned.REPACKED": checked("pack_unaligned", "unaligned_rows"),

@@ -1,7 +1,7 @@
 """Kernel sets: few configs, all legal, all compiled, for every chip, dtype and layout."""
 
 import pytest
-from kernels import BLOCK_K, BLOCK_M, BLOCK_N, M, gemm
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
 
 from tilewave import *
 from tilewave.options import as_chosen
@@ -42,13 +42,13 @@ def test_cpus_have_sets_too(reads_in_place):
 
 @pytest.mark.parametrize("target", DTYPES)
 def test_every_config_of_a_set_is_legal(target):
-    """A config of f32 may need more shared memory than there is: it is left out of what is ranked."""
+    """Lanes multiply no f32 for Hopper's matrix unit, which has tf32 only, where that is asked for."""
     for dtype in DTYPES[target]:
         tiles = tiles_of(target, dtype)
         ranked = rank(tiles.problem.sized(tiles.typical), tiles.space, tiles.machine)
-        assert not ranked.illegal and len(ranked.legal) == len(tiles.space) <= (
-            MOST_ON_CPUS if target == "cpu" else MOST
-        )
+        illegal = {"one row or column"} if (target, dtype) == ("sm_90a", f32) else set()
+        assert {*ranked.illegal} == illegal
+        assert ranked.considered == len(tiles.space) <= (MOST_ON_CPUS if target == "cpu" else MOST)
 
 
 def test_a_set_is_of_products_that_a_loop_adds_up():
@@ -90,3 +90,22 @@ def test_configs_compile_with_open_sizes(target, every):
     for choice in sorted(tiles.predicted(tiles.typical), key=lambda one: one.text)[1::every]:
         made = wave_compile(as_chosen(WaveCompileOptions(target=target), choice), tiles.decided(choice))
         assert {*made.open_sizes} == {"M", "N", "K"}, choice.text
+
+
+def has_one_row_or_column(choice):
+    return 1 in (choice.tiles[BLOCK_M], choice.tiles[BLOCK_N])
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_thin"), [((4, 1, 4868), True), ((1, 4097, 4097), True), ((4096, 4096, 4096), False)]
+)
+def test_few_columns_are_multiplied_by_lanes_where_the_model_says_so(shape, is_thin):
+    sizes = dict(zip((M, N, K), shape, strict=True))
+    best, *others = tiles_of("sm_90a").predicted(sizes)
+    assert has_one_row_or_column(best) == is_thin
+    assert any(map(has_one_row_or_column, others))
+
+
+def test_a_batch_invariant_kernel_never_sums_by_lanes():
+    sizes = dict(zip((M, N, K), (4, 1, 4868), strict=True))
+    assert not any(map(has_one_row_or_column, tiles_of("sm_90a").for_all_batches().predicted(sizes)))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewave.ir.core import Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.match import Defs, constant, either, made, source
-from tilewave.ir.ops import Add, Broadcast, Iota, Less, Select, Write, WriteIndexed
+from tilewave.ir.ops import (
+    Add,
+    Broadcast,
+    Elementwise,
+    Iota,
+    Less,
+    Permute,
+    ReadIndexed,
+    Select,
+    Write,
+    WriteIndexed,
+)
 from tilewave.ir.types import Scalar
 
 COUNTED = either(Add, made(Iota), made(Broadcast, "start")) | made(Iota)
@@ -37,6 +48,37 @@ def bounded_tile(op: WriteIndexed, defs: Defs) -> BoundedTile | None:
     if not is_whole or axes != tuple(sorted(axes)) or [axis for axis, _ in ends] != [axes[-2]]:
         return None
     return BoundedTile(tuple(counted.start for counted in known), axes, ends[0][1])
+
+
+@dataclass(frozen=True)
+class BoundedUse:
+    """The part of a tile that is used: along `axis`, as much as there is from `start` up to `end`."""
+
+    axis: int
+    start: Value
+    end: Value
+    memory: Value
+    """The memory that it is stored to."""
+
+
+def bounded_use(v: Value, kernel: Kernel) -> BoundedUse | None:
+    """Return the rows of a tile that anything depends on, if all its uses store rows before the same end."""
+    found = [_bounded_by(op, v, kernel) for op in kernel.users[v]]
+    return found[0] if found and all(use == found[0] for use in found) else None
+
+
+def _bounded_by(op: Op, v: Value, kernel: Kernel) -> BoundedUse | None:
+    match op:
+        case WriteIndexed() if v not in op.at:
+            found = bounded_tile(op, kernel.defs)
+            rows = len(v.type.shape) - 2
+            return None if found is None else BoundedUse(rows, found.at[found.axes[-2]], found.end, op.memory)
+        case Permute(axes=axes):
+            use = bounded_use(op.result, kernel)
+            return None if use is None else replace(use, axis=axes[use.axis])
+        case Elementwise() if not isinstance(op, ReadIndexed):  # which reads at positions, used or not
+            return bounded_use(op.result, kernel)
+    return None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tilewave.ir.types import Memory
 
 Array = Any
 CHECK = "TILEWAVE_CHECK"
-"""With 1, compiled kernels check contracts at every call."""
+"""With 1, compiled kernels check contracts and `assert_` at every call."""
 ENDS = "ends"
 """The word of a contract for the ends of groups along a dim: each is at least 0 and at most its length."""
 NO_PLACE = -1
@@ -53,6 +53,15 @@ def want_kept(kernel: Kernel, arrays: Sequence[Array], values: Mapping[str, Any]
                 rising = f"groups follow each other: let {name} rise from 0 to at most {end}"
                 remedy = rising if ENDS in flags else f"mend the array, or the contract Indices(…) of {name}"
                 raise AccessError(what, loc=loc, remedy=remedy)
+
+
+def copied_to_host(arrays: Sequence[Array]) -> list[Array]:
+    """Return copies of a call's arrays in the memory of the host."""
+    found = [_on_the_host(x) for x in arrays]
+    return [
+        (x.clone() if hasattr(x, "clone") else x.copy()) if x is given else x
+        for x, given in zip(found, arrays, strict=True)
+    ]
 
 
 def _on_the_host(x: Array) -> Array:

@@ -16,7 +16,7 @@ that the loop carries. Two assumptions are made; docs/decisions/0020 gives the r
   where it begins with -inf, the step is followed for that too: from the loop's initial values it must yield the same
   values. (While the largest is -inf, every x was -inf, and each step was a masked step.) If it has become inf or NaN,
   `shrink` would be NaN, and so would every product with it; skipping leaves these values unchanged instead.
-- a product with an operand of zeros adds nothing, whatever the other operand is.
+- 0 times anything is 0, and a product with an operand of zeros adds nothing, whatever the other operand is.
 """
 
 from __future__ import annotations
@@ -132,6 +132,8 @@ class _Step:
                 return np.True_
             case Elementwise(), _ if operands and all(_is_constant(x) for x in operands):
                 return elementwise(op, operands)
+            case Mul(), [a, b] if _is(a, 0) or _is(b, 0):
+                return a if _is(a, 0) else b
             case Neg(), [Carried() | Finite() as x]:
                 return Finite(x.value)
             case Mul(), ([Carried() | Finite() as x, by] | [by, Carried() | Finite() as x]) if _shrinks(by):

@@ -253,6 +253,8 @@ class Backend(Protocol):
     """Other words for the vendor's targets, for hints in errors."""
     has_lanes: bool = False
     """Whether kernels can be interpreted lane by lane."""
+    interprets: bool = False
+    """Whether it runs the ops by which authors observe their kernels, `assert_` and `debug_log`."""
     is_emulated: bool = False
     """Whether machine code can be run without the device."""
     counts_loops: bool = False

@@ -95,6 +95,7 @@ NEEDED = (
     "serialize_split_k",
     "licm_reads",
     "merge_masks",
+    "reduce_thin_mma",
     "transpose_mma",
     "select_mma",
     "pad_mma",

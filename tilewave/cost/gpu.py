@@ -23,10 +23,10 @@ from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder
 from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import ALONG_DEPTH
+from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
 
-US = 1_000_000
-"""Picoseconds in a microsecond."""
+US, NS = 1_000_000, 1_000
+"""Picoseconds in a microsecond, and in a nanosecond."""
 SIDE = 64
 """Rows of one matrix instruction of a group of waves, to which the longer side of a tile is padded."""
 STAGED_BYTES = 16 << 10
@@ -40,6 +40,8 @@ KEPT_PERCENT = 80
 """The share of L2 that a launch finds as the one before left it."""
 SHORT_ROW_BYTES, SHORT_ROW = 32, 4_000
 """TMA takes so long for each row of a tile across the depth that is shorter than this, whatever the bandwidth."""
+SECTOR_BYTES = 32
+"""What a load moves at least."""
 ROOT_BITS = 16
 MOST_RESIDENT = 4
 """Workgroups on a unit, of kernels whose lanes load."""
@@ -125,10 +127,13 @@ class GpuCost:
         memory = self._memory(work)
         if not work.products:
             return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
+        if work.is_thin:
+            waits, loads = self._thin(work)
+            late = chosen(self._is_late(work), p.late, 0)
+            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late)
         step = self._step(work)
         busy, join = self._busy(work, step)
-        late = p.late if self._by_lanes(work) else chosen(self._is_late(work), p.late, 0)
-        late = chosen(self.loads_in_place(work), p.late, late)
+        late = chosen(self._is_late(work), p.late, 0)
         steps = smaller(busy, work.split_steps * step.alone)
         products = smaller(steps, work.split_steps * step.products)
         loads = smaller(steps - products, work.split_steps * step.loads)
@@ -152,6 +157,10 @@ class GpuCost:
 
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
+        if work.is_thin:
+            rows = self.chip.tuning.rows
+            lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
+            return max(1, rows.resident_lanes // lanes)
         most = MOST_RESIDENT if self._by_lanes(work) else 2
         return self._resident(work, self.stages(work), most)
 
@@ -185,7 +194,16 @@ class GpuCost:
 
     def refused(self, work: CutWork) -> str:
         """Return why the chip certainly cannot run a config; the compiler refuses the others that it cannot."""
+        if work.is_thin and not self._replaces_instruction(work):
+            return "one row or column"
         return refused_config(self.chip, work, 1 if self._by_lanes(work) else 2)
+
+    def _replaces_instruction(self, work: CutWork) -> bool:
+        """Return whether lanes may multiply: no instruction is asked for, its order of sums is not wanted, and one that
+        larger tiles use exists."""
+        (p,), matrix = work.products, self.chip.matrix
+        has_instruction = any(True for _ in instructions_for(matrix, p.dtype.name, p.dtype.name, p.acc.name))
+        return has_instruction and not p.wish and not work.in_fixed_order
 
     # -- a step
 
@@ -289,6 +307,20 @@ class GpuCost:
         copied = sum(chosen(is_odd, 2 * t.array_bytes, 0) for is_odd, t in odd if not t.is_written)
         copies = chosen(copied > 0, self.parameters.copy + quotient(copied * US, dram), 0)
         return chosen(self.loads_in_place(work), 0, copies)
+
+    def _thin(self, work: CutWork) -> tuple[Number, Number]:
+        """Return the time that lanes wait in a product with one row or column, and that L2 takes for what they load.
+
+        Each task begins, and waits for every step; an SM holds so many lanes at once.
+        """
+        p = self.parameters
+        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * (p.latency // 2))
+        loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
+        return waits, NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
+
+    def _sectors(self, t: CutTransfer) -> Number:
+        """Return how many times the bytes of a tile are moved: its rows are loaded in whole sectors."""
+        return chosen(t.row_bytes <= t.tile_row_bytes, 1, max(1, SECTOR_BYTES // t.tile_row_bytes))
 
     def _rows(self, work: CutWork) -> Number:
         """Return the time of a launch that multiplies nothing: waves of tasks, each of which loads and stores."""

@@ -87,6 +87,11 @@ class CutWork:
         return replace(self, split=split, num_stages=num_stages, in_place=in_place)
 
     @cached_property
+    def is_thin(self) -> bool:
+        """Whether a loop adds up one product with a single row or column, which lanes compute without a matrix unit."""
+        return len(self.products) == 1 and 1 in (self.products[0].rows, self.products[0].cols) and self.split == 1
+
+    @cached_property
     def tasks(self) -> Number:
         return prod(self.grid)
 

@@ -15,6 +15,7 @@ from tilewave.errors import EndlessLoop
 from tilewave.interp.arithmetic import Array, unmapped_tile
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
+from tilewave.interp.observations import check_assertion, log
 from tilewave.interp.reductions import reduced_along, reduced_by_runs, shifted
 from tilewave.interp.tile_memory import (
     allocate,
@@ -245,5 +246,7 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.Copy: copy,
     ir.CopyAsync: bring,
     ir.WaitAsync: wait_async,
+    ir.Assert: check_assertion,
+    ir.DebugLog: log,
 }
 """The function of each op on the tile level; it returns as many values as the op has results."""

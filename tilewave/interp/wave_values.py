@@ -54,7 +54,7 @@ def extract_slice(wave: WaveState, op: ir.ExtractSlice) -> Array:
 
 
 def concatenate(wave: WaveState, op: ir.Concatenate) -> Array:
-    whole: Array = np.concatenate([wave.env[part] for part in op.vectors], axis=op.axis + 1)
+    whole: Array = np.concatenate([wave.every_lane(part) for part in op.vectors], axis=op.axis + 1)
     return whole
 
 

@@ -13,6 +13,9 @@ from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, WgmmaShared
 
+NEVER_USED = 77
+"""The sums of columns that are not used: a wrong number that every dtype has."""
+
 
 def wgmma_shared(wave: WaveState, op: WgmmaShared) -> Array:
     own = np.arange(0, op.shape[0], op.group.rows)[:, None] + 16 * (wave.number % op.group.waves) + np.arange(16)
@@ -67,7 +70,10 @@ def wgmma(wave: WaveState, op: Wgmma, reading: WaveAccess, a: Array) -> Array:
         acc = np.zeros_like(acc)
     (shared, _), sums = op.factor(1), op.group.from_sums(acc)
     depth = op.group.depth_bytes // shared.type.dtype.bytes
-    return op.group.to_sums(wave.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits))
+    found = wave.numbers.multiplied_in_turn(a, b, sums, depth, op.ignored_bits)
+    for used in op.columns_used:
+        found[..., max(0, int(wave.uniform(op, used))) :] = NEVER_USED
+    return op.group.to_sums(found)
 
 
 def take_operand(wave: WaveState, op: Wgmma, reading: WaveAccess, side: int, rows: Array) -> Array:

@@ -136,6 +136,12 @@ def row_pitch(v: Value) -> Extent:
     return row + unused if isinstance(row, int) else row
 
 
+def is_row_aligned(v: Value, grain_bytes: int) -> bool:
+    """Return whether the row stride of a memory is a multiple of `grain_bytes`; dynamic ones are checked at launch."""
+    row = row_pitch(v)
+    return isinstance(row, str) or row * v.type.dtype.bytes % grain_bytes == 0
+
+
 def is_line_aligned(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
     """Return whether each row of a memory is aligned to `line_bytes`, if the first one is; `open_rows` is the answer
     for dynamic row lengths."""

@@ -59,6 +59,8 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "bool": (lambda x: type(x) is bool, "true or false"),
     "str": (lambda x: isinstance(x, str) and (not x or bool(BARE_WORD.match(x))) and x.isascii(), "a word"),
+    "Text": (lambda x: isinstance(x, str), "a text"),
+    "tuple[Text, ...]": (lambda x: isinstance(x, tuple) and all(isinstance(t, str) for t in x), "a list of texts"),
     "tuple[int, ...]": (_are_whole, "a list of whole numbers"),
     "tuple[tuple[int, ...], ...]": (lambda x: isinstance(x, tuple) and all(map(_are_whole, x)), "lists of numbers"),
     "int | float | bool": (lambda x: isinstance(x, (int, float, bool)), "a number"),

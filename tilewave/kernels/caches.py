@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache as kept
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.errors import CallError, here
 from tilewave.ir.types import I32, I64, DType
 from tilewave.kernels.indexed import STORED_BYTES, WIDEST_BYTES, array_of, want_indices
@@ -41,7 +41,7 @@ class CacheTile:
 def cache_tile_for(heads: int, elements: int, dtype: DType) -> CacheTile:
     """Return the tile for tokens with so many heads."""
     size = max(2, dtype.bytes)
-    tile = min(room_for(elements), WIDEST_BYTES // size)
+    tile = min(power_of_two_for(elements), WIDEST_BYTES // size)
     most = max(1, STORED_BYTES // (tile * size))
     together = min(most, 1 << max(heads - 1, 0).bit_length())
     return CacheTile(max(1, most // together), together, tile)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import BOOL, DType
 from tilewave.kernels.parameters import given, kernel_of
@@ -62,7 +62,7 @@ def scatter_tile_for(target: str, columns: int, dtype: DType) -> RowTile:
 def _row_tile(columns: int, dtype: DType, tile_bytes: int) -> RowTile:
     size = max(2, dtype.bytes)
     widest = WIDEST_BYTES // size
-    tile = min(room_for(columns), widest)
+    tile = min(power_of_two_for(columns), widest)
     return RowTile(1 if tile == widest else max(1, min(MOST_ROWS, tile_bytes // (tile * size))), tile)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.types import I64, DType
 from tilewave.kernels.parameters import given, kernel_of
@@ -104,7 +104,7 @@ def cross_entropy_backward_kernel(
 
 def gradient_columns(columns: int, dtype: DType) -> int:
     """Return how many columns of a row a workgroup of the gradient takes."""
-    return min(room_for(columns), GRADIENT_BYTES // max(2, dtype.bytes))
+    return min(power_of_two_for(columns), GRADIENT_BYTES // max(2, dtype.bytes))
 
 
 def want_labels(kernel: str, target: DType) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.errors import CallError, here
 from tilewave.ir.types import INDEX, DType
 from tilewave.kernels.indexed import (
@@ -49,7 +49,7 @@ class SegmentTile:
 def segment_tile_for(target: str, columns: int, dtype: DType) -> SegmentTile:
     """Return the tile for sums of segments."""
     size = max(2, dtype.bytes)
-    tile = min(room_for(columns), WIDEST_BYTES // size)
+    tile = min(power_of_two_for(columns), WIDEST_BYTES // size)
     return SegmentTile(max(LEAST_STEP, READ_BYTES // (tile * size)), tile)
 
 

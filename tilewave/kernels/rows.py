@@ -22,8 +22,8 @@ M, N = sym.M, sym.N
 
 TILE_BYTES, MOST_ROWS = 8192, 64
 """The bytes of a CPU's tile of short rows, and the most rows in it."""
-SHORT_BYTES, SHORT_ROWS, FILLED_BYTES = 1024, 4, 2048
-"""A row up to `SHORT_BYTES` takes one wave two loads of 16 bytes for each of 32 lanes: a workgroup then has a row for
+SHORT_BYTES, SHORT_ROWS, FILLED_BYTES = 1536, 4, 2048
+"""A row up to `SHORT_BYTES` takes one wave three loads of 16 bytes for each of 32 lanes: a workgroup then has a row for
 each of four waves; of still shorter rows as many as fill these with one load. Measured on an H200."""
 HELD_BYTES = 131072
 """The longest row that a GPU keeps in registers: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
@@ -55,10 +55,15 @@ def rows_for(target: str, columns: int, dtype: DType) -> Rows:
     """Return the tiling of rows on a target: whole rows where they leave at least half of a GPU's registers free."""
     held_bytes, most_bytes = room_for(columns) * max(2, dtype.bytes), target_named(target).most_bytes
     if most_bytes is None:
-        return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
+        return Rows(min(MOST_ROWS, _power_within(TILE_BYTES // held_bytes)))
     if held_bytes > min(HELD_BYTES, most_bytes // 2):
         return Rows(1, STEP_BYTES // dtype.bytes)
-    return Rows(1 if held_bytes > SHORT_BYTES else max(SHORT_ROWS, FILLED_BYTES // held_bytes))
+    return Rows(1 if held_bytes > SHORT_BYTES else max(SHORT_ROWS, _power_within(FILLED_BYTES // held_bytes)))
+
+
+def _power_within(n: int) -> int:
+    """Return the largest power of two up to n, at least 1: waves share the rows of a tile evenly."""
+    return 1 << max(n, 1).bit_length() - 1
 
 
 def matrix(dtype: DType) -> MemoryType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.types import I32, I64, DType
@@ -69,7 +69,7 @@ def cumsum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 def running_rows(target: str, columns: int, dtype: DType) -> Rows:
     """Return the tiling of rows for `cumsum`: always in steps, as a scan moves every number log2(step) times."""
-    step = min(RUNNING_SUMS, room_for(columns))
+    step = min(RUNNING_SUMS, power_of_two_for(columns))
     return Rows(RUNNING_SUMS // step, step)
 
 

@@ -25,7 +25,7 @@ def conditional(condition: Any, else_return: Sequence[Traced] | None = None) -> 
     given = [] if else_return is None else else_return
     if isinstance(given, Traced) or not all(isinstance(x, Traced) for x in given):
         raise TraceError("else_return is a list of tiles and numbers", loc=here(), remedy="write else_return=[x, …]")
-    holds = _truth(trace, condition)
+    holds = truth(trace, "conditional", condition)
     if isinstance(holds, bool):
         return lambda body: _Known(trace, given, _taking(body, given)).run(holds)
     if holds.dims:
@@ -33,7 +33,7 @@ def conditional(condition: Any, else_return: Sequence[Traced] | None = None) -> 
     return lambda body: _Once(trace, given, _taking(body, given)).run(holds)
 
 
-def _truth(trace: Trace, condition: Any) -> Traced | bool:
+def truth(trace: Trace, op: str, condition: Any) -> Traced | bool:
     """Return a condition as a truth value: a Python bool, a traced number, or a tile."""
     found = condition.evaluate(trace.symbols) if isinstance(condition, Expression) else condition
     if isinstance(found, Number) and not isinstance(found, Traced):
@@ -42,7 +42,7 @@ def _truth(trace: Trace, condition: Any) -> Traced | bool:
         return found
     if not isinstance(found, Traced) or found.dtype != BOOL:
         shown = describe(found) if isinstance(found, Traced) else repr(found)
-        raise DTypeError(f"conditional needs a truth value, not {shown}", loc=here(), remedy="write x > 0, x != y, …")
+        raise DTypeError(f"{op} needs a truth value, not {shown}", loc=here(), remedy="write x > 0, x != y, …")
     return found
 
 

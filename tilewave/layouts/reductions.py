@@ -15,6 +15,8 @@ with half as many: of four registers a and b, c and d, the lanes 0 and 1 have
     lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they continued
     lane 1    a1 b1 c1 d1       c01 d01       c0123       with: first by bit 1 of the lane's number, which selects a or
     lane 2    a2 b2 c2 d2       a23 b23       b0123       b and c or d, then by bit 0
+
+Three registers are divided as four, of which the last changes no result.
 """
 
 from __future__ import annotations
@@ -132,9 +134,16 @@ def covers(found: Sequence[Mover], extent: int) -> bool:
     return far == extent
 
 
-def nearest_wave(found: Sequence[Mover], extent: int) -> int:
-    """Return the length of the runs of neighbours in one wave; the whole extent where no wave moves along the axis."""
-    return min((m.step for m in found if m.of == "wave"), default=extent)
+def run_of_wave(found: Sequence[Mover], extent: int) -> int:
+    """Return the length of the runs of neighbours that a wave combines; all where no wave moves along the axis.
+
+    Where waves have other lengths than a power of two, a run is the longest power of two that lanes hold whole: of
+    neighbours that are combined in pairs, runs of other lengths would have halves in two waves.
+    """
+    part = min((m.step for m in found if m.of == "wave"), default=extent)
+    if part == extent or not part & (part - 1):
+        return part
+    return max(m.step for m in found if m.step <= part and not m.step & (m.step - 1))
 
 
 def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
@@ -146,7 +155,7 @@ def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
         last = steps[-1] if steps and steps[-1].of == "lane" else None
         if m.of == "lane" and last:
             steps[-1] = Combining("lane", (*last.which, m.which))
-        elif m.of == "registers" and last and m.count & m.count - 1 == 0:
+        elif m.of == "registers" and last:
             steps[-1:] = shared_registers(m, last.which)
         else:
             steps.append(Combining(m.of, (m.which,)))
@@ -154,8 +163,11 @@ def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 
 def shared_registers(registers: Mover, bits: tuple[int, ...]) -> list[Combining]:
-    """Return steps for lane bits, then a register axis: the first bits halve the axis, its farthest halves first."""
-    halvings = bits[: registers.count.bit_length() - 1]
+    """Return steps for lane bits, then a register axis: the first bits halve the axis, its farthest halves first.
+
+    An axis of another length than a power of two is padded to the next: an element without a neighbour moves up.
+    """
+    halvings = bits[: (registers.count - 1).bit_length()]
     steps = [Combining("halves", (registers.which, bit)) for bit in halvings]
     after = (*bits[len(halvings) :], *halvings[::-1])  # the axis is combined before the lanes that halved it
     return [*steps, Combining("registers", (registers.which,)), Combining("lane", after)]

@@ -36,7 +36,7 @@ def _attention(
         return CallWork(results)
     to, after = written(lib, _with_heads(results["out"]), 3)
     lse = results["lse"].reshape(to.shape[:-1]) if keeps else None
-    queries, keys, values, biases = (None if x is None else _stacked(x) for x in (q, k, v, added))
+    queries, keys, values, biases = (None if x is None else stacked(x) for x in (q, k, v, added))
     arrays = given_only(q=queries, k=keys, v=values, bias=biases, y=to, lse=lse)
     scratch: dict[str, Array] = {}
 
@@ -60,7 +60,7 @@ each row is returned as well."""
 def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
     """Return the kernel of a call without a bias; the first of two where a second one combines split keys."""
     _check_axes(q, k, v)
-    arrays = {"q": _stacked(q), "k": _stacked(k), "v": _stacked(v), "y": _stacked(q)}
+    arrays = {"q": stacked(q), "k": stacked(k), "v": stacked(v), "y": stacked(q)}
     return attention_calls(arrays, lambda _, dtype, shape: lib.empty(shape, dtype, q), *asked)[0].kernel
 
 
@@ -86,6 +86,6 @@ def _with_heads(x: Array) -> Array:
     return x[None] if len(x.shape) == 2 else x
 
 
-def _stacked(x: Array) -> Array:
+def stacked(x: Array) -> Array:
     """Return an array with the four axes batch, head, position and element."""
     return folded(_with_heads(x), 3)

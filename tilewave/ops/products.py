@@ -82,9 +82,9 @@ def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> 
 
 
 def _by_columns(lib: ArrayLibrary, x: Array) -> bool:
-    """Return whether a matrix is column-major."""
+    """Return whether a matrix is column-major; a contiguous column is, as its memory is one row."""
     *_, down, across = lib.steps(x)
-    return bool(across != 1 and down == 1 and x.shape[-1] != 1)
+    return bool(down == 1 and (across != 1 if x.shape[-1] != 1 else x.shape[-2] != 1))
 
 
 def laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[Array, tuple[Symbol, Symbol]]:

@@ -48,6 +48,7 @@ from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -59,8 +60,10 @@ from tilewave.passes.tile.chain_mma import chain_mma
 from tilewave.passes.tile.choose_wave_count import ChooseWaveCount
 from tilewave.passes.tile.fold_trivial_loops import fold_trivial_loops
 from tilewave.passes.tile.licm_reads import licm_reads
+from tilewave.passes.tile.narrow_mma import narrow_mma
 from tilewave.passes.tile.pad_mma import pad_mma
-from tilewave.passes.tile.pad_rows import pad_rows
+from tilewave.passes.tile.pad_rows import PadRows
+from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.passes.tile.select_mma import SelectMma
 from tilewave.passes.tile.simplify import simplify
 from tilewave.passes.tile.split_tiles import SplitTiles
@@ -103,7 +106,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         fold_trivial_loops,  # before pipelining, because a single step needs no pipeline, nor a barrier for a next one
         licm_reads,  # before choose_wave_count and stage_shared, which count and stage the reads of a step
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
-        pad_rows,  # before choose_wave_count, because waves share the padded rows
+        PadRows(machine.lanes),  # before choose_wave_count, because waves share the padded rows
         ChooseWaveCount(
             machine, machine.tuning.rows
         ),  # before reduce_across_waves, because layouts depend on the number of waves
@@ -164,22 +167,29 @@ def prefetch(num_stages: int, machine: Chip) -> tuple[Pass, ...]:
 
 
 def hopper_plain(
-    machine: Chip, places: Places, pipelining: Sequence[Pass], vector_bytes: int | None = None
+    machine: Chip,
+    places: Places,
+    pipelining: Sequence[Pass],
+    vector_bytes: int | None = None,
+    starting: Sequence[Pass] = (),
 ) -> tuple[Pass, ...]:
     """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
-    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
+    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves. `starting` decides
+    whether the kernel starts before the previous launch ends, or is empty.
     `lanes` gives the reasons for passes without a comment.
     """
     return (
         LimitVectorWidth(vector_bytes or machine.widest_load_bytes),  # first, because layouts depend on it
-        TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
+        reduce_thin_mma,  # before transpose_mma and select_mma, which would pad such products
+        # Before split_k, because workgroups exchange sums as the matrix unit leaves them.
+        TransposeMma(machine, by_tma=False),
         SplitK(machine.processors, machine.tuning.splits),
         serialize_split_k,  # after split_k, because it serializes the splits that workgroups cannot share
         skip_empty_tiles,
         fold_trivial_loops,
         licm_reads,
-        pad_rows,
+        PadRows(machine.lanes),
         ChooseWaveCount(machine, machine.tuning.rows),
         SelectMma(machine, places),
         pad_mma,
@@ -203,6 +213,7 @@ def hopper_plain(
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
         SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         simplify,
+        *starting,  # last, because waits keep the order of loads and stores
     )
 
 
@@ -223,7 +234,8 @@ def hopper(
     `streamed`: the arrays that L2 does not keep. `lanes` gives the reasons for passes without a comment.
     """
     return (
-        PackUnaligned(machine),  # first, because later passes need the alignment of the packed copies
+        reduce_thin_mma,  # first, because only what is multiplied is packed and loaded by TMA
+        PackUnaligned(machine),  # before all others, because they need the alignment of the packed copies
         TransposeMma(machine),  # before split_k, because workgroups exchange sums as the matrix unit leaves them
         take_first_step,  # before split_k and stream_k, because they split a K of at least one step
         SplitK(
@@ -243,6 +255,7 @@ def hopper(
         skip_empty_tiles,  # after alternate_k_direction, because a loop of one tile at most then encloses the K loop
         licm_reads,  # after alternate_k_direction, because it moves what is between the loops
         merge_masks,  # before distribute_lanes, because positions of tiles are sums
+        narrow_mma,  # after transpose_mma, because columns are left out; after passes that change K loops
         SelectMma(machine, places),
         pad_mma,
         shift_through_shared,
@@ -266,6 +279,8 @@ def hopper(
             machine.tuning.loads, streamed
         ),  # after multicast_loads, because multicast tiles are loaded first
         delay_dependent_mma,  # after specialize_waves, because it takes the steps of pipelines apart
+        # After delay_dependent_mma, which takes steps of two products.
+        PipelineMma(machine.tuning.pipeline.held_registers),
         simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
         fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
         peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then

@@ -1,20 +1,22 @@
 """Attention as a torch operator, and in place of `scaled_dot_product_attention`.
 
-The backward pass is made of matrix products and stores the weights of all queries and keys at once: it needs memory
-proportional to their number, which the forward pass does not.
+The forward pass keeps the log-sum-exp of each row, from which the backward pass computes the weights again, block by
+block. A gradient of a bias is computed for all queries and keys before it is summed to the bias's shape.
 """
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilewave.kernels.attention_gradients import WantedGradients
 from tilewave.kernels.attentions import AttentionAsked
 from tilewave.ops.attending import attention as attend
-from tilewave.torch.product_operators import matmul
+from tilewave.ops.attending_backward import attention_backward as attend_backward
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, free_layout, is_free, want_tensors
@@ -58,7 +60,11 @@ def _run(
 
 
 def _sums_of(q: Tensor) -> Tensor:
-    return q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    return q.new_empty(q.shape[:-1], dtype=_sums_dtype(q))
+
+
+def _sums_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *asked: Any) -> tuple[Tensor, Tensor]:
@@ -73,52 +79,60 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     q, k, v, bias, y, lse = ctx.saved_tensors
-    causal, window, scale, soft_cap = ctx.asked
-    scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    if grad is None and grad_lse is None:
+        return (None,) * (4 + len(ctx.asked))
     grad = torch.zeros_like(y) if grad is None else grad
-    keys, values = (_repeated(x, q) for x in (k, v))
-    scores = matmul(q, keys.mT).to(lse.dtype) * scale
-    capped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
-    shown = _seen_only(capped if bias is None else capped + bias.to(lse.dtype), causal, window)
-    # A query that sees no key has a log-sum-exp of -inf, and -inf - -inf would be NaN.
-    weights = torch.exp(shown - lse.clamp_min(torch.finfo(lse.dtype).min)[..., None])
-    mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1)
-    mean = mean if grad_lse is None else mean - grad_lse
-    inner = weights * (matmul(grad, values.mT).to(lse.dtype) - mean[..., None])
-    outer = inner if soft_cap is None else inner * (1 - (capped / soft_cap).square())
-    outer = (outer * scale).to(q.dtype)
-    return (
-        matmul(outer, keys),
-        _gathered(matmul(outer.mT, q), k),
-        _gathered(matmul(weights.to(q.dtype).mT, grad), v),
-        None if bias is None else inner.sum_to_size(bias.shape).to(bias.dtype),
-        *(None for _ in ctx.asked),
+    wanted = list(ctx.needs_input_grad[:4])
+    found = _ATTENTION_BACKWARD(q, k, v, bias, y, lse, grad, grad_lse, *ctx.asked, wanted)
+    grads = [x if is_wanted else None for x, is_wanted in zip(found, wanted, strict=True)]
+    if grads[3] is not None:
+        grads[3] = grads[3].sum_to_size(bias.shape).to(bias.dtype)
+    return (*grads, *(None for _ in ctx.asked))
+
+
+def _run_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+    soft_cap: float | None,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k and v, and of the scores where the bias wants one; what is not wanted is empty."""
+    whole = _fake_backward(q, k, v, bias, y, lse, grad, grad_lse, causal, window, scale, soft_cap, wanted)
+    if not (y.numel() and k.shape[-2]):  # no kernel: the gradients are empty, or zeros
+        return tuple(x.zero_() for x in whole)
+    grad_bias = whole[3].zero_() if wanted[3] else None  # masked blocks are not written
+    q, k, v, grad = _of_one_dtype(q, k, v, grad)
+    arrays = (q, k, v, bias, y, lse, grad.contiguous() if 0 in grad.stride() else grad, grad_lse, grad_bias)
+    asked = AttentionAsked(causal, window, scale, soft_cap)
+    found = attend_backward(LIBRARY, arrays, asked, WantedGradients(*wanted[:3]))
+    found = iter(found if isinstance(found, tuple) else (found,))
+    return tuple(
+        (x if x is grad_bias else next(found).to(x.dtype)) if w else x for x, w in zip(whole, wanted, strict=True)
     )
 
 
-def _repeated(x: Tensor, q: Tensor) -> Tensor:
-    """Return heads of keys or values, repeated to the number of query heads."""
-    return x if x.dim() < 3 or x.shape[-3] == q.shape[-3] else x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
+def _of_one_dtype(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors in the widest of their dtypes, which products of each with each need."""
+    widest = reduce(torch.promote_types, [x.dtype for x in tensors])
+    return [x.to(widest) for x in tensors]
 
 
-def _gathered(grad: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of heads that several query heads share: the sum over these."""
-    if grad.shape == x.shape:
-        return grad
-    return grad.unflatten(-3, (x.shape[-3], grad.shape[-3] // x.shape[-3])).sum(-3)
-
-
-def _seen_only(scores: Tensor, causal: bool, window: int | None) -> Tensor:
-    """Return scores with -inf where a query does not see a key; the last query is aligned with the last key."""
-    ahead = 1 if causal else window  # the first invisible key, relative to the query's position
-    if ahead is None:
-        return scores
-    queries, keys = scores.shape[-2:]
-    every, own = torch.ones((queries, keys), dtype=torch.bool, device=scores.device), keys - queries
-    hidden = every.triu(own + ahead)
-    if window is not None:
-        hidden = hidden | every.tril(own - window)
-    return scores.masked_fill(hidden, -inf)
+def _fake_backward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    *_, wanted = others
+    scores = (*q.shape[:-1], k.shape[-2])
+    shapes = q.shape, k.shape, v.shape, scores
+    dtypes = q.dtype, k.dtype, v.dtype, _sums_dtype(q)
+    each = zip(shapes, dtypes, wanted, strict=True)
+    return tuple(q.new_empty(shape if is_wanted else (0,), dtype=dtype) for shape, dtype, is_wanted in each)
 
 
 _ATTENTION = define(
@@ -130,4 +144,12 @@ _ATTENTION = define(
     save=_save,
     backward=_backward,
     cast=to_autocast_dtype,
+)
+
+_ATTENTION_BACKWARD = define(
+    "attention_backward",
+    "(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor y, Tensor lse, Tensor grad, Tensor? grad_lse, bool causal,"
+    " int? window, float? scale, float? soft_cap, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    _run_backward,
+    _fake_backward,
 )

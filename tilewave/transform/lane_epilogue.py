@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tilewave.analysis.layouts_needed import WIDEST_BYTES
@@ -35,7 +35,7 @@ def write_by_waves(lanes: LaneProgram, op: WriteThrough) -> None:
     """
     ((x, layout),) = lanes.held(op.tile)
     _, rows, columns = op.shared.type.shape
-    chunks = WaveChunks(layout, rows, columns, stored_width(op.memory.type), lanes.lanes)
+    chunks = WaveChunks(layout, rows, columns, op.width or stored_width(op.memory.type), lanes.lanes)
     after = int(chunks.width * x.type.dtype.bytes == WIDEST_BYTES)
     lines: list[tuple[Value, tuple[int, ...]]] = []
     lanes.out.effect(KeepOrder)  # registers of the products before and of the stores after need not fit together
@@ -85,7 +85,7 @@ def write_by_groups(lanes: LaneProgram, op: WriteThrough) -> None:
     """Fill a warpgroup's buffers, issue their TMA stores together, and wait for them before filling them again."""
     ((x, layout),) = lanes.held(op.tile)
     *batch, blocks, eights, _, _ = x.type.shape
-    groups, buffers, rows, columns = op.shared.type.shape
+    _, buffers, rows, columns = op.shared.type.shape
     is_transposed = layout.steps[-1][-2] == 1  # neighbouring registers are one row apart
     each = (rows if is_transposed else columns) // 8
     chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, each)]
@@ -97,13 +97,14 @@ def write_by_groups(lanes: LaneProgram, op: WriteThrough) -> None:
             of_block = lanes.part(x, len(batch), block, 1)
             fill(lanes, op, lanes.part(of_block, len(batch) + 1, eight, each), layout, buffer)
         lanes.out.effect(Barrier, WgmmaShared.group.waves)
-        for group in range(groups):
-            starts = [((group * blocks + block) * WgmmaShared.group.rows, eight * 8) for block, eight in some]
-            starts = [start[::-1] if is_transposed else start for start in starts]
-            if op.end:
-                store_before_end(lanes, op, group, starts)
-            else:
-                let_go(lanes, op, group, enumerate(starts))
+        starts = [(block * WgmmaShared.group.rows, eight * 8) for block, eight in some]
+        beside = (blocks * WgmmaShared.group.rows, 0)
+        if is_transposed:
+            starts, beside = [start[::-1] for start in starts], beside[::-1]
+        if op.end:
+            store_before_end(lanes, op, starts, beside)
+        else:
+            store_whole(lanes, op, list(enumerate(starts)), beside)
     lanes.last = [WaitTmaStores(0, loc=op.loc)]
 
 
@@ -122,45 +123,52 @@ Start = tuple[int, int]
 """The row and the column of a chunk within its tile."""
 
 
-def let_go(lanes: LaneProgram, op: WriteThrough, group: int, starts: Iterable[tuple[int, Start]]) -> None:
-    """Emit the TMA stores of a group's chunks, by their buffers; the first wave of the group issues them."""
-    chunks = list(starts)
-    with lanes.out.region():
-        for n, (buffer, start) in enumerate(chunks):
-            source_at = (lanes.out.const(group), lanes.out.const(buffer))
-            more = n < len(chunks) - 1
-            at = chunk_at(lanes, op, start)
-            lanes.out.effect(TmaStore, op.shared, source_at, op.memory, at, op.axes[-2:], more)
-        body = lanes.out.block(())
-    lanes.out.effect(Role, group * WgmmaShared.group.waves, group * WgmmaShared.group.waves + 1, body)
+def store_whole(lanes: LaneProgram, op: WriteThrough, chunks: Sequence[tuple[int, Start]], beside: Start) -> None:
+    """Emit the TMA stores of chunks, by their buffers; the first wave of each group issues those of its own.
+
+    `chunks` are those of the first group. The chunks of each next group are `beside` further in the tile.
+    """
+    for group in range(op.shared.type.shape[0]):
+        with lanes.out.region():
+            for n, (buffer, start) in enumerate(chunks):
+                source_at = (lanes.out.const(group), lanes.out.const(buffer))
+                own = (start[0] + group * beside[0], start[1] + group * beside[1])
+                at, more = chunk_at(lanes, op, op.at, own), n < len(chunks) - 1
+                lanes.out.effect(TmaStore, op.shared, source_at, op.memory, at, op.axes[-2:], more)
+            body = lanes.out.block(())
+        lanes.out.effect(Role, group * WgmmaShared.group.waves, group * WgmmaShared.group.waves + 1, body)
 
 
-def chunk_at(lanes: LaneProgram, op: WriteThrough, start: Start) -> tuple[Value, ...]:
-    """Return the position of a chunk in the memory."""
-    at = list(op.at)
+def chunk_at(lanes: LaneProgram, op: WriteThrough, origin: Sequence[Value], start: Start) -> tuple[Value, ...]:
+    """Return the position in the memory of a chunk of the tile at `origin`."""
+    at = list(origin)
     for axis, far in zip(op.axes[-2:], start, strict=True):
         at[axis] = (Number(lanes.out, at[axis]) + far).value
     return tuple(at)
 
 
-def store_before_end(lanes: LaneProgram, op: WriteThrough, group: int, starts: Sequence[Start]) -> None:
-    """Emit the stores of a group's chunks whose rows may end: by TMA where all rows of a chunk are before the end, and
-    by lanes where some are, which read the chunk back and store its rows one by one."""
-    (end,), rows, first = op.end, op.shared.type.shape[2], op.at[op.axes[-2]]
+def store_before_end(lanes: LaneProgram, op: WriteThrough, starts: Sequence[Start], beside: Start) -> None:
+    """Emit the stores of all groups' chunks whose rows may end: by TMA where all rows of a chunk are before the end,
+    and by lanes where some are, which read the chunk back and store its rows one by one.
+
+    All groups run the same code of lanes, because its addresses take registers in each that there is.
+    """
+    (end,), rows, out = op.end, op.shared.type.shape[2], lanes.out
+    waves = WgmmaShared.group.waves
+    own = lanes.place((Term("wave", 1, waves),)) if op.shared.type.shape[0] > 1 else out.const(0)
+    origin = list(op.at)
+    for axis, far in zip(op.axes[-2:], beside, strict=True):
+        origin[axis] = (Number(out, origin[axis]) + Number(out, own) * far).value if far else origin[axis]
     by_row: dict[int, list[tuple[int, Start]]] = {}
     for buffer, start in enumerate(starts):
         by_row.setdefault(start[0], []).append((buffer, start))
-    waves = WgmmaShared.group.waves
-    with lanes.out.region():
-        for row, chunks in by_row.items():
-            left = Number(lanes.out, end) - Number(lanes.out, first) - row
-            whole = left >= rows
-            with repeated(lanes, whole.choose(1, 0)):
-                let_go(lanes, op, group, chunks)
-            with repeated(lanes, whole.choose(0, (left > 0).choose(1, 0))):
-                store_rows(lanes, op, group, chunks, left.smaller(rows))
-        body = lanes.out.block(())
-    lanes.out.effect(Role, group * waves, (group + 1) * waves, body)
+    for row, chunks in by_row.items():
+        left = Number(out, end) - Number(out, origin[op.axes[-2]]) - row
+        whole = left >= rows
+        with repeated(lanes, whole.choose(1, 0)):
+            store_whole(lanes, op, chunks, beside)
+        with repeated(lanes, whole.choose(0, (left > 0).choose(1, 0))):
+            store_rows(lanes, op, own, origin, chunks, left.smaller(rows))
 
 
 @contextmanager
@@ -174,7 +182,12 @@ def repeated(lanes: LaneProgram, trips: Number) -> Iterator[Number]:
 
 
 def store_rows(
-    lanes: LaneProgram, op: WriteThrough, group: int, chunks: Sequence[tuple[int, Start]], count: Number
+    lanes: LaneProgram,
+    op: WriteThrough,
+    group: Value,
+    origin: Sequence[Value],
+    chunks: Sequence[tuple[int, Start]],
+    count: Number,
 ) -> None:
     """Emit the stores of the first rows of chunks beside each other, whose lanes store 16 bytes each."""
     columns, width = op.shared.type.shape[3], WIDEST_BYTES // op.memory.type.dtype.bytes
@@ -183,17 +196,17 @@ def store_rows(
     (first, start), at_once = chunks[0], of_wave * waves
     row = Number(lanes.out, lanes.place((Term("lane", 1, per_row), Term("wave", of_wave, 1, waves))))
     column = Number(lanes.out, lanes.place((Term("lane", width, 1, per_row),)))
-    at, kind = chunk_at(lanes, op, start), Vector((width,), op.memory.type.dtype)
+    at, kind = chunk_at(lanes, op, origin, start), Vector((width,), op.memory.type.dtype)
     row_axis, column_axis = op.axes[-2:]
     steps = (tuple(int(axis == column_axis) for axis in range(len(at))),)
     passes = (count + (at_once - 1)) // at_once
     with repeated(lanes, Number(lanes.out, lanes.out.const(len(chunks)))) as chunk, repeated(lanes, passes) as step:
         own, there = step * at_once + row, list(at)
-        mask, inside = ((own < count).value,), (lanes.out.const(group), (chunk + first).value)
+        mask, inside = ((own < count).value,), (group, (chunk + first).value)
         x = lanes.out.emit(Load, op.shared, (*inside, own.value, column.value), mask, ((0, 0, 0, 1),), type=kind)
         there[row_axis] = (own + Number(lanes.out, at[row_axis])).value
         there[column_axis] = (chunk * columns + column + Number(lanes.out, at[column_axis])).value
         length = op.memory.type.extents[column_axis]
-        is_whole = isinstance(length, int) and length % width == 0
+        is_whole = not isinstance(length, int) or length % width == 0  # TMA takes dynamic rows of whole 16 bytes only
         cls = Store if is_whole else StoreUnaligned  # which checks at run time whether a row ends within 16 bytes
         lanes.out.effect(cls, x, op.memory, tuple(there), mask, steps, (row_axis, column_axis))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Broadcast, ExtractSlice, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters
+from tilewave.ir.ops import Broadcast, Concatenate, ExtractSlice, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters
+from tilewave.ir.ops.reduction import padding
 from tilewave.ir.types import Vector
 from tilewave.layouts.reductions import covers, movers, neighbours_first, registers_first
 from tilewave.transform.lane_program import LaneProgram
@@ -33,9 +34,24 @@ def reduced(lanes: LaneProgram, op: Reduce, i: int) -> Value:
 
 
 def halved(lanes: LaneProgram, op: Reduce, x: Value, axis: int, bit: int) -> Value:
+    x = padded(lanes, op, x, axis)
     shape = tuple(n // 2 if i == axis else n for i, n in enumerate(x.type.shape))
     kind = Vector(shape, x.type.dtype)
     return lanes.out.emit(ReduceHalves, x, axis, bit, op.how, type=kind, name=op.result.name)
+
+
+def padded(lanes: LaneProgram, op: Reduce, x: Value, axis: int) -> Value:
+    """Return `x` with a power of two registers along an axis; those that are added change no result."""
+    count = x.type.shape[axis]
+    more = (1 << (count - 1).bit_length()) - count
+    if not more:
+        return x
+
+    def kind(n: int) -> Vector:
+        return Vector((*x.type.shape[:axis], n, *x.type.shape[axis + 1 :]), x.type.dtype)
+
+    rest = lanes.out.const(padding(op.how, x.type.dtype), kind(more))
+    return lanes.out.emit(Concatenate, (x, rest), axis, type=kind(count + more), name=x.name)
 
 
 def first_register(lanes: LaneProgram, x: Value) -> Value:

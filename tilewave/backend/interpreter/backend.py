@@ -47,6 +47,7 @@ class InterpreterBackend(Backend):
 
     kind = "the interpreter"
     device = None
+    interprets = True
 
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> Interpreted:
         return Interpreted(tiles)

@@ -13,7 +13,7 @@ Source: NVIDIA, "PTX ISA", chapter "Asynchronous warpgroup level matrix instruct
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm_on
@@ -27,6 +27,8 @@ BLOCK_ROWS, UNIT = 64, 16
 """Rows of one instruction's sums, and the bytes that addresses and offsets in a descriptor count in."""
 HELD_DEPTH, HELD_REGISTERS = 16, 4
 """The depth of one instruction whose first operand is in registers, and the registers per lane."""
+LEAST_WIDTH, MOST_WIDTHS = 16, 8
+"""The fewest columns between two widths of a product, and the most widths that it is compiled for."""
 WAIT = "wgmma.wait_group.sync.aligned {};"
 NEVER_COMPUTED, PAUSE = "0x7fa00001", "@p nanosleep.u32 0;"
 """A signalling NaN, which arithmetic never returns; and what lanes that have it would execute."""
@@ -71,7 +73,7 @@ def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
     if isinstance(product.a, SharedRows):
         operands.append(("i64", descriptor(f, product.a)))
     operands.append(("i64", descriptor(f, product.b)))
-    operands += [("i32", product.adds)] if product.adds else []
+    operands += [("i32", x) for x in (product.adds, product.columns_used) if x]
     held = () if isinstance(product.a, SharedRows) else product.a
     lines = _instructions(product, spelling, 2 * count, 2 * count + len(operands))
     return asm_on(f, "\n".join(lines), [(kind, x) for x in product.sums], [*operands, *(("i32", x) for x in held)])
@@ -79,17 +81,56 @@ def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
 
 def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: int) -> list[str]:
     """Return the instructions; `first` is the operand after the sums, `held` the first register of `a`."""
+    after = first + 1 + isinstance(product.a, SharedRows)
+    lines = ["{", ".reg .b64 da, db;", ".reg .pred p, fits;"]
+    if product.adds:
+        lines.append(f"setp.ne.b32 p, ${after}, 0;")
+    each = {n: _of_width(product, n, spelling, first, held) for n in widths(product)}
+    return [*lines, *_by_width(each, after + bool(product.adds)), "}"]
+
+
+def widths(product: SharedProduct) -> list[int]:
+    """Return the numbers of columns that the product is compiled for, in ascending order.
+
+    A product that is only issued has one: a later wait, and not a branch, orders what uses its sums.
+    """
+    if not product.columns_used or product.later:
+        return [product.columns]
+    step = max(LEAST_WIDTH, product.columns // MOST_WIDTHS)
+    return [*range(step, product.columns, step), product.columns]
+
+
+def _by_width(each: Mapping[int, Sequence[str]], used: int) -> list[str]:
+    """Return the instructions of the least width that has all columns in use, found by bisection; the number of these
+    columns is operand `used`. Labels are local to the braces around."""
+    if len(each) == 1:
+        return [*next(iter(each.values()))]
+    ordered = sorted(each)
+    low, high = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
+    name = f"{low[0]}_{high[-1]}"
+    return [
+        f"setp.le.s32 fits, ${used}, {low[-1]};",
+        f"@fits bra.uni narrow_{name};",
+        *_by_width({n: each[n] for n in high}, used),
+        f"bra.uni after_{name};",
+        f"narrow_{name}:",
+        *_by_width({n: each[n] for n in low}, used),
+        f"after_{name}:",
+    ]
+
+
+def _of_width(product: SharedProduct, columns: int, spelling: Spelling, first: int, held: int) -> list[str]:
+    """Return the instructions that compute the first columns, with fence and wait: ptxas serializes products whose
+    fence is on another path."""
     from_shared = [x for x in (product.a, product.b) if isinstance(x, SharedRows)]
     b_at = first + len(from_shared) - 1
     size, per_block = spelling.bytes, product.columns // 2
     tail = spelling.tail + "".join(f", {int(rows.is_transposed)}" for rows in from_shared if spelling.turns)
-    lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "wgmma.fence.sync.aligned;"]
-    if product.adds:
-        lines.append(f"setp.ne.b32 p, ${b_at + 1}, 0;")
+    lines, word = ["wgmma.fence.sync.aligned;"], _word(product, columns, spelling)
     for step in range(product.depth * size // STEP_BYTES):
         for block in range(product.rows // BLOCK_ROWS):
             adds = "p" if product.adds and step == 0 else "1"
-            registers = ", ".join(f"${i}" for i in range(block * per_block, (block + 1) * per_block))
+            registers = ", ".join(f"${i}" for i in range(block * per_block, block * per_block + columns // 2))
             if isinstance(product.a, SharedRows):
                 far = _deeper(product.a, step, size) + _below(product.a, block * BLOCK_ROWS, size)
                 lines.append(f"add.s64 da, ${first}, {far // UNIT};")
@@ -99,10 +140,10 @@ def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: 
                 a = "{" + ", ".join(f"${own + i}" for i in range(HELD_REGISTERS)) + "}"
             lines += [
                 f"add.s64 db, ${b_at}, {_deeper(product.b, step, size) // UNIT};",
-                f"wgmma.mma_async.sync.aligned.{_word(product, spelling)} {{{registers}}}, {a}, db, {adds}{tail};",
+                f"wgmma.mma_async.sync.aligned.{word} {{{registers}}}, {a}, db, {adds}{tail};",
             ]
     end = () if product.later else (WAIT.format(0),)
-    return [*lines, "wgmma.commit_group.sync.aligned;", *end, "}"]
+    return [*lines, "wgmma.commit_group.sync.aligned;", *end]
 
 
 def wait_mma(f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]) -> list[str]:
@@ -120,10 +161,10 @@ def wait_mma(f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], mean
     return asm_on(f, "\n".join(lines), [(kind, x) for x in sums], words)
 
 
-def _word(product: SharedProduct, spelling: Spelling) -> str:
+def _word(product: SharedProduct, columns: int, spelling: Spelling) -> str:
     sums = "s32" if spelling.dtype == "s8" else "f32"
     a = SPELLINGS[product.a.dtype] if isinstance(product.a, SharedRows) else spelling
-    return f"m64n{product.columns}k{STEP_BYTES // spelling.bytes}.{sums}.{a.dtype}.{spelling.dtype}"
+    return f"m64n{columns}k{STEP_BYTES // spelling.bytes}.{sums}.{a.dtype}.{spelling.dtype}"
 
 
 def _below(rows: SharedRows, count: int, size: int) -> int:

@@ -20,6 +20,7 @@ from tilewave.ir.ops import (
     launch,
     mbarriers,
     memory,
+    observations,
     order,
     product,
     reduction,
@@ -38,6 +39,7 @@ from tilewave.ir.ops.lane_memory import *
 from tilewave.ir.ops.launch import *
 from tilewave.ir.ops.mbarriers import *
 from tilewave.ir.ops.memory import *
+from tilewave.ir.ops.observations import *
 from tilewave.ir.ops.order import *
 from tilewave.ir.ops.product import *
 from tilewave.ir.ops.reduction import *
@@ -53,6 +55,7 @@ IDEAS = (
     workgroup,
     memory,
     indexed,
+    observations,
     product,
     exchange,
     lane,

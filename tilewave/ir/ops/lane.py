@@ -210,6 +210,8 @@ class Wgmma(Computed):
     last but one, and rows are the last. Of each operand, the last `ignored_bits` of the mantissa count as 0.
 
     `later`: asynchronous. Up to `wait_mma` its operands must not change and its sums must not be used.
+
+    `columns_used` may hold the number of first columns whose sums are used; the sums of other columns may be anything.
     """
 
     group = WARPGROUP
@@ -225,6 +227,7 @@ class Wgmma(Computed):
     ignored_bits: int
     transposed: tuple[int, ...]
     later: bool
+    columns_used: tuple[Value, ...]
 
     @property
     def is_under_way(self) -> bool:
@@ -244,6 +247,7 @@ class Wgmma(Computed):
         want(acc.shape[-4:] == (rows // high, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
         truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
         want(truths, "adds where one truth value says so")
+        want(len(self.columns_used) <= 1 and are_indices(self.columns_used), "uses a number of its first columns")
         want(self.transposed in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.transposed)}")
         self._check_operand(1, cols, want)
         want_results(self, want, acc)
@@ -282,6 +286,7 @@ class WgmmaShared(Wgmma):
     ignored_bits: int = 0
     transposed: tuple[int, ...] = ()
     later: bool = False
+    columns_used: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         super().check(want)
@@ -307,6 +312,7 @@ class WgmmaRegisters(Wgmma):
     ignored_bits: int = 0
     transposed: tuple[int, ...] = ()
     later: bool = False
+    columns_used: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         super().check(want)

@@ -41,9 +41,13 @@ class Mma(Computed):
     """Along what a lane's consecutive sums are, `rows` or `columns`; chosen by `chain_mma`."""
     in_order: bool = False
     """Whether all of a lane's sums along that axis are consecutive, and not only those of one block."""
+    columns_used: tuple[Value, ...] = ()
+    """The number of first columns whose sums are used, where it is known only when the kernel runs; the sums of other
+    columns may be anything."""
 
     def check(self, want: Want) -> None:
         _want_product(self, isinstance(self.acc.type, Tile), want)
+        want(len(self.columns_used) <= 1 and are_indices(self.columns_used), "uses a number of its first columns")
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
         a, b, acc = self.a, self.b, self.acc

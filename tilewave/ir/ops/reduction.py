@@ -46,6 +46,11 @@ def identity(how: str, dtype: DType) -> int | float | bool:
     return least if how == "max" else greatest
 
 
+def padding(how: str, dtype: DType) -> int | float | bool:
+    """Return the number that changes no result of a reduction, the sign of zeros included: -0 for sums of floats."""
+    return -0.0 if how == "sum" and dtype.is_float else identity(how, dtype)
+
+
 class Reduction(Computed):
     """Combines elements of `x` as `how` says."""
 

@@ -161,13 +161,14 @@ class AsynchronousOps:
         per_batch = len(acc.parts) // prod(batch)
         held = self.held_operand(op)
         adds = "".join(self.f.value(f"zext i1 {self.n.truth(v)} to i32") for v in op.adds)
+        used = "".join(map(self.number, op.columns_used))
         found: list[str] = []
         for i, which in enumerate(combinations(*map(range, batch))):
             sums = acc.parts[i * per_batch : (i + 1) * per_batch]
             a = held[i * len(held) // prod(batch) : (i + 1) * len(held) // prod(batch)] or self.rows(op, 0, which)
             b = self.rows(op, 1, which)
             found += self.target.multiply(
-                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds, op.later)
+                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds, op.later, used)
             )
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return whole if op.later else regrouped(self.f, whole, natural_width(acc.shape, acc.kind))

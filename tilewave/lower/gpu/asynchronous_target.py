@@ -44,6 +44,8 @@ class SharedProduct:
     """A number that is 0 where the sums are not initialized and count as zeros."""
     later: bool = False
     """Whether the product is only issued: the sums are complete after `wait_mma`."""
+    columns_used: str = ""
+    """The number of first columns whose sums are used, if that is not all."""
 
 
 @dataclass(frozen=True)

@@ -194,16 +194,16 @@ class _Lanes(LaneProgram):
         rest = (b.memory, b.at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
         if self.spreads.is_held(op.a):
             ((a, _),) = self.held(op.a)
-            return self.out.emit(ir.WgmmaRegisters, a, *rest, transposed, type=acc.type, name=op.result.name)
+            more = transposed, False, op.columns_used
+            return self.out.emit(ir.WgmmaRegisters, a, *rest, *more, type=acc.type, name=op.result.name)
         read = self.staged(op, op.a)
         at = list(read.at)
         if terms := group.group(rows, waves):
             along = read.axes[-2]
             at[along] = self.out.emit(ir.Add, at[along], self.place(terms), type=INDEX_SCALAR)
         transposed = (0, *transposed) if _is_transposed(read) else transposed
-        return self.out.emit(
-            ir.WgmmaShared, read.memory, tuple(at), *rest, transposed, type=acc.type, name=op.result.name
-        )
+        more = transposed, False, op.columns_used
+        return self.out.emit(ir.WgmmaShared, read.memory, tuple(at), *rest, *more, type=acc.type, name=op.result.name)
 
     def staged(self, op: ir.Mma, operand: Value) -> ir.Read:
         """Return the read of an operand that is staged in shared memory."""

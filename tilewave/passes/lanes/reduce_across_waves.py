@@ -24,7 +24,7 @@ from tilewave.ir.ops import Allocate, Const, Read, Reduce, Write
 from tilewave.ir.ops.reduction import reduced
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
-from tilewave.layouts.reductions import Mover, covers, movers, nearest_wave
+from tilewave.layouts.reductions import Mover, covers, movers, run_of_wave
 
 
 def reduce_across_waves(kernel: Kernel) -> Kernel:
@@ -81,7 +81,7 @@ class _Meetings:
             return None
         if len(found) > 1 or found[0] is None or not covers(found[0], extent):
             return _Meeting()
-        run = nearest_wave(found[0], extent)
+        run = run_of_wave(found[0], extent)
         return _Meeting(run) if run < extent else None
 
     def kernel(self) -> Kernel:

@@ -68,6 +68,8 @@ class _Staging:
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
         """Replacements of reads, by their results."""
+        self.views: set[Value] = set()
+        """Transposed operands that are read from the memory of the tile that they are the transpose of."""
         for op in walk(kernel.body):
             if isinstance(op, Mma):
                 look = self.look_at if _fragment(op) else self.look_at_rows
@@ -136,7 +138,32 @@ class _Staging:
             self.reads[read.result] = replace(read, through="", per_lane=0)
         if x in self.memories:
             return
-        size, (rows, depth) = x.type.dtype.bytes, x.type.shape[-2:]
+        if instruction.turns and (whole := self.transposed_of(x)) is not None:
+            self.look_at_rows_of(whole, op, instruction)
+            self.memories[x] = self.memories[whole]
+            self.mn_major.add(x)
+            self.views.add(x)
+            return
+        self.look_at_rows_of(x, op, instruction)
+
+    def transposed_of(self, x: Value) -> Value | None:
+        """Return the tile that x is the transpose of, where wgmma reads that tile too: one memory serves both."""
+        permute = self.defs.get(x)
+        if not isinstance(permute, Permute) or permute.axes != (
+            *range(len(permute.axes) - 2),
+            *_last_exchanged(permute),
+        ):
+            return None
+        read, users = self.defs.get(permute.x), self.old.users
+        both = isinstance(read, Read) and not _is_along_rows(read) and all(isinstance(op, Mma) for op in users[x])
+        own = any(isinstance(op, Mma) and permute.x in (op.a, op.b) and not _fragment(op) for op in users[permute.x])
+        return permute.x if both and own else None
+
+    def look_at_rows_of(self, x: Value, op: Mma, instruction: GroupInstruction) -> None:
+        """Stage an operand, in panels where its transpose is read from the same memory."""
+        if x in self.memories:
+            return
+        reads, size, (rows, depth) = list(self.reads_of(x)), x.type.dtype.bytes, x.type.shape[-2:]
         along_rows = reads != [] and all(_is_along_rows(read) for read in reads)
         if instruction.turns and along_rows and instruction.panel_bytes(rows * size):
             self.mn_major.add(x)
@@ -144,10 +171,14 @@ class _Staging:
         panel = instruction.panel_bytes(side)
         chunk_bytes, *swizzle = instruction.swizzle(panel)
         chunk = chunk_bytes // size
-        if panel == side and x not in self.mn_major:
+        if panel == side and x not in self.mn_major and not any(self.transposed_of(v) == x for v in self.made_of(x)):
             self.allocate(x, op, Swizzled(chunk, *swizzle))
         else:
             self.allocate(x, op, Panels(panel // size, chunk, *swizzle))
+
+    def made_of(self, v: Value) -> list[Value]:
+        """Return the values that ops make of `v`."""
+        return [result for op in self.old.users[v] for result in op.results]
 
     def reads_of(self, v: Value) -> Iterator[Read]:
         """Yield the reads that `v` is computed from elementwise, so that lanes hold them in the layout of `v`."""
@@ -216,6 +247,8 @@ class _Staging:
         first = block.ops[0].loc if block.ops else NOWHERE
         ops: list[Op] = [self.write(v, first) for v in block.args if v in self.memories]
         for old in block.ops:
+            if not self.views.isdisjoint(old.results):
+                continue
             op = map_blocks(old, self.block)
             if isinstance(op, Mma):
                 ops += self.product(op, found)
@@ -286,6 +319,11 @@ def _is_along_rows(read: Read) -> bool:
     memory = read.memory.type
     assert isinstance(memory, Memory)
     return len(read.axes) > 1 and read.axes[-2] == stored_axes(memory)[-1]
+
+
+def _last_exchanged(permute: Permute) -> tuple[int, int]:
+    """Return the last two axes in the other order."""
+    return len(permute.axes) - 1, len(permute.axes) - 2
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:

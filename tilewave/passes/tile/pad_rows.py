@@ -4,36 +4,63 @@
 %s = reduce(%x) {axes = [1], how = sum}              %inside = less(%places, %c1000) …
                                                      %s = reduce(select(%inside, %x, %zero)) {axes = [1], how = sum}
 
-The length is a power of two, or for longer rows a whole number of parts, one per wave and each a power of two. A row is
-whole where every access along it begins at 0 and the memory ends where the row ends, so that the padded row reads zeros
-there and writes nothing; gathered and scattered elements get positions outside the memory. Other tiles keep their
-lengths, because the elements past their end belong to other tiles.
+A wave that has several rows of a tile takes each as a multiple of what its lanes load at once. A single row, which
+waves may share, gets a power of two, or, if it is long, a whole number of parts, one per wave and each a power of two.
+A row is whole where every access along it begins at 0 and the memory ends where the row ends, so that the padded row
+reads zeros there and writes nothing; gathered and scattered elements get positions outside the memory. Other tiles keep
+their lengths, because the elements past their end belong to other tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write, WriteIndexed
-from tilewave.ir.ops.reduction import identity
+from tilewave.ir.launch import limits_of
+from tilewave.ir.match import ANY, constant, made
+from tilewave.ir.ops import (
+    Broadcast,
+    Cast,
+    Gather,
+    Iota,
+    Less,
+    Mma,
+    Read,
+    Reduce,
+    Scatter,
+    Select,
+    Write,
+    WriteIndexed,
+)
+from tilewave.ir.ops.reduction import padding
 from tilewave.ir.rewrite import Rewriter, names, walk
-from tilewave.ir.types import Tile, Type
+from tilewave.ir.types import Extent, Tile, Type
 
 PART_BYTES, MOST_PARTS = 2048, 16
 """Bytes of a row for a wave of 32 lanes, in four chunks of 16 bytes a lane, and the most waves that share a row."""
+MOST_PADDING = 4
+"""Lanes load narrower vectors where the padding would otherwise be more than this fraction of a row, 1 / 4."""
+INSIDE = made(Select, made(Broadcast, made(Less, made(Iota), made(Broadcast, "size"))).named("inside"), ANY, "other")
+"""What lanes reduce of a row of dynamic size: `other` past its end."""
 
 
-def pad_rows(kernel: Kernel) -> Kernel:
-    odd = [op for op in walk(kernel.body) if isinstance(op, Reduce) and any(map(_is_unaligned, _extents(op)))]
-    if not odd:
-        return kernel
-    widening = _Widening(own_leaves(kernel))
-    return widening.kernel() if widening.lengths else kernel
+@dataclass(frozen=True)
+class PadRows:
+    """Pads rows for waves of `lanes` lanes."""
+
+    lanes: int
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        odd = [op for op in walk(kernel.body) if isinstance(op, Reduce) and any(map(_is_unaligned, _extents(op)))]
+        if not odd:
+            return kernel
+        widening = _Widening(own_leaves(kernel), self.lanes)
+        return widening.kernel() if widening.lengths else kernel
 
 
 def _extents(op: Reduce) -> list[int]:
@@ -45,8 +72,9 @@ def _is_unaligned(extent: int) -> bool:
 
 
 class _Widening(Rewriter):
-    def __init__(self, kernel: Kernel) -> None:
-        self.old, self.axes = kernel, Axes(kernel.body.ops)
+    def __init__(self, kernel: Kernel, lanes: int) -> None:
+        self.old, self.lanes, self.axes = kernel, lanes, Axes(kernel.body.ops)
+        self.limits = limits_of(kernel)
         self.positions, self.builder = BlockScalars(kernel.body), Builder(names(kernel))
         self.lengths: dict[Label, int] = {}
         """The rows to pad, and the length of each in memory."""
@@ -66,13 +94,17 @@ class _Widening(Rewriter):
                     tile = op.result if isinstance(op, Read) else op.tile
                     for axis, mine in zip(axes, self.axes.of(tile), strict=True):
                         begins = self.positions.constant(at[axis]) == 0
-                        if mine == label and (memory.type.extents[axis] != extent or not begins):
+                        if mine == label and not (self.ends_at(memory.type.extents[axis], extent) and begins):
                             return False
                 case Mma() if self.goes_along(op, label):
                     return False
                 case _:
                     pass  # accesses no memory along the row
         return True
+
+    def ends_at(self, end: Extent, extent: int) -> bool:
+        """Return whether a memory's axis ends where a row of a tile does, or, of dynamic size, before."""
+        return end == extent if isinstance(end, int) else self.limits.get(end, (0, extent + 1))[1] <= extent
 
     def goes_along(self, op: Op, label: Label) -> bool:
         tiles = (v for v in (*op.results, *op.operands) if isinstance(v.type, Tile))
@@ -87,7 +119,24 @@ class _Widening(Rewriter):
         part = PART_BYTES // self.element_bytes(label)
         while -(-length // part) > MOST_PARTS:
             part *= 2
-        return _power_above(length) if length <= part else -(-length // part) * part
+        if length > part:
+            return -(-length // part) * part
+        return self.of_a_wave(label, length) if self.has_rows_for_waves(label) else _power_above(length)
+
+    def of_a_wave(self, label: Label, length: int) -> int:
+        """Return the length of a row that a wave has alone: a multiple of vectors of all its lanes, as wide as they
+        can be without much padding."""
+        width = max(1, self.old.vector_bytes // self.element_bytes(label))
+        while width > 1 and MOST_PADDING * (-length % (self.lanes * width)) > length:
+            width //= 2
+        chunk = self.lanes * width
+        return min(_power_above(length), -(-length // chunk) * chunk)
+
+    def has_rows_for_waves(self, label: Label) -> bool:
+        """Return whether tiles have several rows, a power of two, so that no row is shared by waves."""
+        tiles = (op.x for op in walk(self.old.body) if isinstance(op, Reduce) and label in self.axes.of(op.x))
+        rows = [prod(n for mine, n in zip(self.axes.of(x), x.type.shape, strict=True) if mine != label) for x in tiles]
+        return all(n > 1 and not _is_unaligned(n) for n in rows)
 
     def element_bytes(self, label: Label) -> int:
         """Return the bytes of the narrowest element that is read along a row."""
@@ -110,8 +159,9 @@ class _Widening(Rewriter):
         if isinstance(op, Reduce):
             assert isinstance(wider, Reduce)
             for axis in op.axes:
-                if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
-                    wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
+                length, nothing = self.lengths.get(self.axes.of(op.x)[axis]), padding(op.how, op.x.type.dtype)
+                if length is not None and not self.is_masked(op.x, axis, nothing):
+                    wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, nothing))
         if isinstance(wider, (Gather, Scatter)):
             tile = op.tile if isinstance(op, Scatter) else op.results[0]
             wider = replace(wider, where=self.nowhere_past_ends(wider.where, self.axes.of(tile)))
@@ -122,6 +172,20 @@ class _Widening(Rewriter):
                     first = self.builder.first_along(first, axis, self.lengths[label], -1)
             wider = replace(wider, at=(first, *others))
         return wider
+
+    def is_masked(self, x: Value, axis: int, nothing: int | float | bool) -> bool:
+        """Return whether elements past the end of a row of dynamic size are neutral already: a mask selects what is
+        neutral there, or they are read as zeros."""
+        found = INSIDE.match(x, self.old.defs)
+        if found:
+            mask, size = self.old.defs[found["inside"]], found["size"].name
+            assert isinstance(mask, Broadcast)
+            ends = size in self.limits and self.ends_at(size, x.type.shape[axis])
+            return ends and mask.axes == (axis,) and constant(found["other"], self.old.defs) == nothing
+        op = self.old.defs.get(x)
+        while isinstance(op, Cast):
+            op = self.old.defs.get(op.x)
+        return isinstance(op, Read) and nothing == 0 and isinstance(op.memory.type.extents[op.axes[axis]], str)
 
     def nowhere_past_ends(self, where: Block, along: Sequence[Label]) -> Block:
         """Return a formula of positions that is outside the memory for elements past the ends of rows."""
@@ -136,12 +200,6 @@ class _Widening(Rewriter):
                 inside = Number(self.builder, v) < length
                 first = inside.choose(Number(self.builder, first), -1).value
             return self.builder.block(where.args, (first, *others))
-
-
-def _nothing(op: Reduce) -> int | float | bool:
-    """Return the identity of a reduction, which changes no row, the sign of its zeros included."""
-    found, dtype = identity(op.how, op.x.type.dtype), op.x.type.dtype
-    return -0.0 if op.how == "sum" and dtype.is_float else found
 
 
 def _power_above(n: int) -> int:

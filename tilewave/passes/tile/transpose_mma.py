@@ -1,6 +1,6 @@
 """Transpose products: a · bᵀ is computed as b · aᵀ, with a permute, which costs nothing: it renames registers.
 
-Two reasons, for a matrix unit whose groups of waves split the rows of products:
+Three reasons, for a matrix unit whose groups of waves split the rows of products:
 
 *Few rows.* A unit that takes 64 rows and any number of columns computes four times as much as 16 rows of activations
 need; with the weights as its rows nothing is wasted. A loop that only accumulates keeps transposed sums:
@@ -9,6 +9,10 @@ need; with the weights as its rows nothing is wasted. A loop that only accumulat
       %z = mma(%x, %w, %acc)                           →    %z_t = mma(%w, %x, %acc_t)
     }                                                     }
                                                           %sum = permute(%sum_t)
+
+*Rows before an end.* The rows of a ragged grid's tile become columns although nothing is saved so, because
+`narrow_mma` then leaves out those after the end of their group: a unit takes any number of columns, but 64 rows. Not
+where lanes store the result, which takes their waves more stores for a transposed one.
 
 *Reductions along rows.* Each wave then has whole columns of %s, and reduces them without other waves. A product with
 such an accumulator as its second operand gets it as its first: both have the same rows then, in the same waves.
@@ -23,29 +27,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.bounded_rows import bounded_use
 from tilewave.analysis.chains import links, sums_in
 from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, Mma, Permute, Reduce
+from tilewave.ir.placements import is_row_aligned
 from tilewave.ir.rewrite import names, rewrite, substitute_block, walk
 from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import instructions_for
+from tilewave.machine.matrix import GROUP_INSTRUCTIONS, instructions_for
 
 ONE_WAVE = (1, 1)
 
 
 @dataclass(frozen=True)
 class TransposeMma:
+    """`by_tma`: whether TMA may store results."""
+
     machine: Chip
+    by_tma: bool = True
 
     def __repr__(self) -> str:
         return f"TransposeMma({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         builder = Builder(names(kernel))
-        narrow = _with_transposed_loops(kernel, self.pays, builder)
+        ragged = set(self.with_bounded_rows(kernel))
+        narrow = _with_transposed_loops(kernel, lambda op: self.saves(op) > -int(op.result in ragged), builder)
         found = set(_reduced_along_rows(narrow))
         if not found:
             return narrow
@@ -55,13 +65,29 @@ class TransposeMma:
 
         return rewrite(_with_transposed_loops(narrow, lambda op: op.result in found, builder), transpose)
 
-    def pays(self, op: Mma) -> bool:
-        """Whether the matrix unit computes less for the transposed product."""
+    def with_bounded_rows(self, kernel: Kernel) -> Iterator[Value]:
+        """Yield the products in loops whose rows are stored by TMA, before an end."""
+        for op in walk(kernel.body):
+            if isinstance(op, Loop) and only_adds_up(op):
+                uses = [bounded_use(v, kernel) for v in op.results]
+                if all(use is not None and self.stores_transposed(use.memory) for use in uses):
+                    yield from (inner.result for inner in op.body.ops if isinstance(inner, Mma))
+
+    def stores_transposed(self, memory: Value) -> bool:
+        """Whether TMA may store tiles of a memory that are computed transposed: see `stage_epilogue`."""
+        if not self.by_tma or self.machine.tma is None:
+            return False
+        rows_bytes = GROUP_INSTRUCTIONS[0].group.rows * memory.type.dtype.bytes
+        is_chunk = rows_bytes == max(GROUP_INSTRUCTIONS[0].row_bytes)
+        return is_chunk and is_row_aligned(memory, self.machine.tma.grain_bytes)
+
+    def saves(self, op: Mma) -> int:
+        """Return how many multiply-adds fewer the matrix unit computes for the transposed product."""
         rows, cols = op.acc.type.shape[-2:]
         a, b, acc = (v.type.dtype.name for v in (op.a, op.b, op.acc))
         depth = op.a.type.shape[-1]
         as_is, transposed = self.work((rows, cols, depth), (a, b, acc)), self.work((cols, rows, depth), (b, a, acc))
-        return transposed is not None and as_is is not None and transposed < as_is
+        return as_is - transposed if transposed is not None and as_is is not None else -1
 
     def work(self, box: tuple[int, int, int], dtypes: tuple[str, str, str]) -> int | None:
         """Return the multiply-adds that the matrix unit computes; None where it has no instruction for the dtypes."""
