@@ -8,7 +8,7 @@
     }                                               }
 
 Tiles that are copied past the registers need two stages at least, of which one is computed with. Of steps of 64 KiB
-160 KiB hold two, so 64 KiB are in flight; of steps of 32 KiB they hold four, and 96 KiB are. Sums are in the same order.
+160 KiB hold two, so 64 KiB are in flight; of steps of 32 KiB they hold four, and 96 KiB are. Sums keep their order.
 """
 
 from __future__ import annotations
