@@ -24,6 +24,7 @@ from tilewave.ir.match import constant
 from tilewave.ir.ops import Loop, Mma, Mul, Read
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
 
 LEAST_STAGES = 2
@@ -123,5 +124,6 @@ class _KStep:
 
 
 def _half(tile: Value) -> Value:
+    assert isinstance(tile.type, Tile)
     *rows, depth = tile.type.shape
     return Value(tile.name, replace(tile.type, shape=(*rows, depth // 2)))
