@@ -1,4 +1,4 @@
-"""Wave's own tests, from a checkout that the environment names: a few of them here, all by tests/wave_checkout/run.py."""
+"""Wave's own tests, from a checkout that the environment names: some here, all of them by wave_checkout/run.py."""
 
 import os
 import subprocess
