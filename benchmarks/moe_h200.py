@@ -9,7 +9,8 @@ with torch's; then tokens alone with tokens among others, bit by bit. A wrong re
 
 Each contestant is a CUDA graph of one call; graphs take turns, in a new order each round. Printed are medians in
 microseconds, half the distance of the quartiles, and the ratio to the quickest of torch's (above 1, ours is faster);
-then the launches of our call, each in a graph of its own. `--tiles` times both products with other tiles.
+then the launches of our call, each in a graph of its own, and the bytes of its arrays per second. `--tiles` times both
+products with other tiles.
 """
 
 from __future__ import annotations
@@ -157,10 +158,11 @@ def launches_of(layer: tuple[Any, ...], top_k: int) -> list[Any]:
     return list(work.launches)
 
 
-def by_launch(layer: tuple[Any, ...], top_k: int) -> dict[str, tuple[float, float]]:
-    """Return the time of each launch."""
-    launches = launches_of(layer, top_k)
-    return measured({f"{i} {one.kernel.name}": one for i, one in enumerate(launches)})
+def by_launch(layer: tuple[Any, ...], top_k: int) -> tuple[dict[str, tuple[float, float]], dict[str, int]]:
+    """Return the time of each launch, and the bytes of its arrays, each once."""
+    launches = {f"{i} {one.kernel.name}": one for i, one in enumerate(launches_of(layer, top_k))}
+    moved = {name: sum(a.numel() * a.element_size() for a in one.arguments) for name, one in launches.items()}
+    return measured(launches), moved
 
 
 def by_tile(layer: tuple[Any, ...], top_k: int) -> dict[str, tuple[float, float]]:
@@ -182,6 +184,12 @@ def by_tile(layer: tuple[Any, ...], top_k: int) -> dict[str, tuple[float, float]
     return measured(calls)
 
 
+def show(times: dict[str, tuple[float, float]], moved: dict[str, int] | None = None) -> None:
+    for of, (time, spread) in times.items():
+        speed = f"{moved[of] / time / 1e6:6.2f} TB/s of its arrays" if moved else ""
+        print(f"  {of:36} {time:9.1f} µs ± {spread:5.1f} {speed}", flush=True)
+
+
 def reported(name: str, case: tuple[Any, ...], chosen: argparse.Namespace) -> dict[str, Any]:
     layer, (tokens, hidden, narrow, _, top_k, _) = layer_of(case), case
     errors = want_right(layer, top_k)
@@ -192,11 +200,13 @@ def reported(name: str, case: tuple[Any, ...], chosen: argparse.Namespace) -> di
     found = measured(calls)
     best = min(time for of, (time, _) in found.items() if of != "ours")
     tflops = 6e-6 * tokens * top_k * hidden * narrow / found["ours"][0]
-    print(f"{name}: ratio {best / found['ours'][0]:.3f}, {tflops:.0f} TFLOP/s, off by {errors['float64']:.1e}")
-    parts = by_launch(layer, top_k)
+    said = f"ratio {best / found['ours'][0]:.3f}, {tflops:.0f} TFLOP/s, off by {errors['float64']:.1e}"
+    print(f"{name}: {said}, same bits alone and among others", flush=True)
+    show(found)
+    parts, moved = by_launch(layer, top_k)
+    show(parts, moved)
     tiles = by_tile(layer, top_k) if chosen.tiles else {}
-    for of, (time, spread) in [*found.items(), *parts.items(), *tiles.items()]:
-        print(f"  {of:36} {time:9.1f} µs ± {spread:.1f}", flush=True)
+    show(tiles)
     return {"errors": errors, "layer": found, "launches": parts, "tiles": tiles, "ratio": best / found["ours"][0]}
 
 

@@ -44,9 +44,11 @@ from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
 from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
+from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
+from tilewave.passes.schedule.pipeline_mma import PipelineMma
 from tilewave.passes.schedule.prioritize_mma import prioritize_mma
 from tilewave.passes.schedule.software_pipeline import SoftwarePipeline
 from tilewave.passes.schedule.specialize_waves import SpecializeWaves
@@ -104,6 +106,7 @@ PASSES = {
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "rematerialize": lambda text: Rematerialize(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
+    "halve_steps": lambda text: HalveSteps(CHIPS[text]),
     "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
     "peel_edges": lambda text: peel_edges,
     "split_k": lambda text: SplitK(int(text), SPLITS),
@@ -126,6 +129,7 @@ PASSES = {
     "drop_true_masks": lambda text: drop_true_masks,
     "peel_accumulator_init": lambda text: peel_accumulator_init,
     "ping_pong": lambda text: PingPong(int(text)),
+    "pipeline_mma": lambda text: PipelineMma(int(text)),
     "dependent_launch": lambda text: DependentLaunch(),
     "strength_reduce_division": lambda text: StrengthReduceDivision(),
     "reduce_thin_mma": lambda text: reduce_thin_mma,

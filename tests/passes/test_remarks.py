@@ -521,6 +521,7 @@ CASES = {
     "multicast_loads.ODD": checked("multicast_loads", "turn_after_turn", ("workgroups = 2,", "workgroups = 3,")),
     "multicast_loads.FEW": checked("multicast_loads", "computed_before"),
     "multicast_loads.UNEVEN": checked("multicast_loads", "computed_before"),
+    "skip_empty_tiles.STORED_ANYWAY": checked("skip_empty_tiles", "also_elsewhere"),
     "skip_masked_blocks.NOT_IDLE": checked("skip_masked_blocks", "hidden_by_something"),
     "peel_accumulator_init.KEPT": checked(
         "peel_accumulator_init", "two_products", ("lanes = 32}", "lanes = 32, sums = one_order}")
@@ -528,6 +529,7 @@ CASES = {
     "peel_accumulator_init.MAYBE_NEVER": checked("peel_accumulator_init", "perhaps_no_rounds"),
     "peel_accumulator_init.SUMS_USED": checked("peel_accumulator_init", "looked_at"),
     "ping_pong.MAYBE_NEVER": checked("ping_pong", "perhaps_no_steps"),
+    "pipeline_mma.ONE_STAGE": checked("pipeline_mma", "one_stage"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "pack_unaligned.REPACKED": checked("pack_unaligned", "unaligned_rows"),

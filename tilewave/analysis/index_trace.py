@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn
 
@@ -58,6 +58,8 @@ class Visit:
     op: Write | Scatter | Read | Gather
     workgroups: Array
     at: tuple[Array, ...]
+    end: Mapping[int, Array] = field(default_factory=dict)
+    """Along some axes, the end of what is written, where tiles may extend further."""
 
 
 MADE_OF_DATA = "where a kernel writes, and how often its loops run, cannot depend on data, which this {op} is made of"
@@ -68,6 +70,7 @@ TAKE_ALL = (
 
 FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
 """Ops whose positions in memory are known for each workgroup."""
+READS: tuple[type[Op], ...] = (Read, Gather, ReadIndexed, ReadIndexedShared)
 
 
 def want_followed(kernel: Kernel, touched: Callable[[Op], tuple[Value, ...]]) -> None:
@@ -283,6 +286,16 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
 @once
 def made_of_data(body: Block) -> frozenset[Value]:
     """Return the values that depend on data read from memory."""
+    return _made_by(body, (*READS, RaggedTile))
+
+
+@once
+def made_of_reads(body: Block) -> frozenset[Value]:
+    """Return the values that depend on data read from memory, where the groups of ragged grids are known."""
+    return _made_by(body, READS)
+
+
+def _made_by(body: Block, reads: tuple[type[Op], ...]) -> frozenset[Value]:
     found: set[Value] = set()
     size = -1
     while size != len(found):
@@ -291,9 +304,7 @@ def made_of_data(body: Block) -> frozenset[Value]:
             if isinstance(op, (Loop, While)):
                 for result, *names, last, init in op.carried:
                     found.update((result, *names) if found.intersection((init, last)) else ())
-            elif isinstance(op, (Read, Gather, ReadIndexed, ReadIndexedShared, RaggedTile)) or found.intersection(
-                op.operands
-            ):
+            elif isinstance(op, reads) or found.intersection(op.operands):
                 found.update(op.results)
     return frozenset(found)
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from tilewave.cli.asked import refuse_given
+from tilewave.cli.counts import parse_counts
 from tilewave.cli.diff import compiled_for, parse_sizes
 from tilewave.cli.progress import progress
 from tilewave.compiled import Compiled
@@ -55,18 +56,19 @@ def sim_command(
     best_of: bool,
     top: int,
     sizes: list[str] | None,
+    counts: str,
     html: Path | None,
     as_json: bool,
 ) -> None:
     chip, residency = find_or_load(machine), Residency(occupancy, skew)
     own = ("walk", "shape", "tile", "dtype", "out", "workgroups")
     if file is None:
-        _refuse({"--set": sizes}, "a GEMM")
+        _refuse({"--set": sizes, "--counts": counts}, "a GEMM")
         gemms = _gemms(shape, tile, dtype, out, workgroups, walk)
         simulated: _Simulated = _SimulatedGemm(gemms)
     else:
         refuse_given(context, own, "has no effect on a kernel from a file", ITS_OWN)
-        simulated = _SimulatedFile(file, parse_sizes(sizes or []))
+        simulated = _SimulatedFile(file, parse_sizes(sizes or []), parse_counts(counts) if counts else None)
     if best_of:
         _refuse({"--compare": compare}, "--best")
         refuse_given(context, ("mapping", "engine", "occupancy", "skew"), "has no effect on --best", ALL_ORDERS)
@@ -146,6 +148,8 @@ class _SimulatedGemm:
 class _SimulatedFile:
     file: Path
     sizes: dict[Symbol, Any]
+    ends: tuple[int, ...] | None = None
+    """An example of where the groups of a ragged grid end."""
 
     def compiled(self, chip: Machine, order: str, config: TileChoice | None = None) -> Compiled:
         """The file's kernel as it is compiled for a machine's target: tiles that it leaves open are chosen for that.
@@ -161,7 +165,7 @@ class _SimulatedFile:
     def run(
         self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
     ) -> SimulatedRun:
-        found = run(self.compiled(chip, order), chip, engine=engine, residency=residency)
+        found = run(self.compiled(chip, order), chip, engine=engine, residency=residency, ends=self.ends)
         return found.called(order) if order else found
 
     def best(self, chip: Machine) -> tuple[Ranked, ...]:
@@ -169,7 +173,8 @@ class _SimulatedFile:
         busy = loop_utilization(plain, chip, Residency())  # no order of tiles changes the loop
 
         def report(order: str) -> Report:
-            return run(self.compiled(chip, order, plain.choice), chip, utilization=busy).called(order).report
+            compiled = self.compiled(chip, order, plain.choice)
+            return run(compiled, chip, utilization=busy, ends=self.ends).called(order).report
 
         with progress("simulating", count_candidates(chip, None, [()])) as advance:
             return best_orders(chip, report, advance)

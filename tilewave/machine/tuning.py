@@ -95,6 +95,9 @@ class PipelineTuning:
     least_overlapped: int
     """The fewest multiplications of a step for which a single warpgroup issues the next product early: small products
     wait for memory anyway, which needs all stages."""
+    held_registers: int
+    """The registers of a lane that sums, operands and products in flight take together: a product of the next step is
+    issued early as long as they suffice."""
 
     def stages(self, step_bytes: int, own_bytes: int) -> int:
         """Return the stages for steps of so many bytes, `own_bytes` of which no other workgroup loads (0: all do)."""
@@ -139,7 +142,12 @@ HOPPER_TUNING = Tuning(
     ),
     packing=PackingTuning(least_bytes=512 << 10, launch_bytes=16 << 20, copied_times=4, depth_bytes=32 << 10),
     pipeline=PipelineTuning(
-        least_stages=4, in_flight_bytes=96 << 10, own_bytes=48 << 10, lead=2, least_overlapped=64 * 128 * 64
+        least_stages=4,
+        in_flight_bytes=96 << 10,
+        own_bytes=48 << 10,
+        lead=2,
+        least_overlapped=64 * 128 * 64,
+        held_registers=208,
     ),
     loads=LoadTuning(quad_steps=48, least_other=1 / 4),
     sources=(
@@ -179,6 +187,11 @@ HOPPER_TUNING = Tuning(
         ),
         Source(
             "pipeline.least_overlapped", "256 clocks of a warpgroup, in which its share of an H200 loads some 7 KiB"
+        ),
+        Source(
+            "pipeline.held_registers",
+            "H200, attention backward in CUDA C++ with 128x64 tiles of 128: 216 held registers of 232 leave no spills "
+            "to speak of, and statistics of rows need some of them",
         ),
         Source("loads", "TMA of an H200 takes 2.1 cycles for each cache line that its own workgroup requests"),
         Source(

@@ -28,6 +28,8 @@ from tilewave.mapping.index import Index, larger
 
 NO_GROUP = -1
 """The group of a tile without rows."""
+MOST_ROWS = 2**31 - 1
+"""The most rows of all groups: kernels number them in 32 bits."""
 
 
 @dataclass(frozen=True)

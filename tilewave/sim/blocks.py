@@ -125,9 +125,11 @@ def _numbered(sides: dict[Value, list[int]], largest: dict[Value, list[int]]) ->
     return blocks
 
 
-def written_bytes(op: MemoryOp, at: tuple[Array, ...]) -> Array:
+def written_bytes(visit: Visit) -> Array:
     """Return the in-bounds bytes that each workgroup writes."""
-    total: Any = np.full(len(at[0]), float(op.memory.type.dtype.bytes))
-    for begin, size, extent in zip(at, tile_of(op), op.memory.type.shape, strict=True):
-        total = total * np.clip(np.minimum(begin + size, extent) - np.maximum(begin, 0), 0, None)
+    memory = visit.op.memory.type
+    total: Any = np.full(len(visit.workgroups), float(memory.dtype.bytes))
+    for axis, (begin, size, extent) in enumerate(zip(visit.at, tile_of(visit.op), memory.shape, strict=True)):
+        end = np.minimum(begin + size, np.minimum(extent, visit.end.get(axis, extent)))
+        total = total * np.clip(end - np.maximum(begin, 0), 0, None)
     return np.asarray(total)

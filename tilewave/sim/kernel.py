@@ -7,7 +7,7 @@ backwards. Any other kernel is simulated step by step, with one task per read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from tilewave.analysis.index_trace import (
     FOLLOWED,
     Visit,
     made_of_data,
+    made_of_reads,
     needed_values,
     visits,
     want_followed,
@@ -30,6 +31,7 @@ from tilewave.ir.ops import (
     Gather,
     Loop,
     Mma,
+    RaggedTile,
     Read,
     ReadIndexed,
     ReadIndexedShared,
@@ -41,6 +43,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
 from tilewave.sim.problem import SimError
+from tilewave.sim.ragged import RaggedKernel, ragged_tiles
 
 MOST_VISITS = 1 << 25
 """Reads and writes of all workgroups together: some seconds, and a gigabyte at most."""
@@ -66,11 +69,28 @@ class HasConfig(Protocol):
         """The target; nothing where its author gives all tiles."""
 
 
+class ProvedKernel(Protocol):
+    """A kernel with its proof."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+
+
+@runtime_checkable
+class HasProof(Protocol):
+    """A compiled kernel, which knows the kernel that was proved: there a tile of a ragged grid is one op."""
+
+    @property
+    def verdicts(self) -> ProvedKernel: ...
+
+
 def kernel_of(problem: HasKernel | Kernel) -> Kernel:
-    """The kernel of whatever has one."""
+    """The kernel of whatever has one; of a ragged grid, the one that was proved."""
     kernel = problem if isinstance(problem, Kernel) else getattr(problem, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise SimError(f"{problem!r} is no kernel", remedy="give a Gemm(…), or what wave_compile returns")
+    if isinstance(problem, HasProof) and ragged_tiles(problem.verdicts.kernel):
+        return problem.verdicts.kernel
     return kernel
 
 
@@ -89,13 +109,20 @@ def product_tile(kernel: Kernel) -> tuple[int, ...]:
     return (*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else ()
 
 
-def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
-    """What the workgroups of a kernel touch, step by step."""
+def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int], ends: Sequence[int] | None = None) -> Accesses:
+    """What the workgroups of a kernel touch, step by step; `ends` are where the groups of a ragged grid end."""
     _check_symbols(kernel, symbols)
-    _want_known_places(kernel)
     if is_open(kernel):
         kernel = bind(kernel, {v.name: symbols.get(v.name, 0) for v in numbers_of(kernel)})
-    segments = list(_segments(kernel, symbols))
+    if ends is None:
+        _want_known_places(kernel, made_of_data(kernel.body))
+        found = visits(kernel, symbols, FOLLOWED)
+    else:
+        ragged = RaggedKernel.of(kernel, ends)
+        kernel = ragged.kernel
+        _want_known_places(kernel, made_of_reads(kernel.body))
+        found = ragged.visits(symbols, FOLLOWED)
+    segments = list(_segments(kernel, found))
     blocks = cut(visit for segment in segments for visit in segment.visits)
     tasks = _streamed(segments, blocks) or _step_by_step(segments, blocks)
     return _Assembly(kernel, segments, blocks).accesses(tasks)
@@ -114,9 +141,8 @@ def _check_symbols(kernel: Kernel, symbols: Mapping[str, int]) -> None:
         raise SimError(f"{kernel.name} needs a value for {', '.join(missing)}", remedy=f"write symbols={{{given}}}")
 
 
-def _want_known_places(kernel: Kernel) -> None:
+def _want_known_places(kernel: Kernel, of_data: Set[Value]) -> None:
     """Refuse a kernel whose accesses depend on what its arrays hold: their traffic is not known before a launch."""
-    of_data = made_of_data(kernel.body)
     for op in walk(kernel.body):
         memory = next(iter((*op.read, *op.written)), None)
         at = op.at if isinstance(op, (Read, Write)) else ()
@@ -127,6 +153,9 @@ def _want_known_places(kernel: Kernel) -> None:
                 f"{kernel.name} {verb} {memory.name} at indices from memory, so its traffic is known only at a launch"
             )
             raise SimError(what, loc=op.loc, remedy=WITHOUT_INDICES)
+        if isinstance(op, RaggedTile) and op.results[0] in of_data:
+            what = f"{kernel.name} has groups that end where {op.memory.name} says, and no example of it is given"
+            raise SimError(what, loc=op.loc, remedy=WITH_COUNTS)
         if isinstance(op, Loop) and op.trips in of_data:
             what = (
                 f"{kernel.name} has a loop or a condition that data decides, so its traffic is known only at a launch"
@@ -134,6 +163,7 @@ def _want_known_places(kernel: Kernel) -> None:
             raise SimError(what, loc=op.loc, remedy=WITHOUT_INDICES)
 
 
+WITH_COUNTS = "give the rows of each group: tilewave sim FILE --counts 300,0,512, or simulate(…, ends=[300, 300, 812])"
 WITHOUT_INDICES = (
     "simulate a copy of it that reads and writes tiles, without at= and conditions, for the traffic of indices in "
     "order; or time it: tilewave bench"
@@ -155,12 +185,12 @@ class Segment:
         return [v for v in self.visits if v.op.written]
 
 
-def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
+def _segments(kernel: Kernel, visits: Iterable[Visit]) -> Iterator[Segment]:
     """Cut the visits after every write that a read follows, and where the next workgroups begin."""
     own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
     now, count, last, has_written = Segment(), 0, -1, False
-    want_followed(kernel, lambda op: (*op.read, *op.written))
-    for visit in visits(kernel, symbols, FOLLOWED):
+    want_followed(kernel, lambda op: () if isinstance(op, RaggedTile) else (*op.read, *op.written))
+    for visit in visits:
         if visit.op.memory in own or not len(visit.workgroups):
             continue
         count += len(visit.workgroups)
@@ -251,7 +281,8 @@ class Walked:
 def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list[Array]]) -> Walked | None:
     """Return the streams of a read; None if workgroups advance by different blocks."""
     first = blocks.numbers(site[0].op, site[0].at)
-    if (first == NO_STREAM).any():
+    inside = first != NO_STREAM  # a tile may extend past the end of its memory
+    if not inside[:1].any():
         return None
     # Where all workgroups advance by the same blocks, the first workgroup represents all: one look-up for all visits.
     first_workgroup = tuple(np.array([visit.at[axis][0] for visit in site]) for axis in range(len(site[0].at)))
@@ -259,14 +290,16 @@ def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list
     for visit, row in zip(site, blocks.numbers(site[0].op, first_workgroup), strict=True):
         same = all(_same_place(a, b) for a, b in zip(visit.at, site[0].at, strict=True))
         here = row[None] if same else blocks.numbers(visit.op, visit.at)
-        moved = here - (first[:1] if same else first)
-        if (here == NO_STREAM).any() or (moved != moved[0, 0]).any():
+        within = inside[:1] if same else inside
+        moved = (here - (first[:1] if same else first))[within]
+        if ((here != NO_STREAM) != within).any() or (moved != moved[0]).any():
             return None
-        offsets.append(int(moved[0, 0]))
+        offsets.append(int(moved[0]))
     backwards = offsets[-1] < 0
     if backwards:
-        first, offsets = first + offsets[-1], [offset - offsets[-1] for offset in reversed(offsets)]
-    known.setdefault(tuple(offsets), []).append(np.unique(first))
+        first = np.where(inside, first + offsets[-1], NO_STREAM)
+        offsets = [offset - offsets[-1] for offset in reversed(offsets)]
+    known.setdefault(tuple(offsets), []).append(np.unique(first[inside]))
     return Walked(first, backwards)
 
 
@@ -324,7 +357,7 @@ def _touched(execution: list[Visit], blocks: dict[Value, Blocks], workgroups: Ar
 def _written(segment: Segment, workgroups: Array) -> Array:
     total = np.zeros(len(workgroups))
     for visit in segment.writes:
-        np.add.at(total, np.searchsorted(workgroups, visit.workgroups), written_bytes(visit.op, visit.at))
+        np.add.at(total, np.searchsorted(workgroups, visit.workgroups), written_bytes(visit))
     return total
 
 
@@ -390,7 +423,7 @@ class _Assembly:
         total = dict.fromkeys(self.blocks, 0.0)
         for segment in self.segments:
             for visit in segment.writes:
-                total[visit.op.memory] += float(written_bytes(visit.op, visit.at).sum())
+                total[visit.op.memory] += float(written_bytes(visit).sum())
         return np.array(list(total.values()))
 
     def _whole_share(self) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -57,15 +58,23 @@ def simulate(
     engine: str = "closed",
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
+    ends: Sequence[int] | None = None,
     data: str = DATA[0],
 ) -> Report:
     """Where the bytes of a launch come from, and how long it takes.
 
     engine="closed" needs milliseconds; engine="trace" follows every slab through LRU lists. `symbols` are a kernel's
-    dynamic symbols, and the sizes that it leaves open. `data`: what the operands hold, "random" or "zeros", on which an
-    AMD card's clock depends.
+    dynamic symbols, and the sizes that it leaves open; `ends` an example of where the groups of its ragged grid end.
+    `data`: what the operands hold, "random" or "zeros", on which an AMD card's clock depends.
     """
-    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols, data=data).report
+    settings: dict[str, Any] = {
+        "engine": engine,
+        "residency": residency,
+        "symbols": symbols,
+        "ends": ends,
+        "data": data,
+    }
+    return run(problem, machine, mapping, **settings).report
 
 
 def run(
@@ -76,6 +85,7 @@ def run(
     engine: str = "closed",
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
+    ends: Sequence[int] | None = None,
     timing: TimeParameters | None = None,
     data: str = DATA[0],
     utilization: float | None = None,
@@ -89,7 +99,7 @@ def run(
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
     if data not in DATA:
         raise SimError(f"unknown data {data!r}", remedy=f"there are {' and '.join(DATA)}")
-    accesses, name, order = _accesses(problem, mapping, symbols or {})
+    accesses, name, order = _accesses(problem, mapping, symbols or {}, ends)
     found_in_code = utilization or loop_utilization(problem, chip, residency)
     launch = _Launch(accesses, name, order, chip, LoopFacts(data, found_in_code))
     found = _run(launch, engine, residency, timing or timing_of(chip))
@@ -149,10 +159,13 @@ def sensitivity_of(found: SimulatedRun, machine: Machine | str) -> tuple[Sensiti
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
 
-def _accesses(problem: Problem, mapping: object, symbols: Mapping[str, int]) -> tuple[Accesses, str, str]:
+def _accesses(
+    problem: Problem, mapping: object, symbols: Mapping[str, int], ends: Sequence[int] | None
+) -> tuple[Accesses, str, str]:
     if isinstance(problem, Gemm):
-        if symbols:
-            raise SimError("a gemm has no symbols", remedy="give its sizes to Gemm(…)")
+        if symbols or ends is not None:
+            what = "symbols" if symbols else "groups"
+            raise SimError(f"a gemm has no {what}", remedy="give its sizes to Gemm(…)")
         order = as_mapping("linear()" if mapping is None else mapping)
         return gemm_accesses(problem, order), str(problem), str(order)
     if mapping is not None:
@@ -160,7 +173,7 @@ def _accesses(problem: Problem, mapping: object, symbols: Mapping[str, int]) -> 
             "a kernel has its order in itself",
             remedy="leave mapping out, and compile the kernel with WorkgroupMapping(…)",
         )
-    return kernel_accesses(kernel_of(problem), symbols), described(problem), "the kernel's own"
+    return kernel_accesses(kernel_of(problem), symbols, ends), described(problem), "the kernel's own"
 
 
 def _engine(name: str) -> Engine:

@@ -36,6 +36,10 @@ Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Orde
 Best = Annotated[bool, typer.Option("--best", help="Search orders, and tiles where a range is given.")]
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the best to show.")]
 Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a kernel: M=512,N=512,…")]
+Counts = Annotated[
+    str,
+    typer.Option(metavar="ROWS", help="Example rows of each group of a ragged grid: 300,0,6x512 (six groups of 512)."),
+]
 HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with figures and tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -58,6 +62,7 @@ def sim_command(
     best_of: Best = False,
     top: Top = 10,
     sizes: Sizes = None,
+    counts: Counts = "",
     html: HtmlFile = None,
     as_json: Json = False,
 ) -> None:
@@ -76,4 +81,6 @@ def sim_command(
       tilewave sim kernel.py --set M=2048,N=2048,K=2048 --machine MI300X --html traffic.html
 
       tilewave sim kernel.py --set M=2048,N=2048,K=2048 --compare "grouped(8)" --compare "hilbert()"
+
+      tilewave sim experts.py --set T=4096,X=8,N=2048,K=2048 --counts 100,0,1500,2x700,0,90,1006
     """

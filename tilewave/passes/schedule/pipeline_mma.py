@@ -1,0 +1,290 @@
+"""Issue the first products of the next step before the products that depend on this step's are waited for.
+
+    loop(%n, [%sums]) {                        ‹step 0, up to its dependent product›
+      %x = wgmma_shared(%k, %q)                loop(%n - 1, [%sums, %p]) {
+      %y = wgmma_shared(%v, %g)                  %z = wgmma_registers(%p, ‹%q of the step before›, %sums) {later}
+      %p = ‹of %x and %y›                   →    %x = wgmma_shared(%k, %q) {later}
+      %z = wgmma_registers(%p, %q, %sums)        %sums_1 = wait_mma(%z) {pending = 1}
+      yield([%z])                                arrive(%empty, ‹stage of the step before›)
+    }                                            %y = wgmma_shared(%v, %g) {later}
+                                                 %p_1 = ‹of %x and %y when they are there›
+                                                 yield([%sums_1, %p_1])
+                                               }
+                                               ‹the last step's dependent product›
+
+As in the backward pass of attention, several products of a step depend on no other, and the dependent ones accumulate
+into sums that the loop carries. Every number is computed from the same numbers in the same order, so results are
+bit-identical. The matrix unit has work while a warpgroup waits for sums, releases a stage and computes on the products
+of the next step. Of those as many are issued early as have registers beside the sums. Registers that are an operand of
+a product are written while none is in flight, and none is in flight at the end of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.program_slices import following, taken_by
+from tilewave.analysis.residues import Residues
+from tilewave.forks import cached_property
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Arrive, Loop, WaitMbarrier, WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, Yield
+from tilewave.ir.remarks import RemarkKind
+from tilewave.ir.rewrite import names, replace_values, rewrite, substitute, walk
+from tilewave.ir.types import INDEX, Vector
+from tilewave.transform.loop_schedule import LoopSchedule, Steps
+
+REGISTER_BITS = 32
+FEWEST_PRODUCTS = 3
+"""With two products `delay_dependent_mma` delays the second one."""
+ONE_STAGE = RemarkKind(
+    "the pipeline of these tiles has one stage, so the next step's products are not issued before this step's end",
+    "use smaller tiles or shorter steps",
+)
+
+
+@dataclass(frozen=True)
+class PipelineMma:
+    """`held_registers`: how many registers of a lane sums, operands and products in flight may take together."""
+
+    held_registers: int
+
+    def __repr__(self) -> str:
+        return "PipelineMma()"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        residues, builder = Residues(kernel), Builder(names(kernel))
+        results: dict[Value, Value] = {}
+        single: list[Op] = []
+
+        def pipeline(op: Op) -> Sequence[Op] | None:
+            step = _Step.of(op) if isinstance(op, Loop) else None
+            if step is None:
+                return None
+            if not step.has_two_stages:
+                single.append(step.back[0])
+                return None
+            trips, rotated = residues.constant(step.loop.trips), _Rotated(step, builder, self.held_registers)
+            if trips is None or trips < 1:
+                return rotated.where_there_are_steps()
+            ops, values = rotated.steps(step.loop.init)
+            results.update(zip(op.results, values, strict=True))
+            return ops
+
+        made = replace_values(rewrite(kernel, pipeline), results)
+        return made.with_remarks(*(ONE_STAGE.at(op.loc) for op in single[:1]))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step with products that depend on no other, and products of these that accumulate into carried sums."""
+
+    loop: Loop
+    front: tuple[Wgmma, ...]
+    back: tuple[Wgmma, ...]
+
+    @staticmethod
+    def of(loop: Loop) -> _Step | None:
+        ops = loop.body.ops[:-1]
+        products = [op for op in ops if isinstance(op, Wgmma)]
+        inside = [op for op in walk(loop.body) if isinstance(op, (Wgmma, WaitMma, WaitOlderMma))]
+        if len(products) < FEWEST_PRODUCTS or inside != products or any(op.later for op in products):
+            return None
+        dependent = following(ops, {op.result for op in products})
+        back = tuple(op for op in products if op in dependent)
+        step = _Step(loop, tuple(op for op in products if op not in dependent), back)
+        return step if back and step.front and step.can_rotate else None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return self.loop.body.ops[:-1]
+
+    @property
+    def yielded(self) -> tuple[Value, ...]:
+        return self.loop.body.ops[-1].operands
+
+    @property
+    def can_rotate(self) -> bool:
+        """Whether the dependent products only accumulate, and no other carried value depends on a product."""
+        used = [v for op in self.ops for v in taken_by(op)]
+        for product in self.back:
+            if used.count(product.acc) != 1 or product.result in used or self.yielded.count(product.result) != 1:
+                return False
+            if self.loop.body.args[1 + self.yielded.index(product.result)] != product.acc:
+                return False
+        found = {v for op in following(self.ops, {op.result for op in self.front}) for v in op.results}
+        found |= {op.result for op in self.front}
+        others = [v for v in self.yielded if all(v != op.result for op in self.back)]
+        effects = (op for op in self.ops if op.has_effect)
+        return found.isdisjoint(others) and all(isinstance(op, (Arrive, WaitMbarrier)) for op in effects)
+
+    @property
+    def has_two_stages(self) -> bool:
+        return all(op.mbarriers.type.shape[0] > 1 for op in self.last if isinstance(op, Arrive))
+
+    @cached_property
+    def last(self) -> tuple[Op, ...]:
+        """The ops that are issued in the next step: dependent products, their waits, and their mbarrier arrivals."""
+        ops = self.ops
+        behind = max(ops.index(op) for op in self.front)
+        found = [op for i, op in enumerate(ops) if op in self.back or (i > behind and op.has_effect)]
+        first = min(ops.index(op) for op in self.back)
+        return tuple(op for op in found if not isinstance(op, Arrive) or ops.index(op) > first)
+
+    @cached_property
+    def first(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op not in self.last)
+
+    @cached_property
+    def handed_on(self) -> tuple[Value, ...]:
+        """Values of a step that its last ops use, without sums."""
+        made = {*self.loop.body.args, *(v for op in self.ops for v in op.results)}
+        sums = {op.acc for op in self.back}
+        return tuple(dict.fromkeys(v for op in self.last for v in taken_by(op) if v in made and v not in sums))
+
+    @property
+    def carried_on(self) -> tuple[Value, ...]:
+        """Values that the new loop carries: sums before the dependent products, and what these use."""
+        sums = {op.result: op.acc for op in self.back}
+        return (*(sums.get(v, v) for v in self.yielded), *self.handed_on)
+
+    def needed_by(self, wanted: Sequence[Op]) -> list[Op]:
+        """Return the first ops that some of them need, with all waits for mbarriers before them, and these too."""
+        at = max(self.first.index(op) for op in wanted)
+        found = {id(op) for op in wanted}
+        waits = any(isinstance(op, Wgmma) for op in wanted)
+        values = {v for op in wanted for v in taken_by(op)}
+        for op in reversed(self.first[: at + 1]):
+            if (waits and isinstance(op, WaitMbarrier)) or not values.isdisjoint(op.results):
+                found.add(id(op))
+                values.update(taken_by(op))
+        return [op for op in self.first if id(op) in found]
+
+    @cached_property
+    def written_last(self) -> list[Op]:
+        """Ops that write registers which a product takes as an operand, and what follows from them."""
+        held = {op.a for op in self.back if isinstance(op, WgmmaRegisters)}
+        makers = [op for op in self.first if held.intersection(op.results)]
+        own = {v for op in makers for v in op.operands if _is_half(v)}
+        makers += [op for op in self.first if own.intersection(op.results) and op not in makers]
+        return [op for op in self.first if op in makers]
+
+
+class _Rotated:
+    """Builds a loop whose dependent products are issued one step later."""
+
+    def __init__(self, step: _Step, builder: Builder, most: int) -> None:
+        self.step, self.builder, self.most, self.loc = step, builder, most, step.loop.loc
+
+    def where_there_are_steps(self) -> list[Op]:
+        """Return the new loop inside a loop of one or zero trips, for trip counts that may be zero."""
+        loop = self.step.loop
+        args = tuple(map(self.fresh, loop.body.args))
+        ops, values = self.steps(args[1:])
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            once = self.builder.cast((Number(self.builder, loop.trips) > 0).value, INDEX)
+            body = Block(args, (*ops, Yield(values, loc=self.loc)))
+            return [*self.builder.ops, replace(loop, trips=once, body=body)]
+
+    def steps(self, init: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:
+        """Return the ops of all steps, one at least, and the values that the loop then carries."""
+        step, loop = self.step, self.step.loop
+        first = Block(loop.body.args, (*step.first, Yield(step.carried_on)))
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            carried = Steps(first, suffix="").in_place(init, self.builder)
+            values = LoopSchedule(replace(loop, init=carried), self.others()).expand(self.builder)
+            return list(self.builder.ops), values
+
+    def others(self) -> tuple[Steps, Steps]:
+        """Return the loop over all steps but the first, and the dependent products of the last one."""
+        step, (index, *sums), b = self.step, self.step.loop.body.args, self.builder
+        before = {v: self.fresh(v) for v in step.handed_on}
+        after = {op.acc: self.fresh(op.result) for op in step.back}
+        last = [substitute(op, before) for op in step.last]
+        args = (index, *sums, *before.values())
+        carried = Yield(tuple(after.get(v, v) for v in step.carried_on), loc=self.loc)
+        results = {op.acc: op.result for op in step.back}
+        ends = Yield(tuple(results.get(v, v) for v in sums))
+        trips = (Number(b, step.loop.trips) - 1).value
+        steady = Steps(Block(args, (*self.round(last, after), carried)), trips, Number(b, b.const(1)))
+        return steady, Steps(Block(args, (*last, ends)))
+
+    def round(self, last: Sequence[Op], after: dict[Value, Value]) -> Iterator[Op]:
+        """Yield one step. `last`: the ops of the previous step that it issues; `after`: the sums after them."""
+        step, flight = self.step, _InFlight(self.builder)
+        yield from (flight.begin(op) if isinstance(op, Wgmma) else op for op in last if not isinstance(op, Arrive))
+        issued: list[Op] = []
+        for product in step.front[: self.early]:
+            yield from self.issued(product, issued, flight)
+        for op in last:
+            if isinstance(op, Wgmma):
+                yield flight.wait(op.result, after[op.acc], op)
+        yield from (op for op in last if isinstance(op, Arrive))
+        for product in step.front[self.early :]:
+            yield from self.issued(product, issued, flight)
+        rest = [op for op in step.first if op not in issued and op not in step.written_last]
+        for op in (*rest, *step.written_last):
+            ends = isinstance(op, Arrive) or op in step.written_last
+            for product in step.front:
+                taken = product.result in taken_by(op) or (ends and self.comes_before(product, op))
+                if taken and product.result in flight:
+                    yield flight.wait(product.result, product.result, product)
+            yield op
+
+    def comes_before(self, product: Op, op: Op) -> bool:
+        """Whether an op that must find a product ended comes after it."""
+        return not isinstance(op, Arrive) or self.step.ops.index(product) < self.step.ops.index(op)
+
+    def issued(self, product: Wgmma, issued: list[Op], flight: _InFlight) -> Iterator[Op]:
+        """Yield what a product needs, unless it is issued already, and the product."""
+        for op in self.step.needed_by([product]):
+            if op not in issued:
+                issued.append(op)
+                yield flight.begin(op) if isinstance(op, Wgmma) else op
+
+    @property
+    def early(self) -> int:
+        """How many products of the next step have registers beside the sums and the operands in flight."""
+        step = self.step
+        taken = sum(_registers(v) for v in step.carried_on)
+        count = 0
+        for product in step.front:
+            taken += _registers(product.result)
+            count += taken <= self.most
+        return count
+
+    def fresh(self, v: Value) -> Value:
+        return self.builder.fresh(v.name, v.type)
+
+
+class _InFlight:
+    """Products that are issued and not waited for, in order, by their results."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.begun: dict[Value, Value] = {}
+
+    def __contains__(self, result: Value) -> bool:
+        return result in self.begun
+
+    def begin(self, product: Wgmma) -> Op:
+        sums = self.builder.fresh(product.result.name, product.result.type)
+        self.begun[product.result] = sums
+        return replace(product, later=True, results=(sums,))  # type: ignore[call-arg]
+
+    def wait(self, result: Value, after: Value, product: Wgmma) -> Op:
+        """Return the wait for a product, and for all that were issued before it."""
+        pending = list(self.begun)[::-1].index(result)
+        return WaitMma(self.begun.pop(result), pending=pending, results=(after,), loc=product.loc)
+
+
+def _is_half(v: Value) -> bool:
+    return isinstance(v.type, Vector) and v.type.dtype.bits == REGISTER_BITS // 2
+
+
+def _registers(v: Value) -> int:
+    return prod(v.type.shape) * v.type.dtype.bits // REGISTER_BITS if isinstance(v.type, Vector) else 0
