@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hopper_kernels import MUTATED as SHAPE
 from hopper_kernels import biased, changed, check, check_biased, found_by, specialized, tiles
-from kernels import K, gemm, sizes
+from kernels import G, K, M, gemm, sizes
 from lane_texts import ORDERS, line_of, run_text, text_of
 from seeds import SEEDS
 
@@ -145,9 +145,20 @@ def test_what_an_epilogue_loads_is_waited_for_too():
     assert "ld.global.nc" not in made.asm  # which is for memory that is not written while the kernel runs
 
 
-def test_kernels_whose_lanes_load_start_when_others_have_ended():
+def test_products_whose_lanes_load_start_early():
     made = wave_compile(WaveCompileOptions(subs=sizes(100, 64, 40), target="sm_90a"), biased).build.plain
-    assert not any(isinstance(op, WaitPriorLaunch) for op in walk(made.lanes.body))
+    kinds = [type(op) for op in walk(made.lanes.body) if isinstance(op, (WaitPriorLaunch, LaunchDependents))]
+    assert kinds == [WaitPriorLaunch, LaunchDependents]
+    assert "ld.global.nc" not in made.asm
+
+
+def test_kernels_without_products_start_when_others_have_ended():
+    @wave([WorkgroupConstraint(M, 64, 0)])
+    def double(x: Memory[M, G, f32], y: Memory[M, G, f32]):
+        write(read(x) * 2.0, y)
+
+    made = wave_compile(WaveCompileOptions(subs={M: 100}, target="sm_90a"), double)
+    assert not any(isinstance(op, WaitPriorLaunch) for op in walk(made.build.lanes.body))
     assert "griddepcontrol" not in made.asm
     assert "ld.global.nc" in made.asm
 

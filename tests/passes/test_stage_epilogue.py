@@ -5,7 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernels import BLOCK_B, BLOCK_M, BLOCK_N, B, G, K, M, N, gemm, poisoned, sizes, with_waves
+from kernels import (
+    BLOCK_B,
+    BLOCK_K,
+    BLOCK_M,
+    BLOCK_N,
+    B,
+    G,
+    K,
+    M,
+    N,
+    check_product,
+    gemm,
+    poisoned,
+    random_array,
+    sizes,
+    with_waves,
+)
 from machine_code import deletions
 from sampled import some_of
 
@@ -18,6 +34,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.memory import Race
 from tilewave.ir import types
 from tilewave.ir.core import Value
+from tilewave.ir.launch import bind
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
 from tilewave.ir.placements import is_in, size_bytes
 from tilewave.ir.rewrite import rewrite, walk
@@ -369,3 +386,18 @@ def test_the_memory_of_a_result_fits_into_the_one_below_it():
         if isinstance(op, Overlay):
             assert is_in(op.memory, "shared") and size_bytes(op.result.type) <= size_bytes(op.memory.type)
     assert repr(StageEpilogue(CHIPS["gfx942"])) == "StageEpilogue(gfx942)"
+
+
+@pytest.mark.parametrize("shape", [(70, 71, 9), (5, 130, 33), (129, 64, 7)])
+def test_lanes_store_neighbours_of_dynamic_rows_one_by_one(shape):
+    subs = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
+    kernel = gemm(epilogue=lambda total: cast(total, f16), out=f16)
+    lanes = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), kernel).build.plain.lanes
+    stores = [op for op in walk(lanes.body) if isinstance(op, Store) and is_in(op.memory, "global")]
+    assert stores
+    assert all(op.x.type.shape[-1] == 1 and op.steps[-1] == (0, 1) for op in stores)
+    m, n, k = shape
+    a, b = random_array(np.random.default_rng(1), (m, k), f16), random_array(np.random.default_rng(2), (n, k), f16)
+    c = poisoned((m, n), f16)
+    interpret_lanes(bind(lanes, {"M": m, "N": n, "K": k}), [a, b, c], {}, "random", 3)
+    check_product(c, a, b, f16)

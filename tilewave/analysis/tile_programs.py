@@ -32,6 +32,21 @@ def only_adds_up(op: Op) -> bool:
     return all(_is_sum(v, arg, products) for arg, v in carried.items()) and _only_sums_use(op, set(carried), products)
 
 
+def adds_thin_product(op: Op) -> bool:
+    """Return whether a loop adds up one product with a single row or column, whose instruction nobody names."""
+    if not isinstance(op, Loop) or op.split > 1 or len(op.init) != 1 or not adds_one_product(op):
+        return False
+    (product,) = (inner for inner in op.body.ops if isinstance(inner, Mma))
+    return not product.wish and 1 in product.acc.type.shape[-2:]
+
+
+def needs_matrix_unit(kernel: Kernel) -> bool:
+    """Return whether a kernel has products that lanes alone do not compute."""
+    ops = list(walk(kernel.body))
+    thin = 0 if kernel.matrix else sum(map(adds_thin_product, ops))
+    return sum(isinstance(op, Mma) for op in ops) > thin
+
+
 def adds_one_product(op: Op) -> bool:
     """Return whether each iteration of a loop only adds one MMA of what it reads to each accumulator.
 

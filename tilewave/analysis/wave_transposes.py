@@ -110,12 +110,15 @@ def _of_lanes(layout: Layout) -> tuple[tuple[Term, ...], ...]:
 
 
 def chunk_memory(
-    machine: Chip, layout: Layout, memory: Type, waves: int, room_bytes: int, row_bytes: Sequence[int]
+    machine: Chip, layout: Layout, memory: Type, waves: int, room_bytes: int, row_bytes: Sequence[int], width: int = 0
 ) -> Memory | None:
-    """Return a shared memory, waves x rows x columns, for the first chunk width that fits; None where none does."""
+    """Return a shared memory, waves x rows x columns, for the first chunk width that fits; None where none does.
+
+    `width`: the elements that a lane stores at once; 0: as many as the rows of the memory are aligned for.
+    """
     dtype = memory.dtype
     for columns in (n // dtype.bytes for n in row_bytes):
-        chunks = WaveChunks.of(layout, stored_width(memory), columns, machine.lanes)
+        chunks = WaveChunks.of(layout, width or stored_width(memory), columns, machine.lanes)
         if chunks is None:
             continue
         placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]

@@ -7,7 +7,7 @@ its tile. A step takes its products and loads, which overlap, at least `least_st
 stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
 other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage.
 `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums: those of a split-K
-config, and those of stream-K, whose split is found by the formulas that the launch itself runs. `late`: a launch of so
+config, and those of stream-K, about as many as the launch itself decides for. `late`: a launch of so
 many workgroups that it cannot begin while the one before ends.
 """
 
@@ -20,7 +20,7 @@ from math import prod
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
-from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
+from tilewave.ir.stream_k import likely_parts
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
@@ -129,11 +129,11 @@ class GpuCost:
             return self._named(loads=self._rows(work), memory=memory, launch=p.launch)
         if work.is_thin:
             waits, loads = self._thin(work)
-            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + p.late)
+            late = chosen(self._is_late(work), p.late, 0)
+            return self._named(latency=waits, loads=loads, memory=memory, launch=p.launch + late)
         step = self._step(work)
         busy, join = self._busy(work, step)
-        late = p.late if self._by_lanes(work) else chosen(self._is_late(work), p.late, 0)
-        late = chosen(self.loads_in_place(work), p.late, late)
+        late = chosen(self._is_late(work), p.late, 0)
         steps = smaller(busy, work.split_steps * step.alone)
         products = smaller(steps, work.split_steps * step.products)
         loads = smaller(steps - products, work.split_steps * step.loads)
@@ -157,6 +157,10 @@ class GpuCost:
 
     def resident(self, work: CutWork) -> int:
         """Return how many workgroups run on one unit at once."""
+        if work.is_thin:
+            rows = self.chip.tuning.rows
+            lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
+            return max(1, rows.resident_lanes // lanes)
         most = MOST_RESIDENT if self._by_lanes(work) else 2
         return self._resident(work, self.stages(work), most)
 
@@ -273,13 +277,10 @@ class GpuCost:
             return 1, steps
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
-        sharing = stream_k_workgroups(*facts)
-        on_lines = self._unaligned_lines(work) < 1
-        parts = chosen(on_lines, rounded_up(sharing, larger(left, 1)), 1 if few else equal_splits(*facts))
-        longest = chosen(on_lines, rounded_up(left * steps, larger(sharing, 1)), rounded_up(steps, larger(parts, 1)))
-        applies = (work.tasks < units) if few else True
-        parts = chosen(applies, larger(parts, 1), 1) if few else larger(parts, 1)
-        return parts, longest
+        parts = likely_parts(*facts)
+        if few:
+            parts = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), parts, 1)
+        return parts, rounded_up(steps, parts)
 
     def _join(self, work: CutWork, parts: Number) -> Number:
         p = self.parameters
@@ -309,10 +310,8 @@ class GpuCost:
 
         Each task begins, and waits for every step; an SM holds so many lanes at once.
         """
-        p, rows = self.parameters, self.chip.tuning.rows
-        lanes = max(self.chip.lanes, max(t.tile_bytes for t in work.operands) // rows.lane_bytes)
-        resident = max(1, rows.resident_lanes // lanes)
-        waits = rounded_up(work.tasks, self.units * resident) * (p.latency + work.steps * (p.latency // 2))
+        p = self.parameters
+        waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * (p.latency // 2))
         loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
         return waits, NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
 

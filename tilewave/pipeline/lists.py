@@ -43,6 +43,7 @@ from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
@@ -113,6 +114,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         pad_mma,  # after select_mma, because tiles are padded to blocks of the selected instruction
         chain_mma,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
         shift_through_shared,  # after pad_rows, because padded rows are shifted; before passes that need layouts
+        # After select_mma, because a half step is an instruction deep; before stage_shared, which stages whole tiles.
+        *_halving(machine, pipelining),
         StageShared(machine),  # before coalesce_loads, which spreads the loads of staged tiles over all lanes
         # Before pipelining, because software_pipeline copies the loads.
         CoalesceLoads(machine.widest_load_bytes, machine.shared.widest_bytes),
@@ -143,6 +146,12 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
     )
 
 
+def _halving(machine: Chip, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the pass that halves steps, where the number of stages is left to the passes."""
+    is_free = any(isinstance(p, SoftwarePipeline) and p.num_stages == 1 for p in pipelining)
+    return (HalveSteps(machine),) if is_free else ()
+
+
 def _slots(pipelining: Sequence[Pass]) -> int:
     """Return the number of pipeline stages for tiles that are copied past the registers."""
     return max((p.slots_of_brought for p in pipelining if isinstance(p, SoftwarePipeline)), default=1)
@@ -158,11 +167,16 @@ def prefetch(num_stages: int, machine: Chip) -> tuple[Pass, ...]:
 
 
 def hopper_plain(
-    machine: Chip, places: Places, pipelining: Sequence[Pass], vector_bytes: int | None = None
+    machine: Chip,
+    places: Places,
+    pipelining: Sequence[Pass],
+    vector_bytes: int | None = None,
+    starting: Sequence[Pass] = (),
 ) -> tuple[Pass, ...]:
     """Return the passes from whole tiles to lanes where lanes load the operands that wgmma reads from shared memory.
 
-    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves.
+    Rows begin and end at multiples of `vector_bytes`, or, if None, of what the widest load moves. `starting` decides
+    whether the kernel starts before the previous launch ends, or is empty.
     `lanes` gives the reasons for passes without a comment.
     """
     return (
@@ -199,6 +213,7 @@ def hopper_plain(
         Rematerialize(),  # after distribute_lanes, because it counts the registers of lanes
         SliceRows(),  # after rematerialize, because rematerialized values need not be live all at once
         simplify,
+        *starting,  # last, because waits keep the order of loads and stores
     )
 
 

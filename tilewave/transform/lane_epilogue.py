@@ -35,7 +35,7 @@ def write_by_waves(lanes: LaneProgram, op: WriteThrough) -> None:
     """
     ((x, layout),) = lanes.held(op.tile)
     _, rows, columns = op.shared.type.shape
-    chunks = WaveChunks(layout, rows, columns, stored_width(op.memory.type), lanes.lanes)
+    chunks = WaveChunks(layout, rows, columns, op.width or stored_width(op.memory.type), lanes.lanes)
     after = int(chunks.width * x.type.dtype.bytes == WIDEST_BYTES)
     lines: list[tuple[Value, tuple[int, ...]]] = []
     lanes.out.effect(KeepOrder)  # registers of the products before and of the stores after need not fit together

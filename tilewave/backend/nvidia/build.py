@@ -13,6 +13,7 @@ from tilewave.analysis.l2_residency import NOTHING_STREAMED, Streamed, streamed
 from tilewave.analysis.launch_counts import Count, workgroups_of
 from tilewave.analysis.loads import AHEAD_BYTES, loads_per_lane
 from tilewave.analysis.packing import across_depth, unaligned_rows
+from tilewave.analysis.tile_programs import needs_matrix_unit
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import ALIGNED, BY_LANES, NvidiaCode, Specialization, kept
 from tilewave.backend.nvidia.packing import in_numpy
@@ -36,7 +37,6 @@ from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.machine.matrix import ALONG_DEPTH
-from tilewave.passes.tile.reduce_thin_mma import reduce_thin_mma
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, pass_name, run
 from tilewave.runtime.arrays import ArrayView, Parameter, view
 from tilewave.runtime.cache import compile_key, key_of
@@ -250,8 +250,8 @@ def build_nvidia(
     others: dict[int, Callable[[], NvidiaBuild]] = {BY_LANES: plain}
     if is_open(tiles):
         others[TENSOR_MAPS.grain_bytes] = unaligned_lines
-    multiplies = any(isinstance(op, Mma) for op in walk(reduce_thin_mma(tiles).body))
-    vectors = {n: partial(in_vectors, n) for n in VECTOR_BYTES} if is_open(tiles) and not multiplies else {}
+    by_vectors = is_open(tiles) and not needs_matrix_unit(tiles)
+    vectors = {n: partial(in_vectors, n) for n in VECTOR_BYTES} if by_vectors else {}
 
     def chosen() -> NvidiaBuild:
         built = _chosen(tiles, copying)
@@ -350,8 +350,13 @@ def build_plain(
     key: str = "",
     vector_bytes: int | None = None,
 ) -> NvidiaBuild:
-    """Build the kernel whose lanes load its tiles, from arrays of any strides, at most `vector_bytes` at once."""
-    return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining, vector_bytes), key)
+    """Build the kernel whose lanes load its tiles, from arrays of any strides, at most `vector_bytes` at once.
+
+    Products start before the previous launch ends. Other kernels need loads and stores in any order.
+    """
+    lists = _pipelines()
+    starting = (lists.DependentLaunch(),) if any(isinstance(op, Mma) for op in walk(tiles.body)) else ()
+    return build_with(tiles, chip, lists.hopper_plain(chip, places, pipelining, vector_bytes, starting), key)
 
 
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:

@@ -140,9 +140,12 @@ class WriteThrough(Op):
     axes: tuple[int, ...]
     guard: tuple[int, ...] = ()
     end: tuple[Value, ...] = ()
+    width: int = 0
+    """How many elements a lane stores at once; 0: as many as the rows of the memory are aligned for."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
+        want(self.width >= 0, f"stores no {self.width} elements at once")
         want(len(self.end) <= 1 and are_indices(self.end), "its end is one index")
         want(is_in(self.shared, "shared"), f"goes through a shared memory, not {self.shared.type}")
         same = self.shared.type.dtype == self.tile.type.dtype

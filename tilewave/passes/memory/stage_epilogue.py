@@ -129,6 +129,8 @@ class _Chunks:
     kind: Memory
     under: Value | None = None
     guard: tuple[int, ...] = ()
+    width: int = 0
+    """As `WriteThrough` has it."""
 
 
 class _Staging:
@@ -169,7 +171,7 @@ class _Staging:
         if chunks is None:
             return stored
         shared = self.memory(op, chunks)
-        return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, chunks.guard, end, loc=op.loc)
+        return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, chunks.guard, end, chunks.width, loc=op.loc)
 
     def window(self, op: Op) -> tuple[Write | None, tuple[Value, ...]]:
         """Return the window that an op stores, and the end of its rows, if it has one before the end of the memory."""
@@ -211,8 +213,9 @@ class _OfGroups:
         odd = _unaligned_rows(op, self.engine)
         remarks.extend([odd] if odd else [])
         if odd or not self.by_tma:
-            kind = self.stored_by_lanes(op)
-            return _Chunks(kind, guard=op.guard) if kind else None
+            width = 0 if isinstance(op.memory.type.extents[-1], int) else 1
+            kind = self.stored_by_lanes(op, width)
+            return _Chunks(kind, guard=op.guard, width=width) if kind else None
         return _Chunks(self.stored_by_tma(op, _chunk(op, self.engine, self.positions)))
 
     def stored_by_tma(self, op: Write, columns: int) -> Memory:
@@ -228,15 +231,18 @@ class _OfGroups:
         placement = Swizzled(swizzle[0] // dtype.bytes, *swizzle[1:])
         return Memory((groups, buffers, rows, columns), dtype, "shared", placement)
 
-    def stored_by_lanes(self, op: Write) -> Memory | None:
-        """Return the shared memory that lanes store from, of no more bytes; None where they store what they hold."""
-        if not isinstance(op.memory.type.extents[-1], int) or not _is_held_by_groups(op, self.spreads):
-            return None  # with dynamic rows, lanes may have to store single elements
+    def stored_by_lanes(self, op: Write, width: int) -> Memory | None:
+        """Return the shared memory that lanes store from, of no more bytes; None where they store what they hold.
+
+        Dynamic rows may be aligned to single elements, so lanes store one at a time: neighbours store neighbours.
+        """
+        if not _is_held_by_groups(op, self.spreads):
+            return None
         waves, (layout,) = prod(self.spreads.waves), self.spreads.held(op.tile)
         if prod(layout.registers) > most_sums(self.by_tma):
             return None  # the addresses of rows would spill sums
         room = waves // _GROUP.waves * self.buffers * _GROUP.rows * max(_ROWS.row_bytes)
-        return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes)
+        return chunk_memory(self.machine, layout, op.memory.type, waves, room, _ROWS.row_bytes, width)
 
 
 def most_sums(by_tma: bool) -> int:

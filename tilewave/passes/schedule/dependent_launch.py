@@ -5,6 +5,7 @@
 
 Mbarriers, registers and scalars are then ready when the last results of the previous kernel arrive, which takes a while
 from kernel to kernel. Every wave that accesses global memory waits itself, so nothing depends on an order of waves.
+Where lanes load all tiles, all waves wait before the first access.
 
 It pays for short kernels, in which each workgroup computes one tile. Kernels of several waves are unchanged: they gain
 nothing, and stream-K kernels lose a little. Where the launch decides how many waves there are, the
@@ -32,7 +33,7 @@ from tilewave.ir.types import Memory
 
 @dataclass(frozen=True)
 class DependentLaunch:
-    """Adds PDL to kernels whose tiles are copied: their roles are separate from the code that prepares them."""
+    """Adds PDL to kernels in which each workgroup computes one tile, or several where the launch decides that."""
 
     streamed: Streamed = NOTHING_STREAMED
 
@@ -42,8 +43,10 @@ class DependentLaunch:
     def __call__(self, kernel: Kernel) -> Kernel:
         waits = any(isinstance(op, WaitPriorLaunch) for op in walk(kernel.body))
         most = 2 if isinstance(kernel.workgroups, str) else 1
-        if waits or _loops_around_copies(kernel.body) not in range(most + 1) or self.streams_to_neighbours(kernel):
+        loops = _loops_around_copies(kernel.body)
+        if waits or (loops or 0) > most or self.streams_to_neighbours(kernel):
             return kernel
+        by_lanes = [LaunchDependents()] if loops is None else []
         ops: list[Op] = []
         for at, op in enumerate(kernel.body.ops):
             if not _touches(op):
@@ -52,7 +55,7 @@ class DependentLaunch:
                 ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body), *op.body.ops))))
             else:
                 rest = kernel.body.ops[at:]
-                ops += [*_waits(op, Block((), rest)), *rest]
+                ops += [*_waits(op, Block((), rest)), *(replace(one, loc=op.loc) for one in by_lanes), *rest]
                 break
         return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
 

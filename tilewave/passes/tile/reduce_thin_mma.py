@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewave.analysis.tile_programs import adds_one_product
+from tilewave.analysis.tile_programs import adds_thin_product
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, Broadcast, Loop, Mma, Mul, Reduce
@@ -32,17 +32,9 @@ def reduce_thin_mma(kernel: Kernel) -> Kernel:
     builder = Builder(names(kernel))
 
     def reduce(op: Op) -> Sequence[Op] | None:
-        return _reduced(op, builder) if isinstance(op, Loop) and not kernel.matrix and is_thin(op) else None
+        return _reduced(op, builder) if isinstance(op, Loop) and not kernel.matrix and adds_thin_product(op) else None
 
     return rewrite(kernel, reduce)
-
-
-def is_thin(op: Op) -> bool:
-    """Return whether a loop adds up one product with a single row or column."""
-    if not isinstance(op, Loop) or op.split > 1 or len(op.init) != 1 or not adds_one_product(op):
-        return False
-    (product,) = (inner for inner in op.body.ops if isinstance(inner, Mma))
-    return not product.wish and 1 in product.acc.type.shape[-2:]
 
 
 def _reduced(loop: Loop, builder: Builder) -> list[Op]:
