@@ -8,9 +8,7 @@ from tilewave.errors import CallError, here
 from tilewave.ir.types import I64, DType
 from tilewave.kernels.gradients import (
     layer_norm_backward_kernel,
-    layer_norm_weights_kernel,
     rms_norm_backward_kernel,
-    rms_norm_weights_kernel,
     softmax_backward_kernel,
 )
 from tilewave.kernels.norms import layer_norm_for, rms_norm_kernel
@@ -132,7 +130,7 @@ def _softmax_backward(lib: ArrayLibrary, y: Array, grad: Array) -> CallWork:
     found = _like("softmax", lib, None, x=y)
     if not prod(y.shape):
         return CallWork({"grad_x": found})
-    kernel = softmax_backward_kernel(_rows("softmax", lib, y), *_dtypes("softmax", lib, y, grad, found))
+    kernel = softmax_backward_kernel(backward_rows("softmax", lib, y), *dtypes_of("softmax", lib, y, grad, found))
     return CallWork(
         {"grad_x": found}, KernelLaunch(kernel, {"y": folded(y), "grad": folded(grad), "grad_x": folded(found)})
     )
@@ -147,8 +145,8 @@ def _rms_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array |
     results = {"grad_x": found, "scale": lib.empty((prod(x.shape[:-1]),), of, x)}
     if not prod(x.shape):
         return CallWork(results)
-    dtypes = _dtypes("rms_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
-    kernel = rms_norm_backward_kernel(_rows("rms_norm", lib, x), *dtypes)
+    dtypes = dtypes_of("rms_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
+    kernel = rms_norm_backward_kernel(backward_rows("rms_norm", lib, x), *dtypes)
     rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), scale=results["scale"])
     return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
@@ -157,27 +155,14 @@ rms_norm_backward = Operated("rms_norm_backward", ("x", "grad", "weight?"), _rms
 """The gradient of x, and the scale of each row; a further argument is eps."""
 
 
-def _rms_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, scale: Array, weight: Array) -> CallWork:
-    found = lib.empty(tuple(weight.shape), lib.dtype("rms_norm", "weight", weight), x)
-    if not prod(found.shape):
-        return CallWork({"grad_weight": found})
-    kernel = rms_norm_weights_kernel(*_dtypes("rms_norm", lib, x, grad, scale, weight))
-    arrays = {"x": folded(x), "grad": folded(grad), "scale": scale, "grad_weight": found}
-    return CallWork({"grad_weight": found}, KernelLaunch(kernel, arrays))
-
-
-rms_norm_weights = Operated("rms_norm_weights", ("x", "grad", "scale", "weight"), _rms_norm_weights)
-"""The gradient of the weights, from the row scales of the backward pass."""
-
-
 def _layer_norm_backward(lib: ArrayLibrary, x: Array, grad: Array, weight: Array | None, eps: float) -> CallWork:
     found, of = _like("layer_norm", lib, None, x=x), norm_dtype(lib, x, grad, weight)
     mean, scale = (lib.empty((prod(x.shape[:-1]),), of, x) for _ in range(2))
     results = {"grad_x": found, "mean": mean, "scale": scale}
     if not prod(x.shape):
         return CallWork(results)
-    dtypes = _dtypes("layer_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
-    kernel = layer_norm_backward_kernel(_rows("layer_norm", lib, x), *dtypes)
+    dtypes = dtypes_of("layer_norm", lib, x, grad, found, *(() if weight is None else (weight,)))
+    kernel = layer_norm_backward_kernel(backward_rows("layer_norm", lib, x), *dtypes)
     rows = given_only(x=folded(x), grad=folded(grad), weight=weight, grad_x=folded(found), mean=mean, scale=scale)
     return CallWork(results, KernelLaunch(kernel, rows, (eps,)))
 
@@ -186,31 +171,16 @@ layer_norm_backward = Operated("layer_norm_backward", ("x", "grad", "weight?"), 
 """The gradient of x, and the mean and scale of each row; a further argument is eps."""
 
 
-def _layer_norm_weights(lib: ArrayLibrary, x: Array, grad: Array, mean: Array, scale: Array, weight: Array) -> CallWork:
-    dtype = lib.dtype("layer_norm", "weight", weight)
-    results = {name: lib.empty(tuple(weight.shape), dtype, x) for name in ("grad_weight", "grad_bias")}
-    if not prod(weight.shape):
-        return CallWork(results)
-    kernel = layer_norm_weights_kernel(*_dtypes("layer_norm", lib, x, grad, scale, weight, weight))
-    return CallWork(
-        results, KernelLaunch(kernel, {"x": folded(x), "grad": folded(grad), "mean": mean, "scale": scale, **results})
-    )
-
-
-layer_norm_weights = Operated("layer_norm_weights", ("x", "grad", "mean", "scale", "weight"), _layer_norm_weights)
-"""The gradients of the weights, and of a bias of their dtype."""
-
-
 def norm_dtype(lib: ArrayLibrary, *arrays: Array | None) -> DType:
     """Return the dtype that a norm is computed in."""
     given = [array for array in arrays if array is not None]
     return arithmetic_of("norm", **{f"array {i}": lib.dtype("norm", "x", a) for i, a in enumerate(given)})
 
 
-def _dtypes(caller: str, lib: ArrayLibrary, *arrays: Array) -> list[DType]:
+def dtypes_of(caller: str, lib: ArrayLibrary, *arrays: Array) -> list[DType]:
     return [lib.dtype(caller, "x", array) for array in arrays]
 
 
-def _rows(caller: str, lib: ArrayLibrary, x: Array) -> Rows:
+def backward_rows(caller: str, lib: ArrayLibrary, x: Array) -> Rows:
     """Return the tiling of rows for a backward pass, which reads two arrays of them."""
     return rows_for(target_of(caller, lib.device(x)), 2 * x.shape[-1], lib.dtype(caller, "x", x))

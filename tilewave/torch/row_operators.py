@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilewave.kernels.numbers import checked_axis
-from tilewave.ops import rows
+from tilewave.ops import norm_gradients, rows
 from tilewave.ops.plans import Operated
 from tilewave.ops.results import want_shape
 from tilewave.torch.registry import Operator, define, to_float32
@@ -147,8 +147,10 @@ def _rms_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _rms_norm_grads(x: Tensor, weight: Tensor | None, grad: Tensor, eps: float, of_weight: bool) -> Any:
-    grad_x, scale = _RMS_NORM_BACKWARD(x, grad, weight, eps)
-    return grad_x, _RMS_NORM_WEIGHTS(x, grad, scale, weight) if of_weight else None
+    if of_weight:
+        return _RMS_NORM_GRADIENTS(x, grad, weight, eps)
+    grad_x, _ = _RMS_NORM_BACKWARD(x, grad, weight, eps)
+    return grad_x, None
 
 
 def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -174,12 +176,11 @@ def _save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
-    grad_x, mean, scale = _LAYER_NORM_BACKWARD(x, grad, weight, ctx.eps)
-    of_weight = of_bias = None
-    if weight is not None and any(ctx.needs_input_grad[1:3]):
-        of_weight, of_bias = _LAYER_NORM_WEIGHTS(x, grad, mean, scale, weight)
-        of_bias = None if bias is None else of_bias.to(bias.dtype)
-    return grad_x, of_weight, of_bias, None
+    if weight is None or not any(ctx.needs_input_grad[1:3]):
+        grad_x, _, _ = _LAYER_NORM_BACKWARD(x, grad, weight, ctx.eps)
+        return grad_x, None, None, None
+    grad_x, of_weight, of_bias = _LAYER_NORM_GRADIENTS(x, grad, weight, ctx.eps)
+    return grad_x, of_weight, None if bias is None else of_bias.to(bias.dtype), None
 
 
 def _row_numbers(x: Tensor, *others: Tensor | None) -> Tensor:
@@ -215,11 +216,11 @@ _RMS_NORM_BACKWARD = define(
     lambda x, grad, weight, eps: (x.new_empty(x.shape), _row_numbers(x, grad, weight)),
 )
 
-_RMS_NORM_WEIGHTS = define(
-    "rms_norm_weights",
-    "(Tensor x, Tensor grad, Tensor scale, Tensor weight) -> Tensor",
-    lambda x, grad, scale, weight: rows.rms_norm_weights(LIBRARY, (x, grad, scale, weight)),
-    lambda x, grad, scale, weight: weight.new_empty(weight.shape),
+_RMS_NORM_GRADIENTS = define(
+    "rms_norm_gradients",
+    "(Tensor x, Tensor grad, Tensor weight, float eps) -> (Tensor, Tensor)",
+    lambda x, grad, weight, eps: norm_gradients.rms_norm_gradients(LIBRARY, (x, grad, weight), eps),
+    lambda x, grad, weight, eps: (x.new_empty(x.shape), weight.new_empty(weight.shape)),
 )
 
 _LAYER_NORM = define(
@@ -243,9 +244,13 @@ _LAYER_NORM_BACKWARD = define(
     ),
 )
 
-_LAYER_NORM_WEIGHTS = define(
-    "layer_norm_weights",
-    "(Tensor x, Tensor grad, Tensor mean, Tensor scale, Tensor weight) -> (Tensor, Tensor)",
-    lambda x, grad, mean, scale, weight: rows.layer_norm_weights(LIBRARY, (x, grad, mean, scale, weight)),
-    lambda x, grad, mean, scale, weight: (weight.new_empty(weight.shape), weight.new_empty(weight.shape)),
+_LAYER_NORM_GRADIENTS = define(
+    "layer_norm_gradients",
+    "(Tensor x, Tensor grad, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
+    lambda x, grad, weight, eps: norm_gradients.layer_norm_gradients(LIBRARY, (x, grad, weight), eps),
+    lambda x, grad, weight, eps: (
+        x.new_empty(x.shape),
+        weight.new_empty(weight.shape),
+        weight.new_empty(weight.shape),
+    ),
 )

@@ -4,19 +4,23 @@ Used where the author gives no number. Each lane loads some chunks of 16 bytes. 
 every lane still has a chunk, and a single row of more than two chunks per lane is split between two waves, since a wave
 finishes sooner with less. With many lanes each loads twice as much, and only beyond that the number of lanes grows;
 with more than one reduction this begins earlier, since other workgroups run while one waits at a barrier. The
-numbers are those of `RowTuning`.
+numbers are those of `RowTuning`. Where a lane needs more tiles after a reduction than the largest, such as the two
+arrays of a gradient or sums that a loop carries, a row has as many lanes more, so that each has registers for them; of
+workgroups with a row for each wave fewer are resident.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.loads import memory_order
-from tilewave.ir.core import Kernel, Op
-from tilewave.ir.ops import Mma, Read, Reduce, Shift
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Broadcast, Const, Elementwise, Iota, Mma, Read, Reduce, Shift
 from tilewave.ir.placements import is_in
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Tile
 from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import RowTuning
 
@@ -44,10 +48,14 @@ class ChooseWaveCount:
         many = self.tuning.many_lanes_that_meet if meetings > 1 else self.tuning.many_lanes
         if lanes > many:
             lanes = max(many, lanes // 2)
+        held = 0
+        if largest:
+            held = lanes * max(_bytes(largest), *held_after_reductions(kernel, largest)) // _bytes(largest)
+            lanes, held = (held, 0) if self.rows(largest) == 1 else (lanes, held)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
-        fewest = self.fewest(largest) if largest and all(map(_is_of_rows, ops)) else 1
+        fewest = self.fewest(largest) if largest and all(map(_is_of_rows, _beside(largest, kernel))) else 1
         waves = self.sharing(largest, max(1, wanted, fewest)) if largest else 1
-        resident = self.tuning.resident_lanes // (waves * self.machine.lanes)
+        resident = self.tuning.resident_lanes // max(held, waves * self.machine.lanes)
         return replace(kernel, waves=(waves, 1), resident=max(1, resident))
 
     @property
@@ -58,9 +66,12 @@ class ChooseWaveCount:
     def fewest(self, op: Read) -> int:
         """Return one wave per row, up to four and with a chunk per lane; for a single row two waves, where one wave
         would load more than two chunks per lane."""
-        shape, chunks = op.result.type.shape, _bytes(op) // self.chunk_bytes
-        rows = prod(shape) // shape[memory_order(op)[-1]]
+        rows, chunks = self.rows(op), _bytes(op) // self.chunk_bytes
         return min(rows, self.tuning.waves_with_rows, chunks) if rows > 1 else min(2, -(-chunks // 2))
+
+    def rows(self, op: Read) -> int:
+        shape = op.result.type.shape
+        return prod(shape) // shape[memory_order(op)[-1]]
 
     def sharing(self, op: Read, wanted: int) -> int:
         """Return about `wanted` waves that split a row's chunks evenly, also where their number is no power of two."""
@@ -74,6 +85,43 @@ class ChooseWaveCount:
         while odd * 2 <= wanted and rounds % (odd * 2) == 0:
             odd *= 2
         return odd
+
+
+def held_after_reductions(kernel: Kernel, largest: Read) -> Iterator[int]:
+    """Yield, for each block with reductions, the bytes of the tiles made before its last one that are needed after it:
+    what is read or carried, of at least a row, from which all else is computed."""
+    row = largest.result.type.shape[memory_order(largest)[-1]]
+    yield 0
+    for block in (kernel.body, *(block for op in walk(kernel.body) for block in op.blocks)):
+        ends = [i for i, op in enumerate(block.ops) if isinstance(op, Reduce)]
+        if not ends:
+            continue
+        after = [inner for op in block.ops[ends[-1] + 1 :] for inner in _with_inner(op)]
+        made = {v for op in after for v in op.results}
+        held, left = set[Value](), [v for op in after for v in op.operands]
+        while left:
+            v = left.pop()
+            if v in made or not isinstance(v.type, Tile) or prod(v.type.shape) < row:
+                continue
+            made.add(v)
+            op = kernel.defs.get(v)
+            if isinstance(op, (Elementwise, Broadcast)):
+                left += op.operands
+            elif not isinstance(op, (Const, Iota)):
+                held.add(v)
+        yield sum(prod(v.type.shape) * v.type.dtype.bytes for v in held)
+
+
+def _beside(op: Op, kernel: Kernel) -> Iterator[Op]:
+    """Return the ops of the block of `op`: what a loop leaves is reduced once, however many rows it has."""
+    blocks = (kernel.body, *(block for outer in walk(kernel.body) for block in outer.blocks))
+    return walk(next(block for block in blocks if any(inner is op for inner in block.ops)))
+
+
+def _with_inner(op: Op) -> Iterator[Op]:
+    yield op
+    for block in op.blocks:
+        yield from walk(block)
 
 
 def _is_of_rows(op: Op) -> bool:
