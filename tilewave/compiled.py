@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewave.analysis.contracts import checks_contracts, copied_to_host, unless_checked, want_kept
-from tilewave.analysis.coverage import Cut
+from tilewave.analysis.coverage import Cut, tiles_of
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import Schedule, stores
@@ -316,5 +316,5 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """Return the tiles along each axis of the first memory that the kernel writes."""
-    known = (Cut.by(op).grid for op in walk(as_windows(kernel).body) if stores(op))
+    known = (tiles_of(kernel, Cut.by(op), op.memory) for op in walk(as_windows(kernel).body) if stores(op))
     return next(known, (kernel.workgroup_count,))

@@ -6,6 +6,7 @@ import pytest
 from tilewave import ops
 from tilewave.errors import CallError
 from tilewave.ops import attending, products, rows
+from tilewave.ops.plans import MOST_NEW
 
 RANDOM = np.random.default_rng(0)
 
@@ -25,7 +26,8 @@ def looks(monkeypatch):
             return asked(*args)
 
         monkeypatch.setattr(operated, "work", work)
-        monkeypatch.setattr(operated, "kept", {})
+        for name, empty in (("kept", {}), ("once", set()), ("new", 0)):
+            monkeypatch.setattr(operated, name, empty)
     return found
 
 
@@ -153,3 +155,13 @@ def test_many_kinds_of_calls_are_not_all_kept(looks, monkeypatch):
     for columns in range(1, 6):
         ops.softmax(floats(2, columns))
     assert len(rows.softmax.kept) <= 3
+
+
+def test_a_plan_is_made_of_sizes_that_come_again_where_all_are_new(looks):
+    for columns in range(1, 9):
+        ops.softmax(floats(2, columns))
+    assert len(rows.softmax.kept) == MOST_NEW
+    for count in (9, 9):
+        near(ops.softmax(x := floats(2, 8)), softmax(x))
+        assert len(looks) == count
+    assert len(rows.softmax.kept) == MOST_NEW + 1

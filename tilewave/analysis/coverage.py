@@ -44,7 +44,7 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: Correction) -> Covered:
-        kernel = as_windows(kernel)
+        given, kernel = kernel, as_windows(kernel)
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
         if not writes:  # it adds to what others add to, and nothing says which elements are its own
@@ -58,7 +58,7 @@ class Covered:
         for cover in covers.values():
             cover.want_inside(remedy)
         first = covers[memories[0]]
-        schedule = Schedule(kernel.workgroup_count, first.cut.grid, *first.pairs)
+        schedule = Schedule(kernel.workgroup_count, tiles_of(given, first.cut, memories[0]), *first.pairs)
         for memory, cover in covers.items():
             if not cover.aligned:
                 covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
@@ -93,6 +93,11 @@ class Cut:
 
     def coordinates(self, number: Any) -> tuple[int, ...]:
         return tuple(int(x) for x in np.unravel_index(number, self.grid))
+
+
+def tiles_of(kernel: Kernel, cut: Cut, memory: Value) -> tuple[int, ...]:
+    """Return the tiles along each axis of a memory; that of writes at indices has one axis more than its positions."""
+    return cut.grid if memory in kernel.body.args else cut.grid[:-1]
 
 
 class Cover:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from tilewave.backend.names import INTERPRETER
 from tilewave.cli.asked import given, refuse_given
+from tilewave.cli.counts import parse_counts
 from tilewave.errors import TilewaveError
 from tilewave.mapping import Causal
-from tilewave.view import Picture, PicturedLaunch, Placement, parse_grid, show
+from tilewave.view import Picture, show
 from tilewave.view.extents import parse_extents
 from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
@@ -36,6 +37,8 @@ def map_command(
     concurrent: int | None,
     causal: str,
     keys: int | None,
+    counts: str,
+    block: int | None,
     compare: list[str] | None,
     svg: Path | None,
     html: Path | None,
@@ -47,6 +50,11 @@ def map_command(
     file = _file(grid, mapping)
     if svg is None:
         refuse_given(context, ("xcd",), "has no effect without --svg", "add --svg FILE, or leave it out")
+    ends = parse_counts(counts) if counts else None
+    if not counts:
+        refuse_given(context, ("block",), "has no effect without --counts", "add --counts 300,0,6x512, or leave it out")
+    else:
+        refuse_given(context, ("causal", "xcd"), "has no effect with --counts", "leave one of the two out")
     if causal:
         refuse_given(context, ("k_blocks", "xcd"), "has no effect with --causal", "leave one of the two out")
     else:
@@ -54,12 +62,12 @@ def map_command(
     uneven = _causal(causal, keys) if causal else None
     if file is None:
         refuse_given(context, ("sizes", "kernel"), "has no effect without a file", "write tilewave map FILE --set …")
-        launch = PicturedLaunch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent, uneven)
-        picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
+        more: dict[str, Any] = {"causal": uneven, "ends": ends, "block": block, "compare": compare or ()}
+        picture = show(mapping, grid, xcds, k_blocks=k_blocks, workgroups=workgroups, concurrent=concurrent, **more)
     else:
         if given(context, "mapping"):
             raise TilewaveError(f"{file} is drawn in its own order", remedy=f'write --compare "{mapping}"')
-        refuse_given(context, ("workgroups",), "has no effect on a kernel from a file", ITS_OWN)
+        refuse_given(context, ("workgroups", "block"), "has no effect on a kernel from a file", ITS_OWN)
         others = tuple(compare or ())
         picture = show(
             _kernel_of(file, sizes or [], kernel),
@@ -67,6 +75,7 @@ def map_command(
             k_blocks=k_blocks,
             concurrent=concurrent,
             causal=uneven,
+            ends=ends,
             compare=others,
         )
     written = _write(picture, svg, html, xcd)

@@ -7,7 +7,7 @@ its tile. A step takes its products and loads, which overlap, at least `least_st
 stage of the software pipeline, divided by the number of stages. Where two workgroups fit on a unit, they fill each
 other's gaps. `copies`: unaligned operands are packed; where that does not pay, lanes load them, in one stage.
 `memory` is the time of the arrays' bytes, each counted once. `join` adds up the parts of split sums: those of a split-K
-config, and those of stream-K, whose split is found by the formulas that the launch itself runs. `late`: a launch of so
+config, and those of stream-K, about as many as the launch itself decides for. `late`: a launch of so
 many workgroups that it cannot begin while the one before ends.
 """
 
@@ -20,7 +20,7 @@ from math import prod
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
-from tilewave.ir.stream_k import equal_splits, stream_k_workgroups
+from tilewave.ir.stream_k import likely_parts
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
@@ -277,13 +277,10 @@ class GpuCost:
             return 1, steps
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
-        sharing = stream_k_workgroups(*facts)
-        on_lines = self._unaligned_lines(work) < 1
-        parts = chosen(on_lines, rounded_up(sharing, larger(left, 1)), 1 if few else equal_splits(*facts))
-        longest = chosen(on_lines, rounded_up(left * steps, larger(sharing, 1)), rounded_up(steps, larger(parts, 1)))
-        applies = (work.tasks < units) if few else True
-        parts = chosen(applies, larger(parts, 1), 1) if few else larger(parts, 1)
-        return parts, longest
+        parts = likely_parts(*facts)
+        if few:
+            parts = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), parts, 1)
+        return parts, rounded_up(steps, parts)
 
     def _join(self, work: CutWork, parts: Number) -> Number:
         p = self.parameters

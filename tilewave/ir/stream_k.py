@@ -45,6 +45,13 @@ def equal_splits(left: Number, steps: Number, workgroups: int, step_bytes: int, 
     return chosen(_may_share(left, steps, workgroups), remainder(quickest, workgroups + 1), 0)
 
 
+def likely_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
+    """Return about how many parts `left` tiles have, for a prediction: the root itself, without its neighbours."""
+    near = smaller(root(quotient(steps * step_bytes, max(1, hand_over_bytes))), quotient(workgroups, left))
+    pays = rounded_up(steps, near) * step_bytes + near * hand_over_bytes < steps * step_bytes
+    return chosen((near > 1) & pays, near, 1)
+
+
 def _weighed(takes: Number, peers: Number, workgroups: int) -> Number:
     """Return a number that orders choices by time, and equal times by fewer workgroups."""
     return takes * (workgroups + 1) + peers

@@ -4,6 +4,8 @@ A tile in row r and column c of C = A·Bᵀ reads `k_blocks` blocks of A, those 
 c. An XCD that computes several tiles of a row reads its blocks of A once if its L2 still holds them. Both extremes are
 counted: a wave of concurrent workgroups reuses everything in L2 (`reads`), or nothing at all (`without_reuse`). The
 lower bound for any order is `compulsory`.
+
+In a ragged grid the rows of a tile belong to a group, whose B is another one; a tile without rows reads nothing.
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class Locality:
     xcds: tuple[XcdReads, ...]
     k_blocks: int
     concurrent: int
+    whole: XcdShare
+    """The tiles of all XCDs together."""
 
     @property
     def rounds(self) -> int:
@@ -78,7 +82,7 @@ class Locality:
     @property
     def compulsory(self) -> int:
         """Every block of A and B once: no order reads less."""
-        return (self.grid.rows + self.grid.cols) * self.grid.batches * self.k_blocks
+        return self.whole.blocks(self.k_blocks)
 
     @property
     def reads(self) -> int:
@@ -88,7 +92,7 @@ class Locality:
     @property
     def without_reuse(self) -> int:
         """What they read if nothing is ever held."""
-        return 2 * self.grid.size * self.k_blocks
+        return 2 * self.whole.tiles * self.k_blocks
 
     def __str__(self) -> str:
         head = f"{self.mapping} on {self.grid}, {count_of(len(self.xcds), 'XCD')}, {count_of(self.k_blocks, 'k-block')}"
@@ -111,8 +115,12 @@ def locality(
     k_blocks: int = 1,
     concurrent: int | None = None,
     workgroups: int | None = None,
+    groups: Array | None = None,
 ) -> Locality:
-    """The report for one launch; `concurrent` workgroups run at a time, without it all (or all `workgroups`)."""
+    """The report for one launch; `concurrent` workgroups run at a time, without it all (or all `workgroups`).
+
+    `groups` are those of the rows of tiles of a ragged grid, -1 for a row of tiles that have none.
+    """
     coverage = mapping if isinstance(mapping, Coverage) else as_mapping(mapping)
     for name, value in (("xcds", xcds), ("k_blocks", k_blocks), ("concurrent", concurrent)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -125,12 +133,14 @@ def locality(
         for part in ("workgroup", "batch", "row", "col")
     )
     turn = np.arange(len(w), dtype=np.int64) // together
-    rows, cols = batch * grid.rows + row, batch * grid.cols + col
-    per_round = _shares(w % xcds * (turn[-1] + 1) + turn, rows, cols, xcds * int(turn[-1] + 1))
-    whole = _shares(w % xcds, rows, cols, xcds)
-    count = int(turn[-1]) + 1
+    group = np.zeros_like(row) if groups is None else groups[row]
+    of_all = group * grid.batches + batch
+    count, kept = int(turn[-1]) + 1, group >= 0
+    xcd, turn, rows, cols = (x[kept] for x in (w % xcds, turn, batch * grid.rows + row, of_all * grid.cols + col))
+    per_round = _shares(xcd * count + turn, rows, cols, xcds * count)
+    whole = _shares(xcd, rows, cols, xcds)
     reads = (XcdReads(x, whole[x], tuple(per_round[x * count : (x + 1) * count]), k_blocks) for x in range(xcds))
-    return Locality(str(coverage), grid, tuple(reads), k_blocks, together)
+    return Locality(str(coverage), grid, tuple(reads), k_blocks, together, _shares(0 * xcd, rows, cols, 1)[0])
 
 
 def _shares(owner: Array, rows: Array, cols: Array, owners: int) -> list[XcdShare]:
@@ -141,6 +151,6 @@ def _shares(owner: Array, rows: Array, cols: Array, owners: int) -> list[XcdShar
 
 
 def _different(owner: Array, lines: Array, owners: int) -> Array:
-    span = int(lines.max()) + 1
+    span = int(lines.max(initial=0)) + 1
     pairs = np.unique(owner * span + lines)
     return np.bincount(pairs // span, minlength=owners)

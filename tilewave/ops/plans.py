@@ -21,6 +21,8 @@ from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary
 
 KEPT_PLANS = 4096
 """The most plans of one operation; one more clears them all."""
+MOST_NEW = 3
+"""After so many calls with new layouts in a row, a plan is made for a layout that comes a second time only."""
 NOT_MADE = object()
 """The result of a plan that could not be replayed; None is a valid result of an operation."""
 
@@ -146,6 +148,10 @@ class Operated:
         self.arguments = ArrayArguments(caller, names)
         self.names, self.work, self.numbers = self.arguments.names, work, numbers
         self.kept: dict[Any, Plan] = {}
+        self.once: set[Any] = set()
+        """Layouts that came once, and have no plan."""
+        self.new = 0
+        """How many calls with new layouts came one after the other."""
 
     def __call__(self, lib: ArrayLibrary, arrays: tuple[Array | None, ...], *said: Any) -> Any:
         """Return the results of a call with these arrays, of which some may be None, and further arguments `said`."""
@@ -156,7 +162,10 @@ class Operated:
         count = self.numbers
         plan = self.kept.get((layout, said[count:]))
         found = NOT_MADE if plan is None else plan(arrays, said[:count])
-        return self._closely(lib, layout, arrays, said) if found is NOT_MADE else found
+        if found is NOT_MADE:
+            return self._closely(lib, layout, arrays, said)
+        self.new = 0
+        return found
 
     def _closely(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Run a call on the full path, and store its plan where it has one."""
@@ -164,13 +173,29 @@ class Operated:
         given = lib.bare(arrays)
         work = self.work(lib, *given, *said)
         work.run()
-        plan = None if layout is None else Plan.of(lib, dict(zip(self.names, given, strict=True)), work)
-        if plan is not None:
-            if len(self.kept) >= KEPT_PLANS:
-                self.kept.clear()
-            self.kept[layout, said[self.numbers :]] = plan
+        if layout is not None:
+            self._keep(lib, (layout, said[self.numbers :]), given, work)
         results = [self._own(name, arrays, found) for name, found in work.results.items()]
         return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def _keep(self, lib: ArrayLibrary, key: Any, given: tuple[Array | None, ...], work: CallWork) -> None:
+        """Store the plan of a call; where sizes change with every call, only once they come again.
+
+        To make a plan takes longer than the rest of such a call.
+        """
+        if self.new >= MOST_NEW and key not in self.once:
+            if len(self.once) >= KEPT_PLANS:
+                self.once.clear()
+            self.once.add(key)
+            return
+        self.once.discard(key)
+        self.new += 1
+        plan = Plan.of(lib, dict(zip(self.names, given, strict=True)), work)
+        if plan is None:
+            return
+        if len(self.kept) >= KEPT_PLANS:
+            self.kept.clear()
+        self.kept[key] = plan
 
     def _own(self, name: str, arrays: tuple[Array | None, ...], found: Array) -> Array:
         """Return the caller's own object for a result, where one was given."""

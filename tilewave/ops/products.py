@@ -7,6 +7,7 @@ column-major. Nothing is copied where views suffice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -58,6 +59,8 @@ def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array
         unequal = f"a has {a.shape[-1]} columns, but b {b.shape[-2]} rows"
         what = f"{caller}: {unequal}; a is {spelled(a.shape)}, b is {spelled(b.shape)}"
         raise CallError(what, loc=here(), remedy="they must be equal; write b.swapaxes(-1, -2) if b is transposed")
+    if len(a.shape) == 2 == len(b.shape):
+        return a, b, ()
     try:
         batch = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
@@ -73,6 +76,8 @@ def product_shape(a: Shape, b: Shape, batch: Shape) -> Shape:
 
 def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> Operands:
     """Collapse batch axes by views: all of them where b has none, else into one where strides are even."""
+    if not batch:
+        return Operands(a, b, c)
     if len(b.shape) == 2 and all(folds(lib, x) for x in (a, c)):
         return Operands(folded(a), b, folded(c))
     a, b = (lib.broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b))
@@ -134,16 +139,30 @@ def _launch(
     **beside: Array | None,
 ) -> KernelLaunch:
     """Return the launch for operands of these names, with a bias, a residual or sums where given."""
-    a, a_axes = laid(lib, to.a, M, K)
-    b, b_axes = laid(lib, to.b, K, N)
-    dtype, out = lib.dtype("matmul", "a", a), lib.dtype("matmul", "out", to.c)
+    by_columns = _by_columns(lib, to.a), _by_columns(lib, to.b)
+    dtype, out = lib.dtype("matmul", "a", to.a), lib.dtype("matmul", "out", to.c)
     others = given_only(**beside)
-    dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
-    product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation or "", **dtypes)
-    asked = instruction_for(target_of(product.name, lib.device(to.c)), dtype, digits)
-    return KernelLaunch(
-        product_kernel(product, asked), {**dict(zip(names, (a, b), strict=True)), **others, "out": to.c}
-    )
+    dtypes = tuple([(name, lib.dtype("linear", name, array)) for name, array in others.items()])
+    kernel = _kernel_of(dtype, out, by_columns, to.batches, activation or "", dtypes, lib.device(to.c), digits)
+    sides = (x.swapaxes(-1, -2) if is_swapped else x for x, is_swapped in zip((to.a, to.b), by_columns, strict=True))
+    return KernelLaunch(kernel, {**dict(zip(names, sides, strict=True)), **others, "out": to.c})
+
+
+@cache
+def _kernel_of(
+    dtype: DType,
+    out: DType,
+    by_columns: tuple[bool, bool],
+    batches: int,
+    activation: str,
+    beside: tuple[tuple[str, DType], ...],
+    device: str,
+    digits: Digits,
+) -> WaveKernel:
+    """Return the kernel for operands that are column-major or not, and for further arrays of these dtypes."""
+    a_axes, b_axes = (K, M) if by_columns[0] else (M, K), (N, K) if by_columns[1] else (K, N)
+    product = ProductForm(dtype, out, a_axes, b_axes, BATCH[:batches], activation=activation, **dict(beside))
+    return product_kernel(product, instruction_for(target_of(product.name, device), dtype, digits))
 
 
 def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:

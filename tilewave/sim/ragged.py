@@ -71,7 +71,7 @@ def _want_ends(kernel: Kernel, ends: Sequence[int]) -> None:
         if groups != len(ends):
             what = f"{kernel.name} has {groups} groups, and {len(ends)} counts are given"
             raise SimError(what, remedy=f"give a count for each of {groups} groups")
-    last, rows = int(ends[-1]), _rows_of(kernel, tiles[0])
+    last, rows = int(ends[-1]), rows_of_groups(kernel, tiles[0])
     if last > MOST_ROWS:
         raise SimError(f"the counts add up to {last:,} rows, and kernels number {MOST_ROWS:,}")
     if rows is not None and last > rows:
@@ -79,7 +79,7 @@ def _want_ends(kernel: Kernel, ends: Sequence[int]) -> None:
         raise SimError(what, remedy="give fewer rows, or a larger kernel")
 
 
-def _rows_of(kernel: Kernel, tile: RaggedTile) -> int | None:
+def rows_of_groups(kernel: Kernel, tile: RaggedTile) -> int | None:
     """Return the rows that a contract of the ends names."""
     for name, rows, *_ in kernel.contracts:
         if name == tile.memory.name and rows.isdecimal():

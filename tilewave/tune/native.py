@@ -7,6 +7,7 @@ the runtime's machine code evaluates for the sizes of each call.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class NativeChoice:
     program: HostProgram
     result: int
     memory: NativeRecord
+    kept: threading.local
+    """The numbers of each thread's last evaluation, which the next one overwrites."""
 
     @staticmethod
     def of(
@@ -42,11 +45,17 @@ class NativeChoice:
         except (TypeError, TilewaveError):  # an expression of sizes that a program cannot compute
             return None
         program, [[result]] = recorder.finished([remainder(best, len(picoseconds))])
-        return NativeChoice(program, result, in_memory(program))
+        return NativeChoice(program, result, in_memory(program), threading.local())
 
     def __call__(self, sizes: Sequence[int]) -> int:
         """Return the index of the best config; `NO_CONFIG` where a number does not fit 64 bits."""
-        found = words(sizes, self.program.numbers)
-        if engine().evaluate(self.memory.address, ctypes.addressof(found)):
+        kept = self.kept
+        try:
+            numbers, address = kept.numbers, kept.address
+        except AttributeError:
+            numbers = kept.numbers = words((), self.program.numbers)
+            address = kept.address = ctypes.addressof(numbers)
+        numbers[: len(sizes)] = sizes
+        if engine().evaluate(self.memory.address, address):
             return NO_CONFIG
-        return int(found[self.result])
+        return int(numbers[self.result])

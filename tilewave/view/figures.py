@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewave.view.costs import costs
 from tilewave.view.drawn import Drawn
+from tilewave.view.group_map import group_map
 from tilewave.view.launch_order import launch_order
 from tilewave.view.placement import Placement
 from tilewave.view.reads import reads
@@ -12,10 +13,16 @@ from tilewave.view.xcd_map import xcd_map
 
 
 def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
-    """Launch order, XCD map, and the reads of one XCD, or what tiles cost where they differ."""
+    """Launch order, XCD map, and the reads of one XCD; or the groups of tiles, or their costs where these differ."""
     drawn = Drawn.of(placement)
-    third = reads(drawn, xcd) if placement.work is None else costs(drawn, placement.work)
-    return [launch_order(drawn), xcd_map(drawn), third]
+    return [launch_order(drawn), xcd_map(drawn), _third(drawn, xcd)]
+
+
+def _third(drawn: Drawn, xcd: int) -> Figure:
+    placement = drawn.placement
+    if placement.launch.groups is not None:
+        return group_map(drawn, placement.launch.groups)
+    return reads(drawn, xcd) if placement.work is None else costs(drawn, placement.work)
 
 
 def figures_svg(placements: tuple[Placement, ...], xcd: int = 0) -> str:

@@ -49,7 +49,7 @@ def page(placements: tuple[Placement, ...]) -> str:
         js=_asset("page.js").template,
         launch=escaped(_about(launch)),
         tiles=Drawn.of(placements[0]).grid.size,
-        chosen="Reads of" if launch.causal is None else "Tiles of",
+        chosen="Reads of" if launch.causal is None and launch.groups is None else "Tiles of",
         chooser=_chooser(launch),
         layout="several" if len(placements) > 1 else "one",
         articles="\n".join(_article(placement) for placement in placements),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import prod
@@ -13,7 +13,10 @@ import numpy as np
 
 from tilewave.analysis.schedule import Schedule
 from tilewave.mapping import Causal, Grid, MappingError
+from tilewave.sim.kernel import kernel_of
+from tilewave.sim.ragged import ragged_tiles, rows_of_groups
 from tilewave.view.figures import figures_svg
+from tilewave.view.groups import PicturedGroups
 from tilewave.view.page import page
 from tilewave.view.placement import PicturedLaunch, Placement, as_grid, to_json
 from tilewave.view.save import save
@@ -90,6 +93,18 @@ def _own_order(kernel: HasSchedule) -> tuple[Callable[..., Any], Grid, int]:
     return own, Grid(rows, cols), schedule.workgroups
 
 
+def _own_groups(kernel: HasSchedule, ends: Sequence[int]) -> PicturedGroups:
+    """Return the groups of a kernel's ragged grid."""
+    proved = kernel_of(kernel)  # type: ignore[arg-type]  # a compiled kernel has one
+    tiles = ragged_tiles(proved)
+    if not tiles:
+        raise MappingError(f"{kernel.name} has no ragged grid", remedy="leave its counts out")
+    groups = tiles[0].memory.type.extents[0]
+    if groups != len(ends):
+        raise MappingError(f"{kernel.name} has {groups} groups, and {len(ends)} counts are given")
+    return PicturedGroups.of(ends, tiles[0].block, rows_of_groups(proved, tiles[0]))
+
+
 def show(
     mapping: object,
     grid: Grid | str | tuple[int, int] | None = None,
@@ -99,15 +114,24 @@ def show(
     workgroups: int | None = None,
     concurrent: int | None = None,
     causal: Causal | None = None,
+    ends: Sequence[int] | None = None,
+    block: int | None = None,
     compare: Iterable[object] = (),
 ) -> Picture:
     """Return the picture of a mapping on a grid, next to those of `compare`; MappingError where a tile is lost.
 
-    A compiled kernel is drawn with its own order: `show(compiled)` needs no grid.
+    A compiled kernel is drawn with its own order: `show(compiled)` needs no grid. `ends` are an example of where the
+    groups of a ragged grid end, in tiles of `block` rows.
     """
+    groups = None
     if isinstance(mapping, HasSchedule):
+        groups = None if ends is None else _own_groups(mapping, ends)
         mapping, grid, workgroups = _own_order(mapping)
+    elif ends is not None:
+        if block is None:
+            raise MappingError("it is not known how many rows a tile of the groups has", remedy="write block=128")
+        groups = PicturedGroups.of(ends, block)
     if grid is None:
         raise MappingError("a mapping is drawn on a grid", remedy='write show("grouped(4)", "8x8"), or show(compiled)')
-    launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent, causal)
+    launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent, causal, groups)
     return Picture(tuple(Placement.of(given, launch) for given in (mapping, *compare)))

@@ -26,6 +26,7 @@ from tilewave.mapping import (
     locality,
 )
 from tilewave.view.extents import parse_extents
+from tilewave.view.groups import PicturedGroups
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +49,8 @@ class PicturedLaunch:
     concurrent: int | None = None
     causal: Causal | None = None
     """What tiles cost, where they differ."""
+    groups: PicturedGroups | None = None
+    """The groups of a ragged grid's rows."""
 
     def __post_init__(self) -> None:
         for name in ("xcds", "k_blocks", "workgroups", "concurrent"):
@@ -61,6 +64,8 @@ class PicturedLaunch:
                 f"a grid of {self.grid} has {self.grid.size} tiles; a picture shows at most {MOST_TILES}",
                 remedy="Mapping.verify and mapping.locality take any grid",
             )
+        if self.groups is not None:
+            self.groups.want_grid(self.grid)
         if self.rounds * self.xcds > MOST_SHARES:
             raise MappingError(
                 f"{self.rounds} waves on {self.xcds} XCDs are more than the {MOST_SHARES} shares a picture counts",
@@ -84,7 +89,8 @@ class PicturedLaunch:
 
     def __str__(self) -> str:
         rounds = f" in {self.rounds} waves of {self.together}" if self.rounds > 1 else ""
-        return f"{self.grid} tiles, {counted(self.launched, 'workgroup')}{rounds}, {counted(self.xcds, 'XCD')}"
+        groups = f" of {self.groups}" if self.groups else ""
+        return f"{self.grid} tiles{groups}, {counted(self.launched, 'workgroup')}{rounds}, {counted(self.xcds, 'XCD')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +210,7 @@ def to_json(placements: tuple[Placement, ...]) -> dict[str, object]:
         "workgroups": launch.launched,
         "concurrent": launch.together,
         "rounds": launch.rounds,
+        **({"groups": launch.groups.to_json()} if launch.groups else {}),
         "mappings": [placement.to_json() for placement in placements],
     }
 
@@ -270,7 +277,8 @@ def _other_xcds(mapping: Mapping, launch: PicturedLaunch) -> list[str]:
 
 
 def _locality(mapping: object, launch: PicturedLaunch) -> Locality:
-    return locality(mapping, launch.grid, launch.xcds, launch.k_blocks, launch.concurrent, launch.workgroups)
+    groups = None if launch.groups is None else launch.groups.of_rows()
+    return locality(mapping, launch.grid, launch.xcds, launch.k_blocks, launch.concurrent, launch.workgroups, groups)
 
 
 def _reads_json(xcd: XcdReads) -> dict[str, object]:

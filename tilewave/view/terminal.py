@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -75,7 +76,9 @@ def _tables(console: Console, placement: Placement, width: int) -> Iterator[Rend
         wanted.append(("round", placement.rounds))
     if placement.work is not None:
         wanted.append(("cost: blocks of keys", placement.work.costs))
-    grid = placement.launch.grid
+    grid, groups = placement.launch.grid, placement.launch.groups
+    if groups is not None:
+        wanted.append(("group", np.repeat(groups.of_rows()[:, None], grid.cols, 1)))
     widths = [_width(values) for _, values in wanted]
     if grid.rows > TALLEST or max(widths) > width:
         yield _compact(placement, width, painter)
@@ -114,7 +117,8 @@ def _numbers(name: str, values: Array, xcds: Array, painter: Painter) -> Text:
     for row in range(rows):
         text.append(f"\n{str(row).ljust(margin)}", style="dim")
         for col in range(cols):
-            text.append(f"{values[row, col]:>{wide}} ", style=painter(int(xcds[row, col])))
+            value = values[row, col]
+            text.append(f"{value if value >= 0 else '–':>{wide}} ", style=painter(int(xcds[row, col])))
     return text
 
 

@@ -36,6 +36,11 @@ CausalText = Annotated[
     ),
 ]
 Keys = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of keys; default: as many as queries.")]
+Counts = Annotated[
+    str,
+    typer.Option(metavar="ROWS", help="Example rows of each group of a ragged grid: 300,0,6x512 (six groups of 512)."),
+]
+Block = Annotated[int | None, typer.Option(metavar="N", min=1, help="With --counts and a GRID: the rows of a tile.")]
 Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a file's kernel: M=512,N=512,…")]
 Kernel = Annotated[str, typer.Option("--kernel", metavar="NAME", help="This kernel of the file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -51,6 +56,8 @@ def map_command(
     concurrent: Concurrent = None,
     causal: CausalText = "",
     keys: Keys = None,
+    counts: Counts = "",
+    block: Block = None,
     compare: Compare = None,
     svg: SvgFile = None,
     html: HtmlFile = None,
@@ -74,6 +81,8 @@ def map_command(
       tilewave map 16x16 "xcd_contiguous(8) >> hilbert()" --html map.html
 
       tilewave map 32x8 "xcd_contiguous(8) >> paired()" --causal 128x64 --concurrent 64
+
+      tilewave map 15x4 "xcd_contiguous(8) >> grouped(4)" --counts 300,0,700,90,190 --block 128
 
       tilewave map 8x8 "grouped(4)" --json
 

@@ -25,8 +25,8 @@
     const paths = all(".path", article).map((line) => ({
       line, points: line.getAttribute("points").split(" "), turns: line.dataset.turns.split(" ").map(Number),
     }));
-    const [order, xcds, reads, costs] = ["order", "xcds", "reads", "costs"].map(squares);
-    return { article, mapping, tiles, paths, labels, order, xcds, reads, costs };
+    const [order, xcds, reads, costs, groups] = ["order", "xcds", "reads", "costs", "groups"].map(squares);
+    return { article, mapping, tiles, paths, labels, order, xcds, reads, costs, groups };
   });
 
   const wordsFor = (panel, turn) => {
@@ -34,7 +34,10 @@
     const m = panel.mapping;
     const k = plural(data.k_blocks, "block");
     const [at_row, at_col] = [row * data.every, col * data.every];
-    const what = m.balance ? `iterates over ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
+    const rows = data.groups ? data.groups.rows : null;
+    const what = rows && rows.group[at_row] < 0 ? "no rows"
+      : rows ? `group ${rows.group[at_row]}, rows ${rows.first[at_row]} to ${Math.min(rows.end[at_row], rows.first[at_row] + data.groups.block) - 1}`
+      : m.balance ? `iterates over ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
       : `reads ${k} of A in row ${at_row}\nreads ${k} of B in column ${at_col}`;
     return `tile (${at_row}, ${at_col})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
       + ` · wave ${m.rounds[row][col] + 1}\n${what}`;
