@@ -43,6 +43,8 @@ from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
+from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
 from tilewave.passes.schedule.ping_pong import PingPong
@@ -94,6 +96,7 @@ PASSES = {
     "fuse_wave_reductions": lambda text: FuseWaveReductions(int(text)),
     "coalesce_loads": lambda text: CoalesceLoads(int(text)),
     "order_tma_loads": lambda text: OrderTmaLoads(SM_90A.tuning.loads, Streamed(frozenset(text.split(",")))),
+    "find_tiles_ahead": lambda text: FindTilesAhead(CHIPS[text]),
     "fold_permutes": lambda text: fold_permutes,
     "overlap_mma": lambda text: OverlapMma(SM_90A.tuning.pipeline.least_overlapped),
     "narrow_mma": lambda text: narrow_mma,
@@ -103,6 +106,7 @@ PASSES = {
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "rematerialize": lambda text: Rematerialize(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
+    "halve_steps": lambda text: HalveSteps(CHIPS[text]),
     "pack_unaligned": lambda text: PackUnaligned(CHIPS[text]),
     "peel_edges": lambda text: peel_edges,
     "split_k": lambda text: SplitK(int(text), SPLITS),

@@ -30,6 +30,7 @@ __all__ = [  # noqa: F405
     "Constraint",
     "DataType",
     "Eq",
+    "GenericDot",
     "GridConstraint",
     "HardwareConstraint",
     "IndexExpr",
@@ -37,6 +38,7 @@ __all__ = [  # noqa: F405
     "IndexSymbol",
     "Indices",
     "IteratorBindings",
+    "MMAOperand",
     "MMAType",
     "Max",
     "Memory",
@@ -143,6 +145,7 @@ __all__ = [  # noqa: F405
     "u64",
     "wave",
     "wave_compile",
+    "wave_schedule",
     "workgroup_barrier",
     "write",
 ]

@@ -103,8 +103,11 @@ from tilewave.lang.types import MemoryLayout as MemoryLayout
 from tilewave.lang.types import Register as Register
 from tilewave.lang.types import SymbolBind as SymbolBind
 from tilewave.lang.types import register as register
+from tilewave.lang.wave_words import GenericDot as GenericDot
+from tilewave.lang.wave_words import MMAOperand as MMAOperand
 from tilewave.lang.wave_words import ScaledMMAType as ScaledMMAType
 from tilewave.lang.wave_words import index_symbol as index_symbol
+from tilewave.lang.wave_words import wave_schedule as wave_schedule
 from tilewave.options import SchedulingType as SchedulingType
 from tilewave.options import WaveCompileOptions as WaveCompileOptions
 from tilewave.options import set_default_run_config as set_default_run_config

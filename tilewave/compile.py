@@ -26,7 +26,7 @@ from tilewave.ir.observations import has_observations, without_observations
 from tilewave.lang.kernel import WaveKernel, trace_kernel
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
-from tilewave.lang.wave_words import remarks
+from tilewave.lang.wave_words import WaveSchedule, ignored, remarks
 from tilewave.options import (
     WaveCompileOptions,
     as_chosen,
@@ -63,12 +63,15 @@ EXAMPLES = {
 }
 
 
-def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
-    """Compile a kernel; it is not changed, and may be compiled again with other options.
+def wave_compile(options: WaveCompileOptions, kernel: WaveKernel, schedule: WaveSchedule | None = None) -> Compiled:
+    """Compile a kernel; it is not changed, and may be compiled again with other options. Wave's schedules are ignored.
 
     Tile sizes without a value are chosen: for the sizes in `subs`, or for those of each call.
     """
-    return compile_near(options, kernel, {})
+    check_kinds(options, kernel)
+    compiled = compile_near(replace(options), kernel, {})  # a copy, because authors may assign to their options
+    without = ignored(schedule)
+    return replace(compiled, not_taken=(*compiled.not_taken, *without)) if without else compiled
 
 
 def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:

@@ -521,6 +521,7 @@ CASES = {
     "multicast_loads.ODD": checked("multicast_loads", "turn_after_turn", ("workgroups = 2,", "workgroups = 3,")),
     "multicast_loads.FEW": checked("multicast_loads", "computed_before"),
     "multicast_loads.UNEVEN": checked("multicast_loads", "computed_before"),
+    "skip_empty_tiles.STORED_ANYWAY": checked("skip_empty_tiles", "also_elsewhere"),
     "skip_masked_blocks.NOT_IDLE": checked("skip_masked_blocks", "hidden_by_something"),
     "peel_accumulator_init.KEPT": checked(
         "peel_accumulator_init", "two_products", ("lanes = 32}", "lanes = 32, sums = one_order}")

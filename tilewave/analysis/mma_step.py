@@ -143,6 +143,10 @@ class MmaStep:
         held = [self.product.acc, self.product.a, self.product.b, *(v for op in self.loads for v in op.results)]
         return sum(words(v) for v in held)
 
+    def operand_registers(self) -> int:
+        """Return the registers of a lane that hold the operands of a step."""
+        return words(self.product.a) + words(self.product.b)
+
     @property
     def stores_across_rows(self) -> bool:
         """Whether registers are permuted before they are stored."""

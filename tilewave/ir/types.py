@@ -47,6 +47,10 @@ class DType:
     def is_float(self) -> bool:
         return self.kind == "float"
 
+    def is_float_asm(self) -> bool:
+        """Return `is_float`, by its name in Wave."""
+        return self.is_float
+
     @cached_property
     def is_int(self) -> bool:
         return self.kind == "int"

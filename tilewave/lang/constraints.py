@@ -10,6 +10,7 @@ from typing import Any
 from tilewave.errors import ConstraintError, Loc, SymbolError, here
 from tilewave.lang.reordering import ReorderedTiles, places
 from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression, want_no_hardware
+from tilewave.lang.wave_words import GenericDot
 from tilewave.mapping import Coverage, MappingError, as_mapping
 from tilewave.mapping import Mapping as TileMapping
 
@@ -81,13 +82,16 @@ OF_WORKGROUPS = ("iters", "expr")
 
 def _as_expression(constraint: Constraint, *names: str) -> None:
     dim = getattr(constraint, "dim", None)
-    if dim is not None and not isinstance(dim, Symbol):
+    if hasattr(dim, "free_symbols"):  # sympy's symbol of that name
+        dim = expression(dim)
+        object.__setattr__(constraint, "dim", dim)
+    if dim is not None and not is_dim(dim):
         raise ConstraintError(
             f"{type(constraint).__name__}: {dim!r} is no symbol",
             loc=constraint.loc,
             remedy=_symbol_in_place_of(dim),
         )
-    want_no_hardware(type(constraint).__name__, dim)
+    want_no_hardware(type(constraint).__name__, *(() if dim is None else dim.symbols()))
     for name in names:
         given = getattr(constraint, name)
         try:
@@ -99,6 +103,11 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
         if name not in OF_WORKGROUPS:
             want_no_hardware(f"{type(constraint).__name__}: {name}", *found.symbols())
         object.__setattr__(constraint, name, found)
+
+
+def is_dim(x: object) -> bool:
+    """Return whether a constraint may divide a dim: a symbol, or an expression of several, such as HF * WF * C."""
+    return isinstance(x, Symbol) or (isinstance(x, Expression) and len(set(x.symbols())) > 1)
 
 
 def _symbol_in_place_of(dim: object) -> str:
@@ -300,7 +309,7 @@ class IteratorBindings(Constraint):
 
     def __post_init__(self) -> None:
         if not isinstance(self.bindings, Mapping) or not all(
-            isinstance(s, Symbol) for pair in self.bindings.items() for s in pair
+            isinstance(s, Symbol) and is_dim(d) for s, d in self.bindings.items()
         ):
             what = f"IteratorBindings: {self.bindings!r} is no dict from symbols to dims"
             raise ConstraintError(what, loc=self.loc, remedy="write IteratorBindings({sym.m: M, sym.k: K})")
@@ -330,6 +339,7 @@ class HardwareConstraint(Constraint):
 
     threads_per_wave: int = 64
     mma_type: MMAType | None = None
+    """Of several, the first is for a `mma` that names none; Wave's `GenericDot` leaves it to the target."""
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
     """Accepted without effect: the layout of a tile over lanes follows from the matrix instruction."""
     waves_per_block: tuple[int, int, int] | None = None
@@ -347,12 +357,9 @@ class HardwareConstraint(Constraint):
                 loc=self.loc,
                 remedy="write threads_per_wave=64 (AMD) or 32 (NVIDIA); a target whose waves differ takes its own",
             )
-        if self.mma_type is not None and not isinstance(self.mma_type, MMAType):
-            raise ConstraintError(
-                f"mma_type is {self.mma_type!r}, no MMAType",
-                loc=self.loc,
-                remedy=NAME_INSTRUCTION,
-            )
+        asked: object = self.mma_type
+        first = asked[0] if isinstance(asked, (tuple, list)) and asked else asked
+        object.__setattr__(self, "mma_type", instruction_asked("", first, self.loc))
         waves: object = self.waves_per_block
         if waves is not None and not (
             isinstance(waves, (tuple, list)) and len(waves) == 3 and all(map(_counts, waves))
@@ -368,6 +375,15 @@ class HardwareConstraint(Constraint):
                 loc=self.loc,
                 remedy="leave it out: it has no effect",
             )
+
+
+def instruction_asked(where: str, mma_type: object, loc: Loc) -> MMAType | None:
+    """Return the instruction that an author asks for; None where the target chooses."""
+    if mma_type is None or isinstance(mma_type, GenericDot):
+        return None
+    if not isinstance(mma_type, MMAType):
+        raise ConstraintError(f"{where}mma_type is {mma_type!r}, no MMAType", loc=loc, remedy=NAME_INSTRUCTION)
+    return mma_type
 
 
 def _counts(x: object) -> bool:

@@ -10,7 +10,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.types import BOOL, DTYPES, F32, INDEX, DType, Scalar, Tile
 from tilewave.ir.types import elementwise as elementwise_type
 from tilewave.lang.operands import count
-from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
+from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import want_dtype
 from tilewave.lang.values import (
@@ -20,6 +20,7 @@ from tilewave.lang.values import (
     index_of,
     literal,
     one_shape,
+    only_element,
     scalar_of,
     spread,
     together,
@@ -89,6 +90,7 @@ def first_index(dim: Symbol) -> Traced:
 def set_symbol(symbol: Symbol, value: Any) -> None:
     """Set the value of `symbol` from here on."""
     trace = current("set_symbol")
+    symbol, value = _symbol_of(symbol), only_element(trace, value)
     if not isinstance(symbol, Symbol):
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
     want_no_hardware("set_symbol", symbol)
@@ -100,6 +102,11 @@ def set_symbol(symbol: Symbol, value: Any) -> None:
             remedy=f"leave {symbol} out of subs, or set another symbol",
         )
     trace.set_symbol(symbol, trace.number(index_of(trace, "set_symbol", value).value))
+
+
+def _symbol_of(x: Any) -> Any:
+    """Return sympy's symbols as tilewave's of that name."""
+    return expression(x) if hasattr(x, "free_symbols") else x
 
 
 PER_ELEMENT = (

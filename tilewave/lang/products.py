@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewave.errors import ConstraintError, DTypeError, ShapeError, TraceError, here
+from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, DType, dims
-from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
+from tilewave.lang.constraints import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable
@@ -19,8 +19,7 @@ from tilewave.trace import TileProduct, Trace, current
 def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | None = None) -> Traced:
     """Return acc + a · bᵀ over the dimension that a and b share and acc lacks; `mma_type` asks for an instruction."""
     trace = current("mma")
-    if mma_type is not None and not isinstance(mma_type, MMAType):
-        raise ConstraintError(f"mma: mma_type is {mma_type!r}, no MMAType", loc=here(), remedy=NAME_INSTRUCTION)
+    asked = instruction_asked("mma: ", mma_type, here())
     if acc is None:
         remedy = "write mma(a, b, acc); without sums to go on with, acc is Register[M, N, f32](0.0)"
         raise TraceError("mma adds products to sums, and none are given", loc=here(), remedy=remedy)
@@ -34,7 +33,7 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
     trace.products.append(TileProduct(rows, cols, depth, tuple(batch), a.dtype, acc.dtype, trace.walked))
     x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
-    wish = mma_type.value if mma_type else ""
+    wish = asked.value if asked else ""
     return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, wish, type=acc.type))
 
 

@@ -142,16 +142,20 @@ class Expression:
         return _Evaluation(values).whole(self)
 
     def _sympy_(self) -> Any:
-        """Return one opaque sympy symbol, so that sympy's functions cannot rewrite the expression."""
+        """Return one opaque sympy symbol, the same one each time, so that sympy cannot rewrite the expression."""
+        if self in _HANDLES:
+            return _HANDLES[self]
         with IMPORTING:
             import sympy  # noqa: PLC0415  optional: installed only if the author uses it
 
         handle = sympy.Dummy(str(self), real=True) if _is_ratio(self) else sympy.Dummy(str(self), integer=True)
-        _SEEN_BY_SYMPY[handle.dummy_index] = self
+        _SEEN_BY_SYMPY[handle.dummy_index], _HANDLES[self] = self, handle
         return handle
 
 
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
+_HANDLES: dict[Expression, Any] = {}
+"""The symbols that stand for expressions in sympy; with one each, sympy's `subs` finds those that it has met."""
 CONDITIONS = ("<", "<=", "==", "!=")
 """The operators whose result is a truth value."""
 LARGEST_POWER = 16

@@ -8,17 +8,30 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, NoAttribute, TraceError, here
+from tilewave.forks import IMPORTING
+from tilewave.ir.build import Number
 from tilewave.ir.core import Value
+from tilewave.ir.ops import Broadcast
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
 from tilewave.lang.pythons_own import of_attribute
 from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import Traced, literal
+from tilewave.lang.values import Traced, literal, scalar_of
 from tilewave.lang.windows import extent_of, want_room
 from tilewave.trace import DimensionWindow, Trace, current
 
 
-class AddressSpace(Enum):
+class _SympySymbol:
+    """What sympy takes as a symbol of that name: authors pass all of their `subs` to the `subs` of an expression."""
+
+    def _sympy_(self) -> Any:
+        with IMPORTING:
+            import sympy  # noqa: PLC0415  optional: installed only if the author uses it
+
+        return sympy.Symbol(repr(self))
+
+
+class AddressSpace(_SympySymbol, Enum):
     """The address space of a memory: `global`, or `shared`, which asks to stage its tiles in shared memory."""
 
     GLOBAL = "global"
@@ -59,10 +72,14 @@ class RegisterType:
     dims: tuple[Expression, ...]
     dtype: DType
 
-    def __call__(self, value: float) -> Traced:
+    def __call__(self, value: Any) -> Traced:
+        """Return a tile filled with a Python number, an expression of symbols, or a number of the kernel."""
         trace = current("Register")
         kind = Tile(tuple(extent_of(trace, d, "a register tile") for d in self.dims), self.dtype)
         want_room(trace, kind, self.dims, "a register tile")
+        if isinstance(value, (Expression, Number)):
+            filled = trace.emit(Broadcast, scalar_of(trace, value, self.dtype).value, (), type=kind)
+            return Traced(trace, filled, self.dims)
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -280,6 +281,15 @@ def want_number(op: str, x: object, remedy: str) -> None:
     """Refuse a tile where one number is needed for the whole workgroup."""
     if isinstance(x, Traced) and x.dims:
         raise ShapeError(f"{op} needs one number, not {describe(x)}", loc=here(), remedy=remedy)
+
+
+def only_element(trace: Trace, x: Any) -> Any:
+    """Return the element of a tile that has one as a number, and anything else as it is."""
+    if not isinstance(x, Traced) or not x.dims or prod(x.type.shape) > 1:
+        return x
+    how = "any" if x.dtype == BOOL else "max"  # a reduction of one element is that element
+    axes = tuple(range(len(x.dims)))
+    return Traced(trace, trace.emit(Reduce, x.value, axes, how, type=Scalar(x.dtype)))
 
 
 def index_of(trace: Trace, op: str, x: Any) -> Traced:

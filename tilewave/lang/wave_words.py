@@ -7,6 +7,7 @@ so; names that tilewave does not have are refused with what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from typing import Any, TypeVar
@@ -26,6 +27,24 @@ class ScaledMMAType(Enum):
     F32_16x16x128_F8F6F4 = "f32_16x16x128_f8f6f4"
     F32_32x32x64_F8F6F4 = "f32_32x32x64_f8f6f4"
     GFX1250_F32_16x16x128_F8F6F4 = "gfx1250_f32_16x16x128_f8f6f4"
+
+
+class MMAOperand(Enum):
+    """Wave's names for the axes of a product."""
+
+    M = "m"
+    N = "n"
+    K = "k"
+
+
+@dataclass(frozen=True)
+class GenericDot:
+    """Wave's products by dot products of vectors, for few rows: accepted as `mma_type`, and targets choose how."""
+
+    out_vec_size: int = 1
+    k_vec_size: int = 4
+    k_mult: int = 1
+    along_dim: MMAOperand = MMAOperand.N
 
 
 def index_symbol(name: str) -> Symbol:
@@ -52,6 +71,10 @@ HINTS = {
     **dict.fromkeys(
         (
             "capture_trace",
+            "create_vmfb_file",
+            "dump_binaries",
+            "dump_intermediates",
+            "dump_schedule",
             "mlir_print_ir_after_all",
             "print_grid",
             "print_ir_after",
@@ -60,6 +83,7 @@ HINTS = {
             "print_mlir",
             "print_mlir_after_water",
             "print_mlir_before_water",
+            "print_mlir_file",
             "print_signature",
             "print_trace_begin",
             "use_local_scope",
@@ -82,6 +106,7 @@ HINTS = {
             "bench_with_constant_weights",
             "benchmark_batch_size",
             "benchmark_repetitions",
+            "benchmark_results_file",
             "run_bench",
         ),
         _KERNELS_TIMED,
@@ -101,6 +126,7 @@ HINTS = {
             "eliminate_epilogue",
             "enable_mark_hardware_transpose_candidates",
             "enable_swizzle",
+            "iree_preprocessing_pass_pipeline",
             "linearize_reads",
             "linearize_shared_access",
             "minimize_shared_allocs",
@@ -140,6 +166,7 @@ HINTS = {
     **dict.fromkeys(
         (
             "allow_noncontiguous_runtime_buffers",
+            "backend",
             "iree_launch_async",
             "kernel_launch_info",
             "kernel_usages",
@@ -176,8 +203,43 @@ def accepting_hints(options: type[T]) -> type[T]:
         if hints:
             object.__setattr__(self, "without_effect", hints)
 
+    def assign(self: T, name: str, x: Any) -> None:
+        if name in HINTS:
+            given: tuple[str, ...] = getattr(self, "without_effect")  # noqa: B009  every class of options has it
+            name, x = "without_effect", (*given, name)
+        object.__setattr__(self, name, getattr(type(self)(**{name: x}), name) if name != "without_effect" else x)
+
     setattr(options, "__init__", init)  # noqa: B010  mypy refuses an assignment to __init__
+    setattr(options, "__setattr__", assign)  # noqa: B010  as above; compilation takes a copy
     return options
+
+
+class WaveSchedule:
+    """A function that orders the instructions of a loop for Wave's compiler; it is never run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class WaveSchedules:
+    """Wave's module of schedules: `@wave_schedule.wave_schedule()` above a function, which then has no effect."""
+
+    def wave_schedule(self, **_: object) -> Callable[[Callable[..., object]], WaveSchedule]:
+        return lambda function: WaveSchedule(function.__name__)
+
+
+wave_schedule = WaveSchedules()
+NO_SCHEDULE_TAKEN = RemarkKind("the schedule {name} has no effect", "leave it out: passes order the ops of a loop")
+
+
+def ignored(schedule: object) -> tuple[Remark, ...]:
+    """Return the remark on a schedule of Wave's, and an error for anything else; () for None."""
+    if schedule is None:
+        return ()
+    if not isinstance(schedule, WaveSchedule):
+        remedy = "leave it out; wave_compile takes the options, then the kernel"
+        raise TilewaveError(f"wave_compile: {schedule!r} is no schedule of Wave's", loc=here(), remedy=remedy)
+    return (NO_SCHEDULE_TAKEN.at(NOWHERE, name=schedule.name),)
 
 
 def remarks(without_effect: tuple[str, ...]) -> tuple[Remark, ...]:

@@ -43,6 +43,8 @@ from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
+from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
@@ -113,6 +115,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         pad_mma,  # after select_mma, because tiles are padded to blocks of the selected instruction
         chain_mma,  # after pad_mma, because it counts rows; before stage_shared, which reads operands in its order
         shift_through_shared,  # after pad_rows, because padded rows are shifted; before passes that need layouts
+        # After select_mma, because a half step is an instruction deep; before stage_shared, which stages whole tiles.
+        *_halving(machine, pipelining),
         StageShared(machine),  # before coalesce_loads, which spreads the loads of staged tiles over all lanes
         # Before pipelining, because software_pipeline copies the loads.
         CoalesceLoads(machine.widest_load_bytes, machine.shared.widest_bytes),
@@ -141,6 +145,12 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         UnrollStages(),  # after interleave_mma and prioritize_mma, because it repeats the ordered steps
         simplify,  # last, because unroll_stages makes the stage indices constants
     )
+
+
+def _halving(machine: Chip, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the pass that halves steps, where the number of stages is left to the passes."""
+    is_free = any(isinstance(p, SoftwarePipeline) and p.num_stages == 1 for p in pipelining)
+    return (HalveSteps(machine),) if is_free else ()
 
 
 def _slots(pipelining: Sequence[Pass]) -> int:
@@ -264,6 +274,8 @@ def hopper(
         defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
         SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
+        # After specialize_waves, whose roles search for the same tiles; before dependent_launch, where each role waits.
+        FindTilesAhead(machine),
         # After specialize_waves, because it changes on which mbarriers the roles arrive.
         MulticastLoads(machine, machine.tuning.loads, open_on_lines=open_on_lines),
         OrderTmaLoads(

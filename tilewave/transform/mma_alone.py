@@ -306,6 +306,59 @@ class ReadAhead(_Between, MmaPipeline):
         return self.out.emit(Concatenate, vectors, 0, type=kind, name=vectors[0].name)
 
 
+class StepAhead(ReadAhead):
+    """The order of a loop whose steps hold all operands when they begin; tiles of later steps stay in flight.
+
+    A step copies tiles between its first products, waits for the tiles of the next step, and reads all operands of that
+    one between the products that are left.
+    """
+
+    def __init__(self, step: MmaStep, taken: set[str], units: MatrixUnits, spare: int, depth: int, lanes: int) -> None:
+        super().__init__(step, taken, units, spare, depth, lanes)
+        self.of_a_row = prod(step.product.acc.type.shape[:-2]) * (step.product.shape[2] // depth) // step.rows
+
+    @cached_property
+    def first(self) -> Operands:
+        """The operands of a step, as it gets them."""
+        with self.out.region():
+            return self.read(0, self.step.depths)
+
+    def begin(self) -> Block:
+        step = self.step
+        with self.out.region():
+            self.add(*step.numbers, *step.waits, Barrier(loc=self.loc))
+            return self.out.block(self.args, (*self.carried, *self.read(0, step.depths)))
+
+    def steady(self) -> Block:
+        step = self.step
+        with self.out.region():
+            self.copied()
+            self.add(*step.waits, Barrier(loc=self.loc))
+            held = self.read(0, step.depths, self.next_positions().new)
+            self.rows_of(step.rows // 2, step.rows, [kind for read in step.reads for kind in _reads(read)])
+            return self.closed(held)
+
+    def end(self) -> Block:
+        with self.out.region():
+            self.copied()
+            self.rows_of(self.step.rows // 2, self.step.rows, ())
+            return self.closed(self.held)
+
+    def copied(self) -> None:
+        """Emit the copies of a step between the products of its first row blocks."""
+        self.opened()
+        for op in self.step.copies:
+            self.add(self.copy((op, 0, op.shape[0]), UNCHANGED))
+        self.rows_of(0, self.step.rows // 2, self.loads)
+
+    def rows_of(self, begin: int, end: int, queue: Sequence[str]) -> None:
+        """Multiply some row blocks, with memory instructions between."""
+        self.multiply(self.first, (begin, end))
+        products = (end - begin) * self.of_a_row * self.step.depths
+        self.spread(queue, max(products - IN_FLIGHT, min(products, len(queue))))
+        self.add(KeepOrder(loc=self.loc))
+
+
 def _reads(op: Op) -> list[str]:
     """Return the loads from shared memory of an op; those that transpose move half as much each."""
     return ["shared_load"] * (accesses(op.results) * (2 if isinstance(op, LoadTransposed) else 1))

@@ -78,12 +78,14 @@ class CopiesInTurns(_Turns):
     """The order of a loop that copies past the registers.
 
     All tiles are copied first, so that they have two turns to arrive; they are waited for one turn before others read
-    them.
+    them. Where the depth cannot be halved, and tiles of later steps stay in flight, a step has one turn of products.
     """
 
     def loops(self, least_trips: int) -> Loops:
         step, half = self.step, self.step.depths // 2
-        if step.depths % 2:
+        if step.depths % 2 and step.pending:
+            self.turn(self.read_and_copy(step.depths, step.waits))
+        elif step.depths % 2:
             operands = self.read_and_copy(step.depths)
             self.turn(operands, (0, step.rows // 2))
             self.add(*step.waits)
@@ -94,13 +96,14 @@ class CopiesInTurns(_Turns):
             self.turn(self.read_turn(half, step.depths, step.waits))
         return self.ping_pong([self.loop()]), {}
 
-    def read_and_copy(self, last: int) -> Operands:
+    def read_and_copy(self, last: int, waits: Sequence[Op] = ()) -> Operands:
         """Emit some reads before the copies to each memory, whose destination must be set a little earlier."""
         step, found = self.step, {}
         share = -(-len(step.loads) // len(step.reads))
         for i, read in enumerate(step.reads):
             found[read.result] = self.read_operand(read, 0, last)
             self.add(*step.loads[i * share : (i + 1) * share], KeepOrder(loc=self.loc))
+        self.add(*waits)
         self.meet()
         return found[step.product.a], found[step.product.b]
 

@@ -7,7 +7,8 @@
 |                  | copies past the registers | one by one if both halves of the operands fit, else in turns       |
 
 A unit is a matrix unit. Where the registers cannot hold both halves, or the depth has none, or a loop has one
-step at most, a step reads and loads for itself. A loop of another form is unchanged.
+step at most, a step reads and loads for itself; with several stages of copies in flight, a wave reads all operands of
+a step ahead if two steps' fit. A loop of another form is unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tilewave.ir.placements import is_in
 from tilewave.ir.remarks import Left, Remark, RemarkKind, want
 from tilewave.ir.rewrite import names, replace_values, rewrite, uses
 from tilewave.machine.chips import MatrixUnits
-from tilewave.transform.mma_alone import ReadAhead, ReadAtOnce
+from tilewave.transform.mma_alone import ReadAhead, ReadAtOnce, StepAhead
 from tilewave.transform.mma_in_turns import CopiesInTurns, LoadsInTurns, StepsInTurns
 
 OTHER_WAVES = RemarkKind(
@@ -32,7 +33,7 @@ OTHER_WAVES = RemarkKind(
     "split the tile among {alone} or {together} waves",
 )
 
-MmaOrder = ReadAhead | ReadAtOnce | CopiesInTurns | StepsInTurns | LoadsInTurns
+MmaOrder = StepAhead | ReadAhead | ReadAtOnce | CopiesInTurns | StepsInTurns | LoadsInTurns
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class InterleaveMma:
         room = self.units.registers // (1 if is_alone else 2)
         parts = step, taken, self.units, spare, depth
         is_ahead = most_trips > 1 and step.depths % 2 == 0 and step.registers() + spare <= room
+        if step.depths % 2 and step.pending and step.registers() + step.operand_registers() + spare <= room:
+            return StepAhead(*parts, kernel.lanes)
         if is_ahead and (is_alone or step.waits):
             return ReadAhead(*parts, kernel.lanes)
         if is_alone:

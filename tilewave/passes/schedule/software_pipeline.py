@@ -31,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.stages_in_flight import StageRoom
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -83,10 +84,6 @@ WRITTEN = RemarkKind(
     "the loop writes {memory}, which it loads here, so this load is not software-pipelined",
     "write to a separate memory",
 )
-
-
-MOST_STAGES = 4
-"""As many as `unroll_stages` unrolls."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +146,8 @@ class SoftwarePipeline:
                 now = grown.get(op.result)
                 others += _bytes(now or op.result) * (2 if op.result in copied and not now else 1)
 
-        def in_flight(slots: int) -> int:
-            workgroups = self.shared_bytes // (others + slots * staging.brought_bytes)
-            return min(workgroups * (slots - 1) * staging.brought_bytes, self.in_flight_bytes)
-
-        return max(range(self.slots_of_brought, MOST_STAGES + 1), key=lambda slots: (in_flight(slots), -slots))
+        room = StageRoom(self.shared_bytes, self.in_flight_bytes)
+        return room.stages(staging.brought_bytes, self.slots_of_brought, others)
 
 
 def _bytes(memory: Value) -> int:

@@ -41,7 +41,7 @@ class UnrollStages:
     """`most_slots`: with more stages the unrolled loop would be too long.
 
     `most_carried_words`: where a lane carries more registers from step to step, LLVM copies sums between ordinary and
-    accumulation registers (VGPRs and AGPRs).
+    accumulation registers (VGPRs and AGPRs). A loop that would copy carried operands in each step is unrolled anyway.
     """
 
     most_slots: int = 4
@@ -75,7 +75,8 @@ class UnrollStages:
         words = -(-_carried_bits(op) // 32)
         want(len(counts) == 1, SLOTS_DIFFER, op.loc, counts=" and ".join(map(str, sorted(counts))))
         want(max(counts) <= self.most_slots, MANY_SLOTS, op.loc, slots=max(counts), most=self.most_slots)
-        want(words <= self.most_carried_words, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
+        fits = words <= self.most_carried_words or _copies_vectors(op)
+        want(fits, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
 
 
 def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
@@ -89,6 +90,15 @@ def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
             elif least == most:
                 found[op.result] = ahead[op.a], least
     return found
+
+
+def _copies_vectors(loop: Loop) -> bool:
+    """Whether a carried vector is still used when the one of the next step is defined, so that each step copies it."""
+    ops, carried = loop.body.ops, loop.body.args[1:]
+    defined = {v: position for position, op in enumerate(ops) for v in op.results}
+    used = {v: position for position, op in enumerate(ops) for v in op.operands}
+    loaded = zip(carried, ops[-1].operands, strict=True)
+    return any(defined.get(after, -1) < used.get(v, -1) for v, after in loaded if after in defined)
 
 
 def _carried_bits(loop: Loop) -> int:

@@ -1,0 +1,172 @@
+"""Run the tests of a checkout of Wave and print a table of verdicts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = "TILEWAVE_WAVE_CHECKOUT"
+OF_WAVES_COMPILER = (
+    "asm",
+    "cache_test",
+    "jupyter_test",
+    "roundtrip_test",
+    "test_subprocess_protocol",
+    "test_water",
+    "visualization_test",
+    "water_e2e_test",
+    "wave_sim_test",
+    "wave_utils_test",
+)
+"""Files that test Wave's own compiler, and no kernel."""
+SECONDS = 60
+EACH = 1
+"""How many of a function's parameters are run."""
+
+
+class TooLong(Exception):
+    """A test ran longer than `SECONDS`."""
+
+
+@dataclass
+class Verdict:
+    """What became of a test function."""
+
+    passed: int = 0
+    wrong: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    templates: set[str] = field(default_factory=set)
+
+    @property
+    def word(self) -> str:
+        if self.wrong:
+            return "WRONG"
+        return ("runs" if not self.refused else "partly") if self.passed else "no"
+
+    @property
+    def reason(self) -> str:
+        return next(iter([*self.wrong, *self.refused]), "")
+
+
+class Runner:
+    """A plugin of pytest's that keeps few parameters of each function, and what became of them."""
+
+    def __init__(self, each: int) -> None:
+        self.each = each
+        self.verdicts: dict[str, Verdict] = defaultdict(Verdict)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        kept: Counter[str] = Counter()
+        chosen = []
+        for item in items:
+            item.own_markers[:] = [mark for mark in item.own_markers if not _is_flaky(mark)]
+            if any(mark.name == "skip" for mark in item.iter_markers()):
+                continue
+            kept[_function(item)] += 1
+            if kept[_function(item)] <= self.each:
+                chosen.append(item)
+        items[:] = chosen
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: Any) -> Iterator[None]:
+        import references
+        from stand_in import UNDER_WAY, OnTheHost
+
+        UNDER_WAY.clear()
+        references.least[0] = 0.0
+        print(f"\n{item.name}", flush=True)
+        signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(SECONDS)
+        verdict = self.verdicts[_function(item)]
+        try:
+            with OnTheHost():
+                found = yield
+        except (Exception, pytest.fail.Exception) as error:
+            (verdict.wrong if isinstance(error, AssertionError) else verdict.refused).append(_shown(error))
+            raise
+        except BaseException as skipped:
+            verdict.refused.append(_shown(skipped))
+            raise
+        else:
+            verdict.passed += 1
+            return found
+        finally:
+            signal.alarm(0)
+            verdict.templates |= UNDER_WAY
+            print(f"\n{_function(item)}: {verdict.word} {verdict.reason[:150]}", flush=True)
+
+
+def _is_flaky(mark: Any) -> bool:
+    """Return whether a test is skipped because it fails at times on GPUs."""
+    return mark.name == "skip" and "flaky" in str((*mark.args, *mark.kwargs.values())).lower()
+
+
+def _function(item: Any) -> str:
+    return f"{Path(item.fspath).stem}.{item.originalname}"
+
+
+def _too_long(*_: Any) -> None:
+    raise TooLong(f"longer than {SECONDS} s")
+
+
+def _shown(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    at = getattr(error, "loc", None)
+    return f"{type(error).__name__}: {first}" + (f" ({Path(at.file).name}:{at.line})" if at and at.line else "")
+
+
+def main(words: list[str]) -> int:
+    checkout = os.environ.get(CHECKOUT, "")
+    if not checkout:
+        print(f"set {CHECKOUT} to the folder of a checkout of Wave")
+        return 2
+    sys.path.insert(0, str(Path(__file__).parent))
+    from stand_in import install
+
+    install(Path(checkout))
+    runner = Runner(EACH)
+    tests = Path(checkout) / "tests"
+    left_out = [f"--ignore-glob=*/{name}*" for name in OF_WAVES_COMPILER]
+    chosen = ["-k", words[0]] if words else []
+    how = [
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "--run-e2e",
+        "--tb=no",
+        "--continue-on-collection-errors",
+        "-o",
+        "addopts=",
+    ]
+    pytest.main([str(tests / "kernel"), "--rootdir", checkout, *left_out, *chosen, *how], [runner])
+    report(runner.verdicts)
+    return 0
+
+
+def report(verdicts: dict[str, Verdict]) -> None:
+    """Print the table of test functions, and that of templates."""
+    templates: dict[str, set[str]] = defaultdict(set)
+    for name, verdict in sorted(verdicts.items()):
+        print(f"| {name} | {verdict.word} | {verdict.reason} |")
+        for template in verdict.templates:
+            templates[template].add(verdict.word)
+    print()
+    for template, words in sorted(templates.items()):
+        print(f"| {template} | {', '.join(sorted(words))} |")
+    counted = Counter(v.word for v in verdicts.values())
+    print(f"\n{len(verdicts)} functions: " + ", ".join(f"{n} {word}" for word, n in counted.most_common()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
