@@ -138,10 +138,11 @@ def attention_keys_backward_kernel(
             return read(array, at={G: first_index(G)}) if grouped else read(array)
 
         def step(*sums: Any) -> Any:
-            totals, queries, grads = dict(zip(wanted, sums, strict=True)), of_head(q), of_head(grad)
+            totals, queries = dict(zip(wanted, sums, strict=True)), of_head(q)
             products = mma(read(k), queries, block(0.0))
             added, seen = None if bias is None else of_head(bias), seen_of(scores, tile)
             weights, slope = weights_of.of_products(products, of_head(base2), added, seen)
+            grads = of_head(grad)  # loaded in this order: what the next product needs comes first
             if "grad_k" in totals:
                 outer = weights * (mma(read(v), grads, block(0.0)) - of_head(delta))
                 outer = outer if slope is None else outer * slope
@@ -172,7 +173,7 @@ def attention_keys_backward_kernel(
     each += [WorkgroupConstraint(H_KV, 1, 2), WorkgroupConstraint(B, 1, 3)]
     each += [TilingConstraint(G, 1)] if grouped else []
     each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
-    function = taking("attention_keys_backward", walk, shapes, dtypes)
+    function = taking("attention_keys_backward", walk, shapes, dtypes, shared=("base2", "delta"))
     return wave(each, subs={K1: heads.size, N: heads.size_v})(function)
 
 

@@ -6,7 +6,7 @@ number, and a key that a query does not see scores -inf: its weight is 0, whatev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import Parameter, Signature
@@ -36,7 +36,7 @@ from tilewave.lang.ops import cast, exp2, fma, scalar, select, self_index, tanh
 from tilewave.lang.ops import log2 as log2_of
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Expression, Symbol, sym
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, MemoryType, RegisterType
 from tilewave.machine.chips import CHIPS
 from tilewave.runtime.arrays import ArrayView
 
@@ -405,9 +405,14 @@ def taking(
     function: Callable[..., None],
     shapes: Shapes,
     dtypes: Mapping[str, DType | None],
+    shared: Sequence[str] = (),
 ) -> Callable[..., None]:
-    """Return a function whose parameters are those with a dtype: arrays, and scalars, which have no shape."""
-    arrays = {of: _kind(shapes.get(of), dtype) for of, dtype in dtypes.items() if dtype}
+    """Return a function whose parameters are those with a dtype: arrays, and scalars, which have no shape.
+
+    Tiles of arrays in `shared` pass shared memory.
+    """
+    space = {of: SHARED_ADDRESS_SPACE if of in shared else GLOBAL_ADDRESS_SPACE for of in dtypes}
+    arrays = {of: _kind(shapes.get(of), dtype, space[of]) for of, dtype in dtypes.items() if dtype}
 
     def given(*those: Any) -> None:
         function(**{**dict.fromkeys(dtypes), **dict(zip(arrays, those, strict=True))})
@@ -418,5 +423,5 @@ def taking(
     return given
 
 
-def _kind(shape: tuple[Symbol, ...] | None, dtype: DType) -> MemoryType | DType:
-    return dtype if shape is None else MemoryType(shape, GLOBAL_ADDRESS_SPACE, dtype)
+def _kind(shape: tuple[Symbol, ...] | None, dtype: DType, space: AddressSpace) -> MemoryType | DType:
+    return dtype if shape is None else MemoryType(shape, space, dtype)

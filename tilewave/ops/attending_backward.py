@@ -9,6 +9,9 @@ from tilewave.ops.arrays import Array, ArrayLibrary, Shape, broadcast
 from tilewave.ops.attending import stacked
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated, given_only
 
+ALIGNED_ROWS = 32
+"""Statistics of a head begin at multiples of so many numbers, of 4 bytes, so that TMA loads them."""
+
 
 def _attention_backward(
     lib: ArrayLibrary,
@@ -37,8 +40,10 @@ def _attention_backward(
     scratch: dict[str, Array] = {}
 
     def make(name: str, dtype: DType, shape: Shape) -> Array:
-        scratch[name] = lib.empty(shape, dtype, q)
-        return scratch[name]
+        batch, heads, rows = shape
+        pitch = -(-rows // ALIGNED_ROWS) * ALIGNED_ROWS
+        scratch[name] = lib.empty((batch, heads, pitch), dtype, q)
+        return lib.strided(scratch[name], shape, (heads * pitch, pitch, 1))
 
     calls = [KernelLaunch(*call) for call in attention_backward_calls(arrays, make, asked, wanted)]
     if grad_bias is not None:

@@ -8,18 +8,21 @@ TMA loads all tiles of a kernel or none: waits for loads of lanes and for TMA lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 from tilewave.analysis.positions import BlockScalars
+from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.effects import touched
-from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
+from tilewave.ir.launch import in_front
+from tilewave.ir.ops import Allocate, Const, Copy, Mma, Read, Write
 from tilewave.ir.placements import is_in, is_one_row, row_elements, row_pitch, stored_axes
 from tilewave.ir.remarks import Left, RemarkKind, want
-from tilewave.ir.rewrite import blocks_in, rewrite, walk
-from tilewave.ir.types import Memory, dims
+from tilewave.ir.rewrite import blocks_in, names, rewrite, walk
+from tilewave.ir.types import INDEX_SCALAR, Memory, dims
 from tilewave.machine.chips import Chip, Tma
 
 ACROSS_ROWS = RemarkKind(
@@ -84,13 +87,27 @@ class UseTma:
         except Left as left:
             return kernel.with_remarks(left.remarks)
         gone = {move.read.result for move in moves.values()}
+        rows = _StagedRows(kernel, engine, {id(read) for read in self.rows(kernel, moves)})
 
         def copy(op: Op) -> Sequence[Op] | None:
             if isinstance(op, Write) and op in moves:
                 return [moves[op].copy()]
+            if isinstance(op, Read) and id(op) in rows.wanted:
+                return rows.copied(op)
             return [] if isinstance(op, Read) and op.result in gone else None
 
-        return rewrite(kernel, copy)
+        made = rewrite(kernel, copy)
+        return replace(made, body=in_front(rows.before, made.body)) if rows.before else made
+
+    def rows(self, kernel: Kernel, moves: Mapping[Op, CopiedTile]) -> list[Read]:
+        """Return the reads of rows that the author wants in shared memory, in the innermost block with staged tiles."""
+        homes = [block for block in blocks_in(kernel.body) if any(op in moves for op in block.ops)]
+        staged = {move.read.result for move in moves.values()}
+        return [
+            op
+            for op in homes[-1].ops
+            if isinstance(op, Read) and op.through == "shared" and op.result not in staged and _is_row(op)
+        ]
 
     def moves(self, kernel: Kernel, staged: set[Value], engine: Tma) -> list[CopiedTile]:
         """Return all staged tiles, of one block or of nested blocks; raise `Left` where TMA cannot load one of
@@ -126,7 +143,7 @@ class CopiedTile:
         order = [stored.index(axis) for axis in self.axes]
         want(order == sorted(order) and self.axes[-1] == stored[-1], ACROSS_ROWS, loc, **facts)
         row_bytes, row = row_elements(to) * size, row_pitch(self.read.memory)
-        widest = engine.widest_row_bytes
+        widest = engine.widest_row_bytes if to.placement else engine.longest_side * size  # a swizzle is within a row
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, UNALIGNED_STRIDE, loc, **facts, bytes=row_bytes, widest=widest)
         if isinstance(row, int):  # dynamic rows are checked at the launch
@@ -143,6 +160,37 @@ class CopiedTile:
     def axes(self) -> tuple[int, ...]:
         """The axis of global memory for each axis of shared memory."""
         return tuple(self.read.axes[axis] for axis in self.write.axes)
+
+
+class _StagedRows:
+    """Copies rows, such as statistics of the queries of a step, which lanes then load from shared memory."""
+
+    def __init__(self, kernel: Kernel, engine: Tma, wanted: set[int]) -> None:
+        self.builder, self.positions, self.engine = Builder(names(kernel)), BlockScalars(kernel.body), engine
+        self.wanted = wanted
+        self.before: list[Op] = []
+
+    def copied(self, read: Read) -> list[Op] | None:
+        """Return the copy of a row and its read from shared memory; None where TMA cannot load it."""
+        kind = Memory(read.result.type.shape, read.memory.type.dtype, "shared")
+        memory = self.builder.fresh(f"{read.result.name}_shared", kind)
+        allocation = Allocate(results=(memory,), loc=read.loc)
+        zero = Const(0, results=(self.builder.fresh("c0", INDEX_SCALAR),), loc=read.loc)
+        axes = tuple(range(kind.rank))
+        copied = CopiedTile(read, Write(read.result, memory, (zero.result,) * kind.rank, axes, loc=read.loc))
+        try:
+            copied.check(self.engine, self.positions)
+        except Left:
+            return None
+        self.before += [allocation, zero]
+        own = replace(read, memory=memory, at=(zero.result,) * kind.rank, axes=axes, through="")
+        return [copied.copy(), own]
+
+
+def _is_row(read: Read) -> bool:
+    """Whether a tile has elements along the last axis of its memory only."""
+    shape = read.result.type.shape
+    return prod(shape[:-1]) == 1 and read.axes == tuple(range(len(shape))) and read.memory.type.rank == len(shape)
 
 
 class _Finder:

@@ -30,7 +30,7 @@ from tilewave.analysis.residues import Residues
 from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Arrive, Loop, WaitMbarrier, WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, Yield
+from tilewave.ir.ops import Arrive, Load, Loop, WaitMbarrier, WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, Yield
 from tilewave.ir.remarks import RemarkKind
 from tilewave.ir.rewrite import names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX, Vector
@@ -126,12 +126,16 @@ class _Step:
 
     @cached_property
     def last(self) -> tuple[Op, ...]:
-        """The ops that are issued in the next step: dependent products, their waits, and their mbarrier arrivals."""
+        """The ops that the next step issues: dependent products, the waits for their own tiles, and later arrivals."""
         ops = self.ops
-        behind = max(ops.index(op) for op in self.front)
-        found = [op for i, op in enumerate(ops) if op in self.back or (i > behind and op.has_effect)]
         first = min(ops.index(op) for op in self.back)
-        return tuple(op for op in found if not isinstance(op, Arrive) or ops.index(op) > first)
+        found: list[Op] = []
+        for i, op in enumerate(ops):
+            reader = next((x for x in ops[i:] if isinstance(x, (Wgmma, Load))), None)
+            waits = isinstance(op, WaitMbarrier) and reader in self.back
+            if op in self.back or waits or (isinstance(op, Arrive) and i > first):
+                found.append(op)
+        return tuple(found)
 
     @cached_property
     def first(self) -> tuple[Op, ...]:

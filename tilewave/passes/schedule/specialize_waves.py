@@ -24,7 +24,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tilewave.analysis.program_slices import excerpt
+from tilewave.analysis.program_slices import excerpt, following
 from tilewave.analysis.ranges import ranges_of
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
@@ -60,6 +60,8 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.tuning import PipelineTuning
 
 MBARRIER_BYTES = 8
+TILE_ALIGNMENT = 1 << 10
+"""The alignment of a ring in shared memory, as swizzled tiles need it."""
 FEWEST_REGISTERS = 32
 
 WAVES_MEET = RemarkKind(
@@ -114,10 +116,11 @@ class SpecializeWaves:
 
     def stages_for(self, kernel: Kernel, homes: Sequence[Block]) -> tuple[int, ...]:
         """Return the stages of each block that copies: in the innermost loop as many as fit; around it two, where that
-        leaves two for the innermost one; and one for tiles that a workgroup loads once."""
+        leaves enough for the innermost one; and one for tiles that a workgroup loads once."""
         copied = {op.to for home in homes for op in home.ops if isinstance(op, Copy)}
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
+        left -= sum(TILE_ALIGNMENT for to in copied if _bytes(to) % TILE_ALIGNMENT)
         *around, inner = (_ring_bytes(home) + 2 * MBARRIER_BYTES * len(streams(home)) for home in homes)
         wished = self.stages or self.tuning.stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
         once = homes[0] is kernel.body
@@ -125,7 +128,7 @@ class SpecializeWaves:
             counts = [1 if once and home is homes[0] else outer for home in homes[:-1]]
             taken = sum(count * size for count, size in zip(counts, around, strict=True))
             found = min(wished, (left - taken) // inner)
-            if found >= max(2, self.fewest):
+            if found >= max(_stages_in_use(homes[-1]), self.fewest):
                 break
         return (*counts, max(self.fewest, found))
 
@@ -155,8 +158,12 @@ class Stream:
 
 
 def streams(home: Block) -> list[list[Copy]]:
-    """Return the copies of a block, grouped by product; products into one accumulator are one group."""
+    """Return the copies of a block, grouped by product; products into one accumulator are one group.
+
+    What lanes load, such as statistics of rows, is a group too: it is released as soon as registers hold it.
+    """
     copies = [op for op in home.ops if isinstance(op, Copy)]
+    loaded = {op.memory for op in home.ops if isinstance(op, Load)}.intersection(op.to for op in copies)
     chain: dict[Value, Value] = {}
     wanted: dict[Value, set[Value]] = {}
     for op in walk(home):
@@ -166,6 +173,7 @@ def streams(home: Block) -> list[list[Copy]]:
     found: list[tuple[set[Value], list[Copy]]] = []
     for copy in copies:
         mine = {copy.to}.union(*(memories for memories in wanted.values() if copy.to in memories))
+        mine |= loaded if copy.to in loaded else set()
         same = next((stream for stream in found if mine & stream[0]), None)
         if same is None:
             found.append((mine, [copy]))
@@ -382,6 +390,14 @@ def _bytes(memory: Value) -> int:
 def _ring_bytes(home: Block) -> int:
     """Return the bytes of one stage of all that a block copies."""
     return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy))
+
+
+def _stages_in_use(home: Block) -> int:
+    """Return the fewest stages with which one is filled meanwhile: of steps with several products of products, the next
+    one begins before a stage is released."""
+    products = [op for op in home.ops if isinstance(op, Wgmma)]
+    dependent = following(home.ops, {op.result for op in products})
+    return 3 if len(products) > 2 and any(op in dependent for op in products) else 2
 
 
 def _own_bytes(kernel: Kernel, home: Block) -> int:
