@@ -1,11 +1,12 @@
 """Grouped products on an NVIDIA GPU through `ops.grouped_mm`, beside `torch._grouped_mm` (bf16).
 
     python benchmarks/grouped_h200.py [--json FILE] [--only TEXT] [--tile 128x256x64]... [--order "grouped(4)"]...
-                                      [--without PASS]... [--rounds 9]
+                                      [--without PASS]... [--static] [--rounds 9]
 
 `--tile` (rows x columns x depth), `--order` and `--without` add ours with another tile, order or list of passes, each
-as a contestant of its own; they can be given several times. *plain* is `ops.matmul` of the same rows by one matrix:
-what products of as many whole tiles take where no group has to be found and no tile is part-filled.
+as a contestant of its own; they can be given several times. `--static` adds ours compiled for the sizes of the case.
+*plain* is `ops.matmul` of the same rows by one matrix: what products of as many whole tiles take where no group has to
+be found and no tile is part-filled.
 
 Weights are [G, N, K] in memory, as a mixture of experts keeps them, and both functions get them as [G, K, N] views.
 Each contestant is a CUDA graph of calls on buffers that L2 does not hold; graphs take turns, in a new order each round.
@@ -21,16 +22,26 @@ import json
 import os
 import random
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median, quantiles
 
 from tilewave import bf16, i32, ops
-from tilewave.kernels.grouped import GroupedForm, GroupedTile, grouped_product_kernel, grouped_tile_for
+from tilewave.kernels.grouped import (
+    G,
+    GroupedForm,
+    GroupedTile,
+    K,
+    N,
+    T,
+    grouped_product_kernel,
+    grouped_tile_for,
+)
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name
 
-CALLS, BUFFER_BYTES = 6, 400_000_000
+CALLS, BUFFER_BYTES, MORE_ROWS = 6, 400_000_000, 9
+FORM = GroupedForm(bf16, bf16, i32)
 
 
 def uneven(groups: int, mean: int, seed: int) -> list[int]:
@@ -103,13 +114,22 @@ def ours(x, w, ends, out):
     ops.grouped_mm(x, w.mT, ends, out=out)
 
 
-def variants(chosen, rows, groups):
+@cache
+def variant(tile, order="", without=""):
+    """Return our kernel with another tile or order, or for compiling without a pass; not the one that ours takes."""
+    kernel = grouped_product_kernel.__wrapped__(tile, FORM)
+    return kernel.ordered(order) if order else kernel
+
+
+def variants(chosen, rows, groups, n, k):
     """Return the kernels to measure beside ours, and the pass that each is compiled without."""
-    tile, form = grouped_tile_for(rows, groups, bf16), GroupedForm(bf16, bf16, i32)
-    made = grouped_product_kernel.__wrapped__  # a kernel of its own: what was compiled for ours is not taken
-    found = {f"tile {text}": (made(GroupedTile(*map(int, text.split("x"))), form), "") for text in chosen.tile}
-    found |= {text: (made(tile, form).ordered(text), "") for text in chosen.order}
-    return found | {f"without {name}": (made(tile, form), name) for name in chosen.without}
+    tile = grouped_tile_for(rows, groups, bf16)
+    found = {f"tile {text}": (variant(GroupedTile(*map(int, text.split("x")))), "") for text in chosen.tile}
+    found |= {text: (variant(tile, text), "") for text in chosen.order}
+    if chosen.static:
+        sizes = {T: rows + MORE_ROWS, G: groups, N: n, K: k}
+        found["static"] = variant(tile).compile("sm_90a", sizes), ""
+    return found | {f"without {name}": (variant(tile, without=name), name) for name in chosen.without}
 
 
 @contextmanager
@@ -139,10 +159,10 @@ def measured_case(torch, chosen, counts, n, k):
     rows, groups, half = sum(counts), len(counts), {"device": "cuda", "dtype": torch.bfloat16}
     ends = torch.tensor(counts, device="cuda").cumsum(0).to(torch.int32)
     sets = max(1, min(6, BUFFER_BYTES // (2 * groups * n * k)))
-    xs = [torch.randn(rows + 9, k, **half) for _ in range(sets)]
+    xs = [torch.randn(rows + MORE_ROWS, k, **half) for _ in range(sets)]
     ws = [torch.randn(groups, n, k, **half) / k**0.5 for _ in range(sets)]
-    outs = [torch.empty(rows + 9, n, **half) for _ in range(sets)]
-    multiplied = {"ours": (ours, "")} | variants(chosen, rows, groups)
+    outs = [torch.empty(rows + MORE_ROWS, n, **half) for _ in range(sets)]
+    multiplied = {"ours": (ours, "")} | variants(chosen, rows, groups, n, k)
     contestants = {}
     for name, (multiply, left) in multiplied.items():
         with left_out(left):
@@ -172,6 +192,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--static", action="store_true")
     for name in ("tile", "order", "without"):
         parser.add_argument(f"--{name}", action="append", default=[])
     chosen = parser.parse_args()

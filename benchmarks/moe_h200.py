@@ -1,6 +1,6 @@
 """A whole mixture of experts on an NVIDIA GPU through `ops.moe`, beside the same layer in torch (bf16).
 
-    python benchmarks/moe_h200.py [--json FILE] [--only TEXT] [--tiles] [--compiled]
+    python benchmarks/moe_h200.py [--json FILE] [--only TEXT] [--tiles] [--parts] [--compiled]
 
 torch's layer is softmax, topk, a stable sort, index_select, `_grouped_mm`, silu(gate) * up, `_grouped_mm`, and a sum
 over the experts of a token: by index_add (`torch add`), or by a gather and a batched product (`torch gather`);
@@ -10,7 +10,7 @@ with torch's; then tokens alone with tokens among others, bit by bit. A wrong re
 Each contestant is a CUDA graph of one call; graphs take turns, in a new order each round. Printed are medians in
 microseconds, half the distance of the quartiles, and the ratio to the quickest of torch's (above 1, ours is faster);
 then the launches of our call, each in a graph of its own, and the bytes of its arrays per second. `--tiles` times both
-products with other tiles.
+products with other tiles, `--parts` the other launches.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilewave import bf16, i32, ops
+from tilewave import bf16, f32, i32, ops
+from tilewave.kernels.counting_sort import block_counts_kernel, places_kernel
 from tilewave.kernels.grouped import GroupedForm, GroupedTile, gated_product_kernel, invariant_product_kernel
-from tilewave.kernels.selections import Routing
+from tilewave.kernels.indexed import RowTile
+from tilewave.kernels.ragged import TokenTile, permute_rows_kernel, unpermute_rows_kernel
+from tilewave.kernels.rows import Rows
+from tilewave.kernels.selections import Routing, route_tokens_kernel
 from tilewave.ops import experts
 from tilewave.torch.tensors import LIBRARY
 
@@ -42,6 +46,7 @@ CASES = {
 }
 """Tokens, their numbers, an expert's hidden numbers, experts, a token's experts, and how far experts' logits differ."""
 TILES = [(64, 128, 64), (128, 64, 64), (128, 96, 64), (128, 128, 64), (128, 128, 128), (256, 64, 64), (256, 128, 64)]
+UNPERMUTED = [(1, 2048), (2, 1024), (2, 2048), (4, 512), (4, 1024), (8, 256), (8, 512), (8, 1024)]
 PLAIN_TILES = [*TILES, (128, 192, 64), (128, 256, 64)]
 Call = Callable[[], Any]
 
@@ -190,6 +195,27 @@ def show(times: dict[str, tuple[float, float]], moved: dict[str, int] | None = N
         print(f"  {of:36} {time:9.1f} µs ± {spread:5.1f} {speed}", flush=True)
 
 
+def by_part(layer: tuple[Any, ...], top_k: int) -> dict[str, tuple[float, float]]:
+    """Return the times of launches around the products for other tiles."""
+    launches = {one.kernel.name: one.arguments for one in launches_of(layer, top_k)}
+    made = {
+        **{f"block_counts {j}x{v}": block_counts_kernel(i32, j, v) for j in (8, 16, 32) for v in (64, 128, 256)},
+        **{f"places {p}x{j}": places_kernel(i32, p, j) for p in (128, 256) for j in (8, 16, 32, 64)},
+        **{
+            f"unpermute_rows {step}x{columns}": unpermute_rows_kernel(
+                TokenTile(1, columns, step=step), bf16, i32, bf16, f32
+            )
+            for step, columns in UNPERMUTED
+        },
+        **{f"permute_rows {c}": permute_rows_kernel(RowTile(1, c), bf16, i32, bf16) for c in (512, 1024, 2048)},
+        **{
+            f"route_tokens {rows}": route_tokens_kernel(Rows(rows), f32, f32, i32, top_k, Routing())
+            for rows in (1, 2, 4, 8, 16)
+        },
+    }
+    return measured({name: partial(kernel, *launches[kernel.name]) for name, kernel in made.items()})
+
+
 def reported(name: str, case: tuple[Any, ...], chosen: argparse.Namespace) -> dict[str, Any]:
     layer, (tokens, hidden, narrow, _, top_k, _) = layer_of(case), case
     errors = want_right(layer, top_k)
@@ -207,6 +233,8 @@ def reported(name: str, case: tuple[Any, ...], chosen: argparse.Namespace) -> di
     show(parts, moved)
     tiles = by_tile(layer, top_k) if chosen.tiles else {}
     show(tiles)
+    if chosen.parts:
+        show(by_part(layer, top_k))
     return {"errors": errors, "layer": found, "launches": parts, "tiles": tiles, "ratio": best / found["ours"][0]}
 
 
@@ -215,6 +243,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--compiled", action="store_true")
     chosen = parser.parse_args()
     found = {name: reported(name, case, chosen) for name, case in CASES.items() if chosen.only in name}

@@ -43,6 +43,7 @@ from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.overlap_mma import OverlapMma
 from tilewave.passes.schedule.peel_accumulator_init import peel_accumulator_init
@@ -95,6 +96,7 @@ PASSES = {
     "fuse_wave_reductions": lambda text: FuseWaveReductions(int(text)),
     "coalesce_loads": lambda text: CoalesceLoads(int(text)),
     "order_tma_loads": lambda text: OrderTmaLoads(SM_90A.tuning.loads, Streamed(frozenset(text.split(",")))),
+    "find_tiles_ahead": lambda text: FindTilesAhead(CHIPS[text]),
     "fold_permutes": lambda text: fold_permutes,
     "overlap_mma": lambda text: OverlapMma(SM_90A.tuning.pipeline.least_overlapped),
     "narrow_mma": lambda text: narrow_mma,

@@ -10,7 +10,13 @@ from tilewave import *
 from tilewave import kernels
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels.indexed import RowTile
-from tilewave.kernels.ragged import SegmentTile, permute_rows_kernel, segment_sum_kernel, unpermute_rows_kernel
+from tilewave.kernels.ragged import (
+    SegmentTile,
+    TokenTile,
+    permute_rows_kernel,
+    segment_sum_kernel,
+    unpermute_rows_kernel,
+)
 
 pytestmark = pytest.mark.share(2)
 targets = pytest.mark.parametrize("target", TARGETS)
@@ -123,7 +129,8 @@ def test_rows_are_stored_for_their_experts(target, tile):
 
 @targets
 @pytest.mark.parametrize("weights", [None, f32])
-def test_rows_come_back_with_weights(target, weights):
+@pytest.mark.parametrize("tile", [TokenTile(16, 64), TokenTile(2, 128, step=4)], ids=str)
+def test_rows_come_back_with_weights(target, tile, weights):
     rng = np.random.default_rng(7)
     x, slots, y = (
         numbers(150, 136, dtype=np.float16),
@@ -131,7 +138,9 @@ def test_rows_come_back_with_weights(target, weights):
         np.full((37, 136), np.nan, np.float16),
     )
     shares = rng.random((37, 3)).astype(np.float32) if weights else np.ones((37, 3), np.float32)
-    run(unpermute_rows_kernel(RowTile(16, 64), f16, i32, f16, weights), target, x, slots, y, *[shares] * bool(weights))
+    slots[slots == 0], x[0] = 1, np.nan  # where a step goes past the last slot, it does not read row 0
+    run(unpermute_rows_kernel(tile, f16, i32, f16, weights), target, x, slots, y, *[shares] * bool(weights))
+    x[0] = 0
     terms = picked(x, slots).astype(np.float64) * shares[..., None]
     near(y, terms.sum(axis=1), np.abs(terms).sum(axis=1), 5)
 

@@ -13,9 +13,9 @@ from tilewave.mapping.ragged import RaggedGrid, prove_ragged
 
 def test_the_example_of_the_module():
     found = RaggedGrid(4).tiles([3, 3, 9, 10], range(RaggedGrid(4).count(10, 4)))
-    assert found.group.tolist() == [0, -1, 2, 2, -1, 3]
-    assert found.first.tolist() == [0, -4, 3, 7, -4, 9]
-    assert found.end.tolist() == [3, 0, 9, 9, 0, 10]
+    assert found.group.tolist() == [0, 2, 2, 3, -1, -1]
+    assert found.first.tolist() == [0, 3, 7, 9, -4, -4]
+    assert found.end.tolist() == [3, 9, 9, 10, 0, 0]
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(1, 200), st.integers(0, 50))
@@ -40,16 +40,16 @@ def test_all_small_vectors_of_counts(block):
 class DropsTheLastTile(RaggedGrid):
     """Counts a group's tiles as count // block, which loses the last one unless the count is a multiple."""
 
-    def first_tile(self, start, group):
-        return start // self.block
+    def tiles_of(self, count):
+        return count // self.block
 
 
 @dataclass(frozen=True)
 class LosesWholeGroups(RaggedGrid):
-    """Begins a group's tiles where the rows of the group before end."""
+    """Gives a tile to groups of a whole tile at least."""
 
-    def first_tile(self, start, group):
-        return (start + self.block - 1) // self.block
+    def tiles_of(self, count):
+        return (count >= self.block) * super().tiles_of(count)
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class OneTileTooFew(RaggedGrid):
 
 @dataclass(frozen=True)
 class Overlaps(RaggedGrid):
-    def first_row(self, tile, start, group):
-        return start + (tile - self.first_tile(start, group)) * (self.block - 1)
+    def first_row(self, tile, start):
+        return start + tile * (self.block - 1)
 
 
 @pytest.mark.parametrize("wrong", [DropsTheLastTile, LosesWholeGroups, OneTileTooFew, Overlaps])

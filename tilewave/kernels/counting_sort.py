@@ -29,11 +29,12 @@ from tilewave.lang.types import RegisterType
 B, J, ONE = sym.B, sym.J, sym.ONE
 BLOCK = 512
 """The numbers of a block."""
-COUNTED, COUNT_VALUES = 64, 64
-"""The numbers of a step, and the values, of a workgroup that counts in a block."""
+COUNTED, COUNT_VALUES = 16, 128
+"""The numbers of a step, and the values, of a workgroup that counts in a block: each lane has values of its own, so no
+count goes from lane to lane."""
 RUN_BLOCKS, RUN_VALUES = 128, 8
 """The blocks of a step, and the values, of a workgroup that adds up counts."""
-PLACED, COMPARED = 128, 16
+PLACED, COMPARED = 128, 32
 """The numbers that a workgroup places, and those that it compares them with in a step."""
 
 
@@ -43,7 +44,7 @@ def blocks_of(count: int) -> int:
 
 
 @cache
-def block_counts_kernel(dtype: DType) -> WaveKernel:
+def block_counts_kernel(dtype: DType, step: int = COUNTED, values: int = COUNT_VALUES) -> WaveKernel:
     """Return the kernel from x[T] to counts[B, V]: how often each value is in each block."""
 
     want_indices("block_counts", x=dtype)
@@ -59,7 +60,7 @@ def block_counts_kernel(dtype: DType) -> WaveKernel:
 
         write(total, to.counts)
 
-    constraints = [WorkgroupConstraint(B, 1, 0), WorkgroupConstraint(V, COUNT_VALUES, 1), TilingConstraint(J, COUNTED)]
+    constraints = [WorkgroupConstraint(B, 1, 0), WorkgroupConstraint(V, values, 1), TilingConstraint(J, step)]
     arrays = {"x": array_of(dtype, T), "counts": array_of(I32, B, V)}
     return kernel_of("block_counts", constraints, arrays, count, {J: BLOCK})
 
@@ -94,7 +95,7 @@ def group_ends_kernel() -> WaveKernel:
 
 
 @cache
-def places_kernel(dtype: DType) -> WaveKernel:
+def places_kernel(dtype: DType, placed: int = PLACED, step: int = COMPARED) -> WaveKernel:
     """Return the kernel from x[T], before[B, V], totals[V] and ends[V] to places[T]: where each number goes.
 
     A number that is no value goes nowhere: its place is -1.
@@ -106,7 +107,7 @@ def places_kernel(dtype: DType) -> WaveKernel:
         own, first = cast(read(to.x), INDEX), first_index(T)
         block = first // BLOCK
 
-        @iterate(J, init_args=[RegisterType((T,), I32)(0)], stop=first - block * BLOCK + PLACED)
+        @iterate(J, init_args=[RegisterType((T,), I32)(0)], stop=first - block * BLOCK + placed)
         def rank(so_far: Any) -> Any:
             at = block * BLOCK + self_index(J, INDEX)
             is_earlier = at < self_index(T, INDEX)
@@ -124,5 +125,5 @@ def places_kernel(dtype: DType) -> WaveKernel:
         "ends": array_of(I32, V),
         "places": array_of(I32, T),
     }
-    constraints = [WorkgroupConstraint(T, PLACED, 0), TilingConstraint(J, COMPARED)]
+    constraints = [WorkgroupConstraint(T, placed, 0), TilingConstraint(J, step)]
     return kernel_of("places", constraints, arrays, place, {J: BLOCK})

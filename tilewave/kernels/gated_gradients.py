@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewave.call import room_for
+from tilewave.call import power_of_two_for
 from tilewave.ir.types import I32, DType
 from tilewave.kernels.activations import ACTIVATIONS
 from tilewave.kernels.indexed import D, T, V, array_of
@@ -71,4 +71,4 @@ def gated_backward_kernel(step: int, form: GatedForm) -> WaveKernel:
 
 def step_for(columns: int) -> int:
     """Return the columns of a step, for rows of so many."""
-    return min(STEP, room_for(columns))
+    return min(STEP, power_of_two_for(columns))

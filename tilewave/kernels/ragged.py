@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tilewave.backend.targets import target_named
 from tilewave.call import power_of_two_for
 from tilewave.errors import CallError, here
 from tilewave.ir.types import INDEX, DType
@@ -23,7 +24,7 @@ from tilewave.kernels.indexed import (
     want_kept_kind,
 )
 from tilewave.kernels.parameters import given, kernel_of
-from tilewave.kernels.rows import arithmetic_of, kernel_for, looked_at
+from tilewave.kernels.rows import MOST_ROWS, arithmetic_of, kernel_for, looked_at
 from tilewave.kernels.sums import summed_in
 from tilewave.lang.accesses import read, write
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
@@ -36,6 +37,8 @@ from tilewave.lang.types import Indices, RegisterType
 S, L, K = sym.S, sym.L, sym.K
 LEAST_STEP = 4
 """The rows of a step of the widest tiles: one row alone would wait for memory at every step."""
+SUMMED = 4
+"""The rows of each token that a step of `unpermute_rows` adds on a GPU: it waits for their slots, then for all rows."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +159,31 @@ def unpermute_rows(x: Any, slots: Any, y: Any, weights: Any = None) -> None:
     A slot out of bounds adds nothing. Sums are added in the order of k, in f32 or wider.
     """
     arrays = {"x": x, "slots": slots, "y": y, "weights": weights}
-    kernel = kernel_for(unpermute_rows_kernel, gather_tile_for, **arrays)
+    kernel = kernel_for(unpermute_rows_kernel, unpermute_tile_for, **arrays)
     kernel(*(array for array in arrays.values() if array is not None))
+
+
+@dataclass(frozen=True)
+class TokenTile(RowTile):
+    """The tokens and columns of a workgroup that adds up the rows of each token."""
+
+    step: int = 1
+    """How many rows of each token a step adds."""
+
+
+def unpermute_tile_for(target: str, columns: int, dtype: DType) -> TokenTile:
+    """Return the tile for sums of the rows of each token; a CPU does not wait for several rows together."""
+    if target_named(target).most_bytes is None:
+        one = gather_tile_for(target, columns, dtype)
+        return TokenTile(one.rows, one.columns)
+    size = max(2, dtype.bytes) * SUMMED
+    tile = min(power_of_two_for(columns), READ_BYTES // size)
+    return TokenTile(max(1, min(MOST_ROWS, READ_BYTES // (tile * size))), tile, step=SUMMED)
 
 
 @cache
 def unpermute_rows_kernel(
-    tile: RowTile, x_dtype: DType, slots_dtype: DType, y_dtype: DType, weights_dtype: DType | None = None
+    tile: TokenTile, x_dtype: DType, slots_dtype: DType, y_dtype: DType, weights_dtype: DType | None = None
 ) -> WaveKernel:
     """Return the kernel from x[V, D], slots[T, K] and weights[T, K] to y[T, D]."""
     want_indices("unpermute_rows", slots=slots_dtype)
@@ -178,4 +199,6 @@ def unpermute_rows_kernel(
 
     arrays = given(x=array_of(x_dtype, V, D), slots=array_of(slots_dtype, T, K), y=array_of(y_dtype, T, D))
     more = given(weights=weights_dtype and array_of(weights_dtype, T, K))
-    return kernel_of("unpermute_rows", [*tile.constraints(), TilingConstraint(K, 1)], {**arrays, **more}, unpermute)
+    return kernel_of(
+        "unpermute_rows", [*tile.constraints(), TilingConstraint(K, tile.step)], {**arrays, **more}, unpermute
+    )

@@ -1,19 +1,17 @@
 """Ragged grids: groups of rows one after the other, cut into tiles group by group; only the device knows the counts.
 
-Group g has the rows from ends[g - 1], or 0, up to ends[g], and its first tile has the number
-
-    first_tile(g) = ends[g - 1] // block + g
-
-so that a tile's group follows from `ends` alone, without a sum over the tiles of the groups before:
+Group g has the rows from ends[g - 1], or 0, up to ends[g], and as many tiles as its rows need. Tiles are numbered group
+by group:
 
     row       0  1  2  3  4  5  6  7  8  9       ends [3, 3, 9, 10], block 4
     group     0  0  0  2  2  2  2  2  2  3
-    tile      0  0  0  2  2  2  2  3  3  5       tiles 1 and 4 have no rows
+    tile      0  0  0  1  1  1  1  2  2  3       tiles 4 and 5 have no rows
 
-Each row is in exactly one tile, for all counts. A group with the rows from a to b needs ceil((b - a) / block) tiles,
-and the next group's first tile is b // block + 1 - a // block further on, which is never less: the rows from a to b
-touch at most so many of the blocks that begin at multiples of `block`. The last group ends at rows // block + groups,
-so the number of tiles follows from sizes that the host knows.
+Each row is in exactly one tile, for all counts: the first tile of a group is the number of tiles of all groups before,
+so no two groups share a tile, and the tiles of a group are blocks of its rows, one after the other. A group of c rows
+has ceil(c / block) tiles, at most (c + block - 1) / block, so all have at most rows // block + groups: the number of
+tiles follows from sizes that the host knows. Those that no group needs come last, so that workgroups that take every
+n-th tile have equally many with rows.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import numpy as np
 
 from tilewave.mapping.coverage import Array
 from tilewave.mapping.grid import MappingError
-from tilewave.mapping.index import Index
+from tilewave.mapping.index import Index, larger
 
 NO_GROUP = -1
 """The group of a tile without rows."""
@@ -70,22 +68,22 @@ class RaggedGrid:
         """Return the number of tiles, some of which have no rows."""
         return rows // self.block + groups
 
-    def first_tile(self, start: Index, group: Index) -> Index:
-        """Return the number of the first tile of a group whose rows begin at `start`."""
-        return start // self.block + group
+    def tiles_of(self, count: Index) -> Index:
+        """Return the number of tiles of a group with so many rows, which is no number below 0 for a count that is."""
+        return (larger(count, 0) + (self.block - 1)) // self.block
 
-    def first_row(self, tile: Index, start: Index, group: Index) -> Index:
-        """Return the first row of a tile of a group whose rows begin at `start`."""
-        return start + (tile - self.first_tile(start, group)) * self.block
+    def first_row(self, tile: Index, start: Index) -> Index:
+        """Return the first row of a group's tile, by its number within a group whose rows begin at `start`."""
+        return start + tile * self.block
 
     def tiles(self, ends: Sequence[int] | Array, numbers: Sequence[int] | Array) -> RaggedTiles:
         """Return the group and rows of tiles: group -1 and rows from -block to 0 for those without any."""
         given, number = np.asarray(ends, np.int64), np.asarray(numbers, np.int64)
-        after = self.first_tile(given, np.arange(len(given)) + 1)
-        group = (after[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
         bounds = np.concatenate(([0], given, [0]))  # no group begins before row 0, and those after the last are empty
+        after = np.cumsum(self.tiles_of(bounds[1:-1] - bounds[:-2]))
+        group = (after[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
         start, end = bounds[group], bounds[group + 1]
-        first = self.first_row(number, start, group)
+        first = self.first_row(number - np.concatenate(([0], after))[group], start)
         has_rows = first < end
         return RaggedTiles(
             np.where(has_rows, group, NO_GROUP), np.where(has_rows, first, -self.block), np.where(has_rows, end, 0)

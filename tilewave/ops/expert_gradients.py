@@ -8,9 +8,8 @@ from __future__ import annotations
 from tilewave.ir.types import I32
 from tilewave.kernels.gated_gradients import GatedForm, gated_backward_kernel, step_for
 from tilewave.kernels.grouped import GroupedForm, grouped_product_kernel, grouped_tile_for
-from tilewave.kernels.indexed import gather_tile_for
 from tilewave.kernels.products import K, N
-from tilewave.kernels.ragged import unpermute_rows_kernel
+from tilewave.kernels.ragged import unpermute_rows_kernel, unpermute_tile_for
 from tilewave.kernels.rows import kernel_for
 from tilewave.ops.arrays import Array, ArrayLibrary
 from tilewave.ops.experts import permuted
@@ -74,7 +73,7 @@ def _gated(lib: ArrayLibrary, every: dict[str, Array], activation: str) -> Kerne
 
 def _unpermute(lib: ArrayLibrary, rows: Array, slots: Array) -> CallWork:
     found = lib.empty((slots.shape[0], rows.shape[1]), lib.dtype("moe", "rows", rows), rows)
-    kernel = kernel_for(unpermute_rows_kernel, gather_tile_for, x=rows, slots=slots, y=found, weights=None)
+    kernel = kernel_for(unpermute_rows_kernel, unpermute_tile_for, x=rows, slots=slots, y=found, weights=None)
     return CallWork({"out": found}, KernelLaunch(kernel, {"rows": rows, "slots": slots, "out": found}))
 
 

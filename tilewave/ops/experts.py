@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import F32, F64, I32, DType
 from tilewave.kernels.grouped import GroupedForm, gated_product_kernel, grouped_tile_for, invariant_product_kernel
-from tilewave.kernels.indexed import gather_tile_for, scatter_tile_for
+from tilewave.kernels.indexed import scatter_tile_for
 from tilewave.kernels.products import K, N
-from tilewave.kernels.ragged import permute_rows_kernel, unpermute_rows_kernel
+from tilewave.kernels.ragged import permute_rows_kernel, unpermute_rows_kernel, unpermute_tile_for
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.selections import Routing, checked_count, route_tokens_kernel, rows_together
 from tilewave.ops.arrays import Array, ArrayLibrary, spelled, target_of
@@ -141,5 +141,5 @@ def _products(
 
 def _combined(lib: ArrayLibrary, of: str, scratch: dict[str, Array], to: Array) -> KernelLaunch:
     rows, slots, weights = scratch[of], scratch["slots"], scratch["weights"]
-    kernel = kernel_for(unpermute_rows_kernel, gather_tile_for, x=rows, slots=slots, y=to, weights=weights)
+    kernel = kernel_for(unpermute_rows_kernel, unpermute_tile_for, x=rows, slots=slots, y=to, weights=weights)
     return KernelLaunch(kernel, {of: rows, "slots": slots, "out": to, "weights": weights})

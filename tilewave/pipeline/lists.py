@@ -43,6 +43,7 @@ from tilewave.passes.memory.use_tma import UseTma
 from tilewave.passes.schedule.carry_stage_index import carry_stage_index
 from tilewave.passes.schedule.delay_dependent_mma import delay_dependent_mma
 from tilewave.passes.schedule.dependent_launch import DependentLaunch
+from tilewave.passes.schedule.find_tiles_ahead import FindTilesAhead
 from tilewave.passes.schedule.halve_steps import HalveSteps
 from tilewave.passes.schedule.interleave_mma import InterleaveMma
 from tilewave.passes.schedule.overlap_mma import OverlapMma
@@ -273,6 +274,8 @@ def hopper(
         defer_rescaling,  # after distribute_lanes, because each wave tests its own factors
         # After distribute_lanes, because each role is a program of lanes.
         SpecializeWaves(machine, machine.tuning.pipeline, stages, fewest if stages else 1),
+        # After specialize_waves, whose roles search for the same tiles; before dependent_launch, where each role waits.
+        FindTilesAhead(machine),
         # After specialize_waves, because it changes on which mbarriers the roles arrive.
         MulticastLoads(machine, machine.tuning.loads, open_on_lines=open_on_lines),
         OrderTmaLoads(

@@ -162,12 +162,13 @@ def store_before_end(lanes: LaneProgram, op: WriteThrough, starts: Sequence[Star
     by_row: dict[int, list[tuple[int, Start]]] = {}
     for buffer, start in enumerate(starts):
         by_row.setdefault(start[0], []).append((buffer, start))
+    first = Number(out, origin[op.axes[-2]])
     for row, chunks in by_row.items():
-        left = Number(out, end) - Number(out, origin[op.axes[-2]]) - row
-        whole = left >= rows
-        with repeated(lanes, whole.choose(1, 0)):
+        left = Number(out, end) - first - row
+        is_whole = (left >= rows).choose((first >= 0).choose(1, 0), 0)  # a tile without rows begins before row 0
+        with repeated(lanes, is_whole):
             store_whole(lanes, op, chunks, beside)
-        with repeated(lanes, whole.choose(0, (left > 0).choose(1, 0))):
+        with repeated(lanes, (is_whole.equals(1)).choose(0, (left > 0).choose(1, 0))):
             store_rows(lanes, op, own, origin, chunks, left.smaller(rows))
 
 

@@ -2,13 +2,14 @@
 
     %group, %first, %end = ragged_tile(%ends, %tile, %count) {block = 64}
   →
-    %before = loop(%steps, [0]) { how many groups of a step have their first tile after them, at or before %tile }
-    %start = read(%ends, [%before - 1]), %end = read(%ends, [%before])      0 where there is no such group
-    %first = %start + (%tile - %start // 64 - %before) * 64
+    %steps, %before = loop(%n, …) { steps of 32 groups whose tiles are all before the tile, and their tiles }
+    %place, %before_1 = the groups of the step after them whose tiles are all before the tile, by bisection
+    %start = read(%ends, [%group - 1]), %end = read(%ends, [%group])        0 where there is no such group
+    %first = %start + (%tile - %before_1) * 64
 
-Every step reads a tile of ends at once, so that the search waits for memory twice however many groups there are. A tile
-without rows gets rows before the first one and the group -1, whose weights and rows are all out of bounds: nothing is
-loaded for it, and nothing stored.
+Every step reads a tile of ends at once, and the sum of the tiles of some of its groups is a reduction, so that the
+search waits for memory three times however many groups there are. A tile without rows gets rows before the first one
+and the group -1, whose weights and rows are all out of bounds: nothing is loaded for it, and nothing stored.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Sequence
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Iota, Loop, RaggedTile, Read, Reduce, Select
+from tilewave.ir.ops import And, Broadcast, Iota, Loop, RaggedTile, Read, Reduce, Select
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import I32, INDEX, INDEX_SCALAR, Scalar, Tile
 from tilewave.mapping.ragged import NO_GROUP, RaggedGrid
 
 ENDS_AT_ONCE = 32
-"""The ends that a step of the search reads."""
+"""The ends that a step of the search reads, a power of two."""
 
 
 def expand_ragged_tiles(kernel: Kernel) -> Kernel:
@@ -45,15 +46,19 @@ class _Search:
         self.op, self.builder, self.grid = op, builder, RaggedGrid(op.block)
         (groups,) = op.memory.type.extents
         self.groups = self.number(arguments[groups] if isinstance(groups, str) else builder.const(groups))
-        self.tile = self.number(op.number)
+        self.is_one_step = isinstance(groups, int) and groups <= ENDS_AT_ONCE
+        self.tile = self.number(builder.cast(op.number, I32))
 
     def number(self, v: Value) -> Number:
         return Number(self.builder, v)
 
     def ops(self) -> Sequence[Op]:
-        group = self.number(self.builder.cast(self.groups_before(), INDEX))
+        none = self.number(self.builder.const(0, Scalar(I32)))
+        steps, before = (self.number(self.builder.const(0)), none) if self.is_one_step else self.steps_before()
+        place, before = self.groups_before(steps, before)
+        group = steps * ENDS_AT_ONCE + place
         start, end = self.end_of(group - 1), self.end_of(group)
-        first = self.grid.first_row(self.tile, start, group)
+        first = self.grid.first_row(self.index(self.tile - before), start)
         has_rows = first < end
         instead = (NO_GROUP, -self.op.block, 0)
         for found, other, result in zip((group, first, end), instead, self.op.results, strict=True):
@@ -61,34 +66,61 @@ class _Search:
             self.builder.effect(Select, has_rows.value, found.value, otherwise, results=(result,))
         return self.builder.ops
 
-    def groups_before(self) -> Value:
-        """Return the number of groups that end before the tile's group begins."""
-        builder = self.builder
-        length = self.op.memory.type.extents[0]
-        step = min(ENDS_AT_ONCE, length) if isinstance(length, int) else ENDS_AT_ONCE
-        steps, none = (self.groups + (step - 1)) // step, builder.const(0, Scalar(I32))
-        count, so_far = builder.fresh("step", INDEX_SCALAR), builder.fresh("groups", Scalar(I32))
+    def index(self, n: Number) -> Number:
+        return self.number(self.builder.cast(n.value, INDEX))
+
+    def steps_before(self) -> tuple[Number, Number]:
+        """Return the number of steps whose groups are all before the tile's, and the number of their tiles."""
+        builder, none = self.builder, self.builder.const(0, Scalar(I32))
+        steps = (self.groups + (ENDS_AT_ONCE - 1)) // ENDS_AT_ONCE
+        count = builder.fresh("step", INDEX_SCALAR)
+        carried = [builder.fresh("steps", INDEX_SCALAR), *(builder.fresh(n, Scalar(I32)) for n in ("tiles", "before"))]
         with builder.region():
-            more = self.groups_of_a_step(self.number(count) * step, step)
-            body = builder.block([count, so_far], [(self.number(so_far) + self.number(more)).value])
-        result = builder.fresh("groups_before", Scalar(I32))
-        builder.effect(Loop, steps.value, (none,), body, results=(result,))
-        return result
+            found, tiles, before = map(self.number, carried)
+            after = tiles + self.sum(self.tiles_of_step(self.number(count)))
+            is_before = after <= self.tile
+            more = found + is_before.choose(1, 0)
+            yielded = [more.value, after.value, is_before.choose(after, before).value]
+            body = builder.block([count, *carried], yielded)
+        results = tuple(builder.fresh(v.name, v.type) for v in carried)
+        begin = (builder.const(0), none, none)
+        builder.effect(Loop, steps.value, begin, body, results=results)
+        return self.number(results[0]), self.number(results[2])
 
-    def groups_of_a_step(self, begin: Number, step: int) -> Value:
-        builder, kind = self.builder, Tile((step,), INDEX)
-        ends = builder.emit(
-            Read, self.op.memory, (begin.value,), (0,), type=Tile((step,), self.op.memory.type.dtype), name="ends"
-        )
-        index = self.number(builder.emit(Iota, type=kind)) + self.everywhere(begin, kind)
-        after = self.grid.first_tile(self.number(builder.cast(ends, INDEX)), index + 1)
-        is_before, is_group = after <= self.everywhere(self.tile, kind), index < self.everywhere(self.groups, kind)
-        one, none = (builder.const(n, Tile((step,), I32)) for n in (1, 0))
-        counted = builder.emit(Select, is_group.value, one, none, type=none.type)
-        counted = builder.emit(Select, is_before.value, counted, none, type=none.type)
-        return builder.emit(Reduce, counted, (0,), "sum", type=Scalar(I32))
+    def groups_before(self, step: Number, before: Number) -> tuple[Number, Number]:
+        """Return how many groups of a step are before the tile's, and the number of tiles before it."""
+        tiles, kind = self.tiles_of_step(step), Tile((ENDS_AT_ONCE,), I32)
+        index = self.number(self.builder.emit(Iota, type=Tile((ENDS_AT_ONCE,), INDEX)))
+        none = self.builder.const(0, kind)
+        place = self.number(self.builder.const(0))
+        half = ENDS_AT_ONCE // 2
+        while half:
+            low, high = (self.everywhere(n) for n in (place, place + half))
+            is_next = self.builder.binary(And, (low <= index).value, (index < high).value)
+            more = self.number(self.builder.emit(Select, is_next, tiles.value, none, type=kind))
+            after = before + self.sum(more)
+            is_before = after <= self.tile
+            place, before = place + is_before.choose(half, 0), is_before.choose(after, before)
+            half //= 2
+        return place, before
 
-    def everywhere(self, n: Number, kind: Tile) -> Number:
+    def tiles_of_step(self, step: Number) -> Number:
+        """Return the number of tiles of each group of a step; none for what is no group, whose end is read as 0."""
+        begin = step * ENDS_AT_ONCE
+        starts, ends = (self.ends(at) for at in (begin - 1, begin))
+        return self.number(self.builder.cast(self.grid.tiles_of(ends - starts).value, I32))
+
+    def ends(self, begin: Number) -> Number:
+        dtype = self.op.memory.type.dtype
+        kind = Tile((ENDS_AT_ONCE,), dtype)
+        found = self.builder.emit(Read, self.op.memory, (begin.value,), (0,), type=kind, name="ends")
+        return self.number(self.builder.cast(found, INDEX))
+
+    def sum(self, tiles: Number) -> Number:
+        return self.number(self.builder.emit(Reduce, tiles.value, (0,), "sum", type=Scalar(I32)))
+
+    def everywhere(self, n: Number) -> Number:
+        kind = Tile((ENDS_AT_ONCE,), n.value.type.dtype)
         return self.number(self.builder.emit(Broadcast, n.value, (), type=kind))
 
     def end_of(self, group: Number) -> Number:
