@@ -10,7 +10,7 @@ from typing import Any
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, DType
 from tilewave.lang.functions import reciprocal
-from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, tanh
+from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, select
 
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Constants of gelu's tanh approximation."""
@@ -61,35 +61,52 @@ def gelu(x: Any, rounded_to: DType = F32) -> Any:
     if x.dtype != F32:
         return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
     size = minimum(abs_(x), FARTHEST)
-    *lower, highest = UPPER_TAIL if rounded_to.bits > 16 else UPPER_TAIL_OF_HALVES
+    tail = _upper_tail(size, UPPER_TAIL if rounded_to.bits > 16 else UPPER_TAIL_OF_HALVES)
+    return fma(-size, tail, maximum(x, 0.0))
+
+
+def _upper_tail(size: Any, coefficients: tuple[float, ...]) -> Any:
+    """Return 1 - Φ(size) of sizes from 0 to `FARTHEST`."""
+    *lower, highest = coefficients
     power: Any = highest
     for coefficient in reversed(lower):
         power = fma(power, size, coefficient)
-    return fma(-size, exp2(power, flush=True), maximum(x, 0.0))
+    return exp2(power, flush=True)
 
 
 def _gelu_slope(x: Any) -> Any:
     """Φ(x) + x · φ(x)."""
-    return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    if x.dtype != F32:
+        return 0.5 * (1.0 + erf(x * math.sqrt(0.5))) + x * density
+    tail = _upper_tail(minimum(abs_(x), FARTHEST), UPPER_TAIL)
+    return fma(x, density, select(x > 0.0, 1.0 - tail, tail))
 
 
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1.0 + tanh((x + x * x * x * TANH_CUBE) * TANH_SCALE))
+    """x / 2 · (1 + tanh(u)), computed as x · sigmoid(2 · u), whose small results keep their digits."""
+    return x * _sigmoid((x + x * x * x * TANH_CUBE) * (2 * TANH_SCALE))
 
 
 def _gelu_tanh_slope(x: Any) -> Any:
-    t = tanh((x + x * x * x * TANH_CUBE) * TANH_SCALE)
-    inner = (1.0 + x * x * (3 * TANH_CUBE)) * TANH_SCALE
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner
+    s, slope = _sigmoid_and_slope((x + x * x * x * TANH_CUBE) * (2 * TANH_SCALE))
+    return s + x * slope * ((1.0 + x * x * (3 * TANH_CUBE)) * (2 * TANH_SCALE))
 
 
 def _sigmoid(x: Any) -> Any:
     return reciprocal(1.0 + exp(-x))
 
 
+def _sigmoid_and_slope(x: Any) -> tuple[Any, Any]:
+    """Return sigmoid(x) and its derivative, whose 1 - sigmoid(x) would have no digits where x is large."""
+    power = exp(-abs_(x))
+    share = reciprocal(1.0 + power)
+    return select(x > 0.0, share, power * share), power * share * share
+
+
 def _silu_slope(x: Any) -> Any:
-    s = _sigmoid(x)
-    return s * (1.0 + x * (1.0 - s))
+    s, slope = _sigmoid_and_slope(x)
+    return s + x * slope
 
 
 ACTIVATIONS = {

@@ -47,6 +47,8 @@ SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
 """Subnormal arguments of a logarithm are scaled to normal ones, whose exponent bits are n."""
 FAR = 300.0
 """Beyond ± this argument, powers are 0 or infinity."""
+ROUNDS = 1.5 * 2.0**23
+"""Added to a small float and subtracted again, rounds it to an integer."""
 
 
 class ExponentArithmetic:
@@ -126,12 +128,18 @@ def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
 
 
 def _exponential(m: ExponentArithmetic, x: str) -> str:
-    """Return exp by powers of two: an integer one and a fractional one, whose sum is x · log₂ e with all its digits."""
-    near = _near(m, x)
-    whole = m.call("floor", m.do("fmul", near, LOG2_E_PARTS[0]))
+    """Return exp by powers of two: an integer one and a fractional one, whose sum is x · log₂ e with all its digits.
+
+    The integer is the nearest one, less 1, so that 2 to its power is finite where the result is. Only the integer is of
+    clipped x: elsewhere the fractional power is 0, infinity or NaN, and so is the product.
+    """
+    near = m.call("minnum", m.call("maxnum", x, m.number(-FAR)), m.number(FAR))
+    counted = m.call("fma", near, m.number(LOG2_E_PARTS[0]), m.number(ROUNDS))
+    whole = m.do("fsub", counted, ROUNDS + 1)
     back = m.f.value(f"fneg {m.kind} {whole}")
-    rest = m.call("fma", near, m.number(LOG2_E_PARTS[1]), m.call("fma", near, m.number(LOG2_E_PARTS[0]), back))
-    return m.do("fmul", m.exponential("exp2", whole), m.exponential("exp2", rest))
+    rest = m.call("fma", x, m.number(LOG2_E_PARTS[1]), m.call("fma", x, m.number(LOG2_E_PARTS[0]), back))
+    flushed = "exp2_flushed" if "exp2_flushed" in m.known else "exp2"
+    return m.do("fmul", m.exponential("exp2", whole), m.exponential(flushed, rest))
 
 
 def _near(m: ExponentArithmetic, x: str) -> str:
