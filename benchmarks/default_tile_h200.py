@@ -11,13 +11,15 @@ never timed. Printed are medians of microseconds, the ratio to torch (above 1, o
 how many shapes are below 0.9 and 0.75.
 
 The second calls one weight with 33 batch sizes from 1 to 8192, once each, in a process with empty caches, and in
-another with the caches of the first. Printed are the stalls, which is what these calls take longer than calls with the
-same sizes later, and the host's microseconds of a call with sizes seen before and with new sizes, beside torch.
+another with the caches of the first; Python's bytecode is compiled before. Printed are the stalls, which is what these
+calls take longer than calls with the same sizes later, and the host's microseconds of a call with sizes seen before and
+with new sizes, beside torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import math
 import os
@@ -32,6 +34,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+import tilewave
 from tilewave import ops
 from tilewave.tune.serve import BACKGROUND_WORK
 
@@ -240,6 +245,8 @@ def batches(asked: argparse.Namespace) -> dict[str, Any]:
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         caches = {"TILEWAVE_CACHE_DIR": f"{directory}/tilewave", "CUDA_CACHE_PATH": f"{directory}/cuda"}
+        caches["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = f"{directory}/python"
+        compileall.compile_dir(Path(tilewave.__file__).parent, quiet=2, workers=0)  # as an installation does
         for cache in ("cold", "warm"):
             words = [sys.executable, __file__, "--batches-here", "--weight", asked.weight]
             done = subprocess.run(words, env={**os.environ, **caches}, stdout=subprocess.PIPE, text=True, check=True)
@@ -272,8 +279,6 @@ def main() -> None:
     if asked.batches:
         found: object = batches(asked)
     else:
-        import torch  # noqa: PLC0415  the process that starts others needs no device
-
         if asked.batches_here:
             n, k = map(int, asked.weight.split("x"))
             print(json.dumps(batches_here(Card(torch), (n, k))))

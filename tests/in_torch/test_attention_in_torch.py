@@ -75,6 +75,14 @@ def test_a_bias_of_any_shape_has_a_gradient(shape):
     check(tensors, torch.randn(2, 4, 20, 8), causal=True)
 
 
+def test_a_bias_alone_has_a_gradient():
+    q, k, v = (drawn(1, 2, n, 8).detach() for n in (20, 30, 30))
+    bias = drawn(20, 30)
+    y, want = ops.attention(q, k, v, bias=bias), expected(q, k, v, bias)
+    found, theirs = (torch.autograd.grad(x.square().sum(), bias)[0] for x in (y, want))
+    torch.testing.assert_close(found, theirs)
+
+
 def test_tensors_of_any_layout_have_gradients():
     """Heads beside positions, a gradient that repeats one number, and one with gaps."""
     q, k, v = (drawn(2, 20, heads, 16).transpose(1, 2) for heads in (4, 2, 2))

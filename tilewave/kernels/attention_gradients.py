@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tilewave.backend.targets import target_on
@@ -49,7 +50,7 @@ from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, first_index, fma, scalar, select, self_index, tanh
 from tilewave.lang.products import mma
-from tilewave.lang.symbols import sym
+from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import RegisterType
 from tilewave.machine.chips import CHIPS
 
@@ -83,21 +84,22 @@ def attention_deltas_kernel(
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights of a block of queries and keys, and the gradients of its scores, from its products."""
+class Blocks:
+    """Blocks of queries and keys in a backward pass: their weights, and the gradients of their scores."""
 
+    tile: AttentionTile
+    heads: Heads
     scores: Scores
     of: DType
-    biased: bool = False
+    dtype: DType
+    bias: DType | None = None
 
-    @property
-    def late(self) -> float:
-        """The factor of products that is fused with the subtraction of the log-sum-exp; 1 where they have it."""
-        return self.scores.late_unit(self.of, True if self.biased else None)
+    def zeros(self, *dims: Symbol) -> Any:
+        return RegisterType(dims, self.of)(0.0)
 
-    def of_products(self, products: Any, base2: Any, bias: Any, seen: Any) -> tuple[Any, Any]:
+    def weights(self, products: Any, base2: Any, bias: Any) -> tuple[Any, Any]:
         """Return weights, and the slope of capped scores, None without a cap."""
-        unit, slope, powers = self.late, None, products
+        unit, slope, powers = self.scores.late_unit(self.of, bias), None, products
         if self.scores.soft_cap is not None:
             capped = tanh(products * (self.scores.scale / self.scores.soft_cap))
             slope, powers = 1.0 - capped * capped, capped * (self.scores.soft_cap * LOG2_E)
@@ -105,7 +107,26 @@ class Weights:
             powers = self.scores.powers(products)
         powers = powers if bias is None else powers + cast(bias, self.of) * LOG2_E
         weights = power(powers - base2 if unit == 1 else fma(powers, unit, -base2))
-        return weights if seen is None else select(seen, weights, 0.0), slope
+        return self.seen_only(weights), slope
+
+    def seen_only(self, weights: Any) -> Any:
+        """Return weights with 0 where a query does not see a key; the last query is aligned with the last key."""
+        if not self.scores.masked:
+            return weights
+        places = self.tile.places
+        place = self_index(M, places) + scalar(K2 - M, places)
+        return select(self.scores.seen(place, self_index(K2, places)), weights, 0.0)
+
+    def inputs(self, rows: tuple[Symbol, ...]) -> tuple[Shapes, dict[str, DType | None]]:
+        """Return the shapes and dtypes of what the kernels read; `rows` are the dims of a query."""
+        shapes: Shapes = {"q": (*rows, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N), "grad": (*rows, N)}
+        shapes |= {"bias": (*rows, K2), "base2": rows, "delta": rows}
+        inputs = {**dict.fromkeys(("q", "k", "v", "grad"), self.dtype), "bias": self.bias}
+        return shapes, {**inputs, "base2": self.of, "delta": self.of}
+
+    @property
+    def subs(self) -> dict[Symbol, int]:
+        return {K1: self.heads.size, N: self.heads.size_v}
 
 
 # keys and values ----------------------------------------------------------------------------------------------------
@@ -125,56 +146,72 @@ def attention_keys_backward_kernel(
     """Return the kernel to grad_k[B, H_KV, K2, K1] and grad_v[B, H_KV, K2, N], of which those with a dtype are written.
 
     It takes q[B, H_KV, G, M, K1], k[B, H_KV, K2, K1], v[B, H_KV, K2, N], grad[B, H_KV, G, M, N], bias, base2 and delta;
-    without G where no heads share keys. The sums of heads that share keys are added head by head.
+    without G where no heads share keys, and without v and delta for grad_v alone. The sums of heads that share keys are
+    added head by head.
     """
+    wanted = {name: found for name, found in (("grad_k", grad_k_dtype), ("grad_v", grad_v_dtype)) if found is not None}
+    sums = _KeySums(Blocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
+
+    def walk(**arrays: Any) -> None:
+        to = SimpleNamespace(**arrays)
+        totals = sums.totals(to)
+        if "grad_k" in wanted:
+            write(cast(totals["grad_k"] * scores.scale, wanted["grad_k"]), to.grad_k)
+        if "grad_v" in wanted:
+            write(cast(totals["grad_v"], wanted["grad_v"]), to.grad_v)
+
     grouped = heads.sharing > 1
-    rows = (B, H_KV, G, M) if grouped else (B, H_KV, M)
-    wanted = [name for name, found in (("grad_k", grad_k_dtype), ("grad_v", grad_v_dtype)) if found is not None]
-
-    def walk(q: Any, k: Any, v: Any, grad: Any, bias: Any, base2: Any, delta: Any, grad_k: Any, grad_v: Any) -> None:
-        block, weights_of = RegisterType((B, H_KV, K2, M), of), Weights(scores, of, bias is not None)
-
-        def of_head(array: Any) -> Any:
-            return read(array, at={G: first_index(G)}) if grouped else read(array)
-
-        def step(*sums: Any) -> Any:
-            totals, queries = dict(zip(wanted, sums, strict=True)), of_head(q)
-            products = mma(read(k), queries, block(0.0))
-            added, seen = None if bias is None else of_head(bias), seen_of(scores, tile)
-            weights, slope = weights_of.of_products(products, of_head(base2), added, seen)
-            grads = of_head(grad)  # loaded in this order: what the next product needs comes first
-            if "grad_k" in totals:
-                outer = weights * (mma(read(v), grads, block(0.0)) - of_head(delta))
-                outer = outer if slope is None else outer * slope
-                totals["grad_k"] = mma(cast(outer, dtype), queries, totals["grad_k"])
-            if "grad_v" in totals:
-                totals["grad_v"] = mma(cast(weights, dtype), grads, totals["grad_v"])
-            return tuple(totals.values())
-
-        def head(*sums: Any) -> Any:
-            return iterate(M, init_args=sums)(step)
-
-        ends = {"grad_k": K1, "grad_v": N}
-        init = [RegisterType((B, H_KV, K2, ends[name]), of)(0.0) for name in wanted]
-        found = iterate(G, init_args=init)(head) if grouped else head(*init)
-        totals = dict(zip(wanted, found if len(wanted) > 1 else [found], strict=True))
-        if grad_k is not None:
-            write(cast(totals["grad_k"] * scores.scale, grad_k_dtype or of), grad_k)
-        if grad_v is not None:
-            write(cast(totals["grad_v"], grad_v_dtype or of), grad_v)
-
-    shapes: Shapes = {"q": (*rows, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N), "grad": (*rows, N)}
-    shapes |= {"bias": (*rows, K2), "base2": rows, "delta": rows}
+    shapes, dtypes = sums.blocks.inputs((B, H_KV, G, M) if grouped else (B, H_KV, M))
     shapes |= {"grad_k": (B, H_KV, K2, K1), "grad_v": (B, H_KV, K2, N)}
-    inner = {"v": dtype, "delta": of} if grad_k_dtype else {"v": None, "delta": None}
-    dtypes = {"q": dtype, "k": dtype, "v": inner["v"], "grad": dtype, "bias": bias_dtype, "base2": of}
-    dtypes |= {"delta": inner["delta"], "grad_k": grad_k_dtype, "grad_v": grad_v_dtype}
+    dtypes |= {} if "grad_k" in wanted else {"v": None, "delta": None}
     each = [TilingConstraint(M, tile.queries), WorkgroupConstraint(K2, tile.keys, 0)]
     each += [WorkgroupConstraint(H_KV, 1, 2), WorkgroupConstraint(B, 1, 3)]
     each += [TilingConstraint(G, 1)] if grouped else []
     each += [WaveConstraint(K2, tile.keys // tile.waves)] if tile.waves > 1 else []
+    dtypes |= {"grad_k": grad_k_dtype, "grad_v": grad_v_dtype}
     function = taking("attention_keys_backward", walk, shapes, dtypes, shared=("base2", "delta"))
-    return wave(each, subs={K1: heads.size, N: heads.size_v})(function)
+    return wave(each, subs=sums.blocks.subs)(function)
+
+
+@dataclass(frozen=True)
+class _KeySums:
+    """The sums of a tile of keys over all queries that see it."""
+
+    blocks: Blocks
+    wanted: tuple[str, ...]
+
+    def totals(self, to: Any) -> dict[str, Any]:
+        """Return the sums over the queries of each head that shares these keys, head by head."""
+        ends = {"grad_k": K1, "grad_v": N}
+        init = [self.blocks.zeros(B, H_KV, K2, ends[name]) for name in self.wanted]
+
+        def head(*sums: Any) -> Any:
+            return iterate(M, init_args=sums)(step)
+
+        def step(*sums: Any) -> Any:
+            return self.step(to, dict(zip(self.wanted, sums, strict=True)))
+
+        found = iterate(G, init_args=init)(head) if self.blocks.heads.sharing > 1 else head(*init)
+        return dict(zip(self.wanted, found if len(self.wanted) > 1 else [found], strict=True))
+
+    def step(self, to: Any, totals: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the sums after a block of queries; it is loaded in the order in which its products need it."""
+        blocks, queries = self.blocks, self.of_head(to.q)
+        products = mma(read(to.k), queries, blocks.zeros(B, H_KV, K2, M))
+        bias = None if to.bias is None else self.of_head(to.bias)
+        weights, slope = blocks.weights(products, self.of_head(to.base2), bias)
+        grads = self.of_head(to.grad)
+        if "grad_k" in totals:
+            inner = mma(read(to.v), grads, blocks.zeros(B, H_KV, K2, M))
+            outer = weights * (inner - self.of_head(to.delta))
+            outer = outer if slope is None else outer * slope
+            totals["grad_k"] = mma(cast(outer, blocks.dtype), queries, totals["grad_k"])
+        if "grad_v" in totals:
+            totals["grad_v"] = mma(cast(weights, blocks.dtype), grads, totals["grad_v"])
+        return tuple(totals.values())
+
+    def of_head(self, array: Any) -> Any:
+        return read(array, at={G: first_index(G)}) if self.blocks.heads.sharing > 1 else read(array)
 
 
 # queries ------------------------------------------------------------------------------------------------------------
@@ -187,51 +224,41 @@ def attention_queries_backward_kernel(
     scores: Scores,
     of: DType,
     dtype: DType,
-    grad_q_dtype: DType,
+    grad_q_dtype: DType | None,
     bias_dtype: DType | None = None,
     grad_bias_dtype: DType | None = None,
 ) -> WaveKernel:
     """Return the kernel from q[B, H, M, K1], k[B, H_KV, K2, K1], v[B, H_KV, K2, N], grad[B, H, M, N], bias, base2 and
-    delta[B, H, M] to grad_q[B, H, M, K1].
+    delta[B, H, M] to grad_q[B, H, M, K1], where that has a dtype.
 
     Where it has a dtype, grad_bias[B, H, M, K2] is written too, except for blocks that a mask hides.
     """
+    blocks = Blocks(tile, heads, scores, of, dtype, bias_dtype)
 
-    def walk(q: Any, k: Any, v: Any, grad: Any, bias: Any, base2: Any, delta: Any, grad_q: Any, grad_bias: Any) -> None:
-        block, weights_of = RegisterType((B, H, M, K2), of), Weights(scores, of, bias is not None)
+    def walk(**arrays: Any) -> None:
+        to = SimpleNamespace(**arrays)
 
-        @iterate(K2, init_args=[RegisterType((B, H, M, K1), of)(0.0)])
+        @iterate(K2, init_args=[blocks.zeros(B, H, M, K1)])
         def total(so_far: Any) -> Any:
-            keys = read(k, mapping=shared_heads(heads, K2, K1))
-            products = mma(read(q), keys, block(0.0))
-            added, seen = None if bias is None else read(bias), seen_of(scores, tile)
-            weights, slope = weights_of.of_products(products, read(base2), added, seen)
-            values = read(v, mapping=shared_heads(heads, K2, N))
-            outer = weights * (mma(read(grad), values, block(0.0)) - read(delta))
-            if grad_bias is not None:
-                write(cast(outer, grad_bias_dtype or of), grad_bias)
+            keys = read(to.k, mapping=shared_heads(heads, K2, K1))
+            products = mma(read(to.q), keys, blocks.zeros(B, H, M, K2))
+            weights, slope = blocks.weights(products, read(to.base2), None if to.bias is None else read(to.bias))
+            values = read(to.v, mapping=shared_heads(heads, K2, N))
+            outer = weights * (mma(read(to.grad), values, blocks.zeros(B, H, M, K2)) - read(to.delta))
+            if grad_bias_dtype is not None:
+                write(cast(outer, grad_bias_dtype), to.grad_bias)
             return mma(cast(outer if slope is None else outer * slope, dtype), keys, so_far)
 
-        write(cast(total * scores.scale, grad_q_dtype), grad_q)
+        if grad_q_dtype is not None:
+            write(cast(total * scores.scale, grad_q_dtype), to.grad_q)
 
-    row = (B, H, M)
-    shapes: Shapes = {"q": (*row, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N), "grad": (*row, N)}
-    shapes |= {"bias": (*row, K2), "base2": row, "delta": row, "grad_q": (*row, K1), "grad_bias": (*row, K2)}
-    inputs = {**dict.fromkeys(("q", "k", "v", "grad"), dtype), "bias": bias_dtype, "base2": of, "delta": of}
-    dtypes = {**inputs, "grad_q": grad_q_dtype, "grad_bias": grad_bias_dtype}
+    shapes, dtypes = blocks.inputs((B, H, M))
+    shapes |= {"grad_q": (B, H, M, K1), "grad_bias": (B, H, M, K2)}
+    dtypes |= {"grad_q": grad_q_dtype, "grad_bias": grad_bias_dtype}
     along = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(H_KV, 1, 2, primary=False), WorkgroupConstraint(B, 1, 3)]
     order = [WorkgroupMapping("last_first()")] if scores.causal else []  # the longest rows of a head first
     function = taking("attention_queries_backward", walk, shapes, dtypes)
-    return wave([*tile.constraints(M), *along, *order], subs={K1: heads.size, N: heads.size_v})(function)
-
-
-def seen_of(scores: Scores, tile: AttentionTile) -> Any:
-    """Return whether each query of a block sees each key; None where all see all. The last query is aligned with the
-    last key."""
-    if not scores.masked:
-        return None
-    place = self_index(M, tile.places) + scalar(K2 - M, tile.places)
-    return scores.seen(place, self_index(K2, tile.places))
+    return wave([*tile.constraints(M), *along, *order], subs=blocks.subs)(function)
 
 
 # which kernels a call launches ----------------------------------------------------------------------------------------
@@ -278,39 +305,39 @@ def attention_backward_calls(
     `arrays` are q, k, v, y, lse and grad, the results grad_q, grad_k and grad_v that are wanted, and optionally bias,
     grad_lse and grad_bias, all with the axes of `attention`.
     """
-    given = {name: arrays[name] for name in ("bias", "grad_lse", "grad_bias") if name in arrays}
-    views = looked_at_all("attention", {name: arrays[name] for name in ("q", "k", "v", "y", "lse", "grad")}, **given)
-    heads, dtypes = Heads.of("attention", views), {name: view.dtype for name, view in views.items()}
-    of, dtype, bias = dtypes["lse"], dtypes["q"], dtypes.get("bias")
-    queries, keys = views["q"].shape[2], views["k"].shape[2]
-    scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(queries)
-    tiles = GradientTiles.of(target_on("attention", views["q"].device).name, heads, queries, keys)
-    row = views["q"].shape[:3]
-    rows = {"base2": make("base2", of, row), "delta": make("delta", of, row)}
+    names = [name for name in ("q", "k", "v", "y", "lse", "grad", "bias", "grad_lse", "grad_bias") if name in arrays]
+    views = looked_at_all("attention", {name: arrays[name] for name in names})
+    heads, (*row, _) = Heads.of("attention", views), views["q"].shape
+    of, dtypes = views["lse"].dtype, {name: view.dtype for name, view in views.items()}
+    target = target_on("attention", views["q"].device).name
+    tiles = GradientTiles.of(target, heads, views["q"].shape[2], views["k"].shape[2])
+    rows = {name: make(name, of, tuple(row)) for name in ("delta", "base2")}
+    scores = Scores.of("attention", heads, asked.scale, asked.causal, asked.window, asked.soft_cap).of_queries(row[-1])
+    facts, bias = (heads, scores, of, dtypes["q"]), dtypes.get("bias")
     kernel = attention_deltas_kernel(heads.size_v, of, dtypes["y"], dtypes["grad"], dtypes.get("grad_lse"))
-    taken = {name: arrays[name] for name in ("y", "grad", "lse", "grad_lse") if name in arrays}
-    calls = [KernelCall(kernel, {**taken, "delta": rows["delta"], "base2": rows["base2"]})]
-    inputs = {name: arrays[name] for name in ("q", "k", "v", "grad", "bias") if name in arrays} | rows
-    if wanted.k or wanted.v:
-        by_group = {name: _by_group(x, heads) if name not in ("k", "v") else x for name, x in inputs.items()}
-        for results in _key_sums(tiles, wanted):
-            its = [dtype if name in results else None for name in ("grad_k", "grad_v")]
-            kernel = attention_keys_backward_kernel(tiles.keys, heads, scores, of, dtype, bias, *its)
-            used = {name: x for name, x in by_group.items() if name in kernel.function.__annotations__}
-            calls.append(KernelCall(kernel, {**used, **{name: arrays[name] for name in results}}))
+    calls = [_call(kernel, {**arrays, **rows})]
+    of_keys = ("k", "v", "grad_k", "grad_v")
+    grouped = {name: x if name in of_keys else _by_group(x, heads) for name, x in {**arrays, **rows}.items()}
+    for its in _key_sums(tiles, wanted):
+        kinds = [dtypes["q"] if name in its else None for name in ("grad_k", "grad_v")]
+        kernel = attention_keys_backward_kernel(tiles.keys, *facts, bias, *kinds)
+        calls.append(_call(kernel, grouped))
     if wanted.q or "grad_bias" in arrays:
-        found = {name: arrays[name] for name in ("grad_q", "grad_bias") if name in arrays}
-        kernel = attention_queries_backward_kernel(
-            tiles.queries, heads, scores, of, dtype, dtype, bias, dtypes.get("grad_bias")
-        )
-        calls.append(KernelCall(kernel, {**inputs, **found}))
+        kinds = [dtypes["q"] if wanted.q else None, bias, dtypes.get("grad_bias")]
+        kernel = attention_queries_backward_kernel(tiles.queries, *facts, *kinds)
+        calls.append(_call(kernel, {**arrays, **rows}))
     return calls
+
+
+def _call(kernel: WaveKernel, arrays: Mapping[str, Any]) -> KernelCall:
+    """Return the call of a kernel with those of some arrays that it has parameters for."""
+    return KernelCall(kernel, {name: arrays[name] for name in kernel.function.__annotations__})
 
 
 def _key_sums(tiles: GradientTiles, wanted: WantedGradients) -> list[list[str]]:
     """Return the results of each kernel that has a tile of keys."""
     names = [name for name, is_wanted in (("grad_k", wanted.k), ("grad_v", wanted.v)) if is_wanted]
-    return [[name] for name in names] if tiles.apart else [names]
+    return [[name] for name in names] if tiles.apart else [names] if names else []
 
 
 def _by_group(x: Any, heads: Heads) -> Any:

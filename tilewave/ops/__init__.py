@@ -26,7 +26,7 @@ from tilewave.kernels.numbers import (
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import dropouts, grouped, indexed, losses, products, rows, selections
+from tilewave.ops import dropouts, grouped, indexed, losses, preload, products, rows, selections
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -376,3 +376,5 @@ index_select = Operation("index_select", _index_select, _index_select_kernel)
 index_add = Operation("index_add", _index_add, _index_add_kernel)
 cross_entropy = Operation("cross_entropy", _cross_entropy, _cross_entropy_kernel)
 bincount = Operation("bincount", _bincount, _bincount_kernel)
+
+preload.start()

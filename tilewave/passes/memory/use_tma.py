@@ -99,7 +99,7 @@ class UseTma:
         made = rewrite(kernel, copy)
         return replace(made, body=in_front(rows.before, made.body)) if rows.before else made
 
-    def rows(self, kernel: Kernel, moves: Mapping[Op, CopiedTile]) -> list[Read]:
+    def rows(self, kernel: Kernel, moves: Mapping[Write, CopiedTile]) -> list[Read]:
         """Return the reads of rows that the author wants in shared memory, in the innermost block with staged tiles."""
         homes = [block for block in blocks_in(kernel.body) if any(op in moves for op in block.ops)]
         staged = {move.read.result for move in moves.values()}

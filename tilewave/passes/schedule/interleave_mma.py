@@ -73,7 +73,7 @@ class InterleaveMma:
             least, most = ranges.of(step.loop.trips)
             order = self.order(step, kernel, taken, most)
             follows_turns = isinstance(order, (CopiesInTurns, StepsInTurns, LoadsInTurns)) and not step.pending
-            ops, results = order.loops(least)
+            ops, results = order.loops(max(least, 0))  # a range may reach below 0; a loop without steps is one of 0
             new.update(results)
             return ops
 

@@ -9,16 +9,20 @@ does not know are left to Python.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import threading
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from tilewave.forks import IMPORTING
+from tilewave.forks import IMPORTING, LOCKS
 from tilewave.runtime.native.calls import call, is_plain, look_at, make_call, read_tensor
 from tilewave.runtime.native.launch import make_launch
 from tilewave.runtime.native.records import NativeRecord
 from tilewave.runtime.native.replay import layout, replay_call
 from tilewave.runtime.native.steps import INTRINSICS, evaluate
 
+_MAKING = threading.RLock()
+"""Held while the machine code is made."""
+LOCKS.append(_MAKING)
 _FAST_CALL = 0x80
 """Python's METH_FASTCALL: arguments come as an array and a count."""
 
@@ -57,12 +61,27 @@ def of_record(method: _MethodDefinition, record: NativeRecord) -> Any:
     return _new_function(ctypes.addressof(method), record.address, record)
 
 
-@cache
 def engine() -> Engine:
-    """Return the machine code, compiled at the first launch of the process."""
+    """Return the machine code, compiled at the first launch of the process, or before in the background."""
+    return _Made.engine or _made_once()
+
+
+class _Made:
+    """The machine code of the process: what it owns must not be made twice, or it would be freed while it is called."""
+
+    engine: Engine | None = None
+
+
+def _made_once() -> Engine:
     with IMPORTING:
         import llvmlite.binding as llvm  # noqa: PLC0415  it is heavy, and most of what is compiled is not launched
+    with _MAKING:  # after the import, because a fork takes its lock first
+        if _Made.engine is None:
+            _Made.engine = _compiled(llvm)
+        return _Made.engine
 
+
+def _compiled(llvm: ModuleType) -> Engine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
