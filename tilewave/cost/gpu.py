@@ -21,7 +21,7 @@ from tilewave.cost.by_lanes import loads_of_thin, stores_of_elements
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
-from tilewave.ir.stream_k import likely_parts
+from tilewave.ir.stream_k import likely_workgroups
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
@@ -279,10 +279,11 @@ class GpuCost:
             return 1, steps
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
-        parts = likely_parts(*facts)
+        sharing = likely_workgroups(*facts)
         if few:
-            parts = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), parts, 1)
-        return parts, rounded_up(steps, parts)
+            sharing = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), sharing, 0)
+        sharing = larger(sharing, left)
+        return larger(rounded_up(sharing, left), 1), rounded_up(left * steps, sharing)
 
     def _join(self, work: CutWork, parts: Number) -> Number:
         p = self.parameters
