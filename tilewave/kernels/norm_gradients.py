@@ -68,8 +68,8 @@ def rms_norm_gradients_kernel(
     weight_dtype: DType,
     *sums: DType,
 ) -> WaveKernel:
-    """grad_x as `rms_norm_backward_kernel`, and partial_weight[B, N], the sums of grad · x · scale of each block; `sums`
-    is their dtype."""
+    """grad_x as `rms_norm_backward_kernel`, and partial_weight[B, N], the sums of grad · x · scale of each block;
+    `sums` is their dtype."""
     of = arithmetic_of("rms_norm_gradients", x=x_dtype, grad=grad_dtype, grad_x=grad_x_dtype, weight=weight_dtype)
 
     def row(to: Any, weight: Any) -> tuple[Any, ...]:
