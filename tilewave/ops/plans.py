@@ -98,8 +98,13 @@ class Plan(NamedTuple):
 
     def __call__(self, arrays: tuple[Array, ...], numbers: Sequence[Any] = ()) -> Any:
         """Return the results, with the first call's scalar arguments or others; `NOT_MADE`: take the full path."""
-        every = (*arrays, *[allocate() for allocate in self.allocations])
-        for picked, call, words in self.launches:
+        allocations, launches = self.allocations, self.launches
+        if len(allocations) == 1 == len(launches) and not numbers:  # almost all calls: without loops
+            every = (*arrays, allocations[0]())
+            picked, call, _ = launches[0]
+            return NOT_MADE if call(picked(every)) else self.results(every)
+        every = (*arrays, *[allocate() for allocate in allocations])
+        for picked, call, words in launches:
             said = call(picked(every), words(numbers)) if numbers else call(picked(every))
             if said:
                 return NOT_MADE
@@ -160,8 +165,8 @@ class Operated:
     def known(self, lib: ArrayLibrary, layout: Any, arrays: tuple[Array | None, ...], said: tuple[Any, ...]) -> Any:
         """Return the results of a call whose layout key is known."""
         count = self.numbers
-        plan = self.kept.get((layout, said[count:]))
-        found = NOT_MADE if plan is None else plan(arrays, said[:count])
+        plan = self.kept.get((layout, said[count:] if count else said))
+        found = NOT_MADE if plan is None else plan(arrays, said[:count] if count else ())
         if found is NOT_MADE:
             return self._closely(lib, layout, arrays, said)
         self.new = 0
