@@ -22,7 +22,7 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave import kernels as shipped
-from tilewave.kernels import AttentionTile, Heads, Rows, Scores, gradients
+from tilewave.kernels import AttentionTile, Heads, Rows, Scores, column_sums, gradients
 from tilewave.kernels.attentions import H_KV, K2, B, H
 from tilewave.kernels.decode import R, U
 from tilewave.kernels.linear import ProductForm, product_kernel
@@ -143,7 +143,7 @@ BY_ROWS = {f"{name}, {how}": case for name, both in ROW_KERNELS.items() for how,
 BY_COLUMNS = {
     "cumsum": Case(lambda: shipped.cumsum_kernel(Rows(2, 16), f32, f32), {M: 5, N: 37}),
     "activation backward": Case(lambda: gradients.activation_backward_kernel("silu", f32, f32, f32), {M: 5, N: 37}),
-    "column sums": Case(lambda: gradients.column_sums_kernel(f32, f32), {M: 37, N: 20}),
+    "column sums": Case(lambda: column_sums.column_sums_kernel(f32, f32), {M: 37, N: 20, B: 2}),
     "rms_norm weights": Case(lambda: gradients.rms_norm_weights_kernel(f32, f32, f32, f32), {M: 37, N: 20}),
     "layer_norm weights": Case(lambda: gradients.layer_norm_weights_kernel(f32, f32, f32, f32, f32), {M: 37, N: 20}),
 }

@@ -6,9 +6,9 @@ from row_kernels import close
 
 from tilewave import *
 from tilewave.kernels import ACTIVATIONS, Rows
+from tilewave.kernels.column_sums import activation_gradients_kernel
 from tilewave.kernels.gradients import (
     activation_backward_kernel,
-    column_sums_kernel,
     layer_norm_backward_kernel,
     layer_norm_weights_kernel,
     rms_norm_backward_kernel,
@@ -16,7 +16,7 @@ from tilewave.kernels.gradients import (
     softmax_backward_kernel,
 )
 
-M, N = sym.M, sym.N
+B, M, N = sym.B, sym.M, sym.N
 ROWS, COLUMNS, EPS = 5, 37, 1e-5
 WAYS = ["numpy", "lanes of gfx942", "lanes of sm_90a", "gfx942"]
 HELD, WALKED = Rows(2), Rows(2, 16)
@@ -30,9 +30,9 @@ def numbers(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def run(kernel, way, *arrays):
+def run(kernel, way, *arrays, more=None):
     target = way.removeprefix("lanes of ")
-    compiled = kernel.compile(target=target, subs={M: ROWS, N: COLUMNS})
+    compiled = kernel.compile(target=target, subs={M: ROWS, N: COLUMNS, **(more or {})})
     if way == "numpy":
         compiled.interpret(*arrays)
     elif way.startswith("lanes"):
@@ -110,7 +110,11 @@ def test_of_activations(way, activation):
 
 
 @ways
-def test_of_a_bias(way):
-    x, found = numbers(ROWS, COLUMNS), np.full(COLUMNS, np.nan, np.float32)
-    run(column_sums_kernel(f32, f32), way, x, found)
-    near(found, x.astype(np.float64).sum(0), "sums of columns")
+def test_of_activations_and_their_bias(way):
+    x, grad = numbers(ROWS, COLUMNS), numbers(ROWS, COLUMNS, seed=1)
+    found, sums = np.full_like(x, np.nan), np.full((1, COLUMNS), np.nan, np.float32)
+    run(activation_gradients_kernel("silu", f32, f32, f32, f32), way, x, grad, found, sums, more={B: 1})
+    exact = np.full((ROWS, COLUMNS), np.nan)
+    run(activation_backward_kernel("silu", f64, f64, f64), "numpy", *wide(x, grad), exact)
+    near(found, exact, "rows")
+    near(sums[0], exact.sum(0), "bias")

@@ -7,12 +7,8 @@ from row_kernels import close
 from tilewave import *
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.ir.types import F32
-from tilewave.kernels.norm_gradients import (
-    RowBlocks,
-    block_sums_kernel,
-    layer_norm_gradients_kernel,
-    rms_norm_gradients_kernel,
-)
+from tilewave.kernels.column_sums import block_sums_kernel, column_sums_kernel
+from tilewave.kernels.norm_gradients import RowBlocks, layer_norm_gradients_kernel, rms_norm_gradients_kernel
 
 B, M, N = sym.B, sym.M, sym.N
 EPS, BLOCKS = 1e-5, 3
@@ -61,7 +57,7 @@ def test_rows_and_blocks_of_them(way, together, rows, centred):
     x, grad, weight = numbers(rows, columns), numbers(rows, columns, seed=1), numbers(columns, seed=2)
     of_x = np.full_like(x, np.nan)
     partial = [np.full((BLOCKS, columns), np.nan, np.float32) for _ in range(1 + centred)]
-    kernel = (layer_norm_gradients_kernel if centred else rms_norm_gradients_kernel)(together, f32, f32, f32, f32)
+    kernel = (layer_norm_gradients_kernel if centred else rms_norm_gradients_kernel)(together, *[f32] * (5 + centred))
     run(kernel, way, {M: rows, N: columns, B: BLOCKS}, x, grad, weight, of_x, *partial, EPS)
     want, *terms = wanted(x, grad, weight, centred)
     near(of_x, want, "x")
@@ -69,6 +65,13 @@ def test_rows_and_blocks_of_them(way, together, rows, centred):
     for found, term in zip(partial, terms, strict=False):
         sums = [term[i * a_block : (i + 1) * a_block].sum(0) for i in range(BLOCKS)]
         near(found, np.array(sums), "sums of blocks")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_of_columns_over_blocks_of_rows(way):
+    x, found = numbers(37, 20), np.full((BLOCKS, 20), np.nan, np.float32)
+    run(column_sums_kernel(f32, f32), way, {M: 37, N: 20, B: BLOCKS}, x, found)
+    near(found, np.array([x[i * 16 : (i + 1) * 16].astype(np.float64).sum(0) for i in range(BLOCKS)]), "sums")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -86,11 +89,11 @@ def test_blocks_fill_the_chip_once_and_depend_on_sizes_alone():
     assert RowBlocks.of("sm_90a", 3, 4096, F32) == RowBlocks(1, 3)
     assert RowBlocks.of("sm_90a", 0, 16, F32) == RowBlocks(4, 1)
     assert RowBlocks.of("sm_90a", 4096, 8193, F32) is None
-    assert RowBlocks.of("cpu", 4096, 64, F32) == RowBlocks(4, 32)
+    assert RowBlocks.of("cpu", 4096, 64, F32) == RowBlocks(4, 4)
 
 
 @pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
 def test_a_hopper_kernel_keeps_its_rows_and_sums_in_registers(dtype):
-    compiled = rms_norm_gradients_kernel(1, dtype, dtype, dtype, dtype).compile(target="sm_90a", subs={N: 4096})
+    compiled = rms_norm_gradients_kernel(1, *[dtype] * 4, f32).compile(target="sm_90a", subs={N: 4096})
     assert assemble_ptx(compiled.asm, "sm_90a").spilled_bytes <= SPILLED_BYTES

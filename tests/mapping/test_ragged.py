@@ -14,8 +14,8 @@ from tilewave.mapping.ragged import RaggedGrid, prove_ragged
 def test_the_example_of_the_module():
     found = RaggedGrid(4).tiles([3, 3, 9, 10], range(RaggedGrid(4).count(10, 4)))
     assert found.group.tolist() == [0, 2, 2, 3, -1, -1]
-    assert found.first.tolist() == [0, 3, 7, 9, -4, -4]
-    assert found.end.tolist() == [3, 9, 9, 10, 0, 0]
+    assert found.first.tolist() == [0, 3, 6, 9, -4, -4]
+    assert found.end.tolist() == [3, 6, 9, 10, 0, 0]
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(1, 200), st.integers(0, 50))
@@ -60,8 +60,8 @@ class OneTileTooFew(RaggedGrid):
 
 @dataclass(frozen=True)
 class Overlaps(RaggedGrid):
-    def first_row(self, tile, start):
-        return start + tile * (self.block - 1)
+    def first_row(self, tile, start, length):
+        return start + tile * (length - 1)
 
 
 @pytest.mark.parametrize("wrong", [DropsTheLastTile, LosesWholeGroups, OneTileTooFew, Overlaps])

@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tilewave.cost.by_lanes import loads_of_thin, stores_of_elements
 from tilewave.cost.parameters import LaunchParameters
 from tilewave.cost.work import CutProduct, CutTransfer, CutWork
 from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, root, rounded_up, smaller
-from tilewave.ir.stream_k import likely_parts
+from tilewave.ir.stream_k import likely_workgroups
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, instructions_for
@@ -248,7 +249,8 @@ class GpuCost:
         tasks, steps = work.tasks * work.split, work.split_steps
         written = p.sum * work.sums
         turns, in_place = rounded_up(tasks, units), self.loads_in_place(work)
-        by_lanes = self._in_turns(turns, self._resident(work, 1, MOST_RESIDENT), steps, step, written)
+        by_lanes = self._in_turns(turns, self._resident(work, 1, MOST_RESIDENT), steps, step, 0)
+        by_lanes = larger(by_lanes, turns * stores_of_elements(work, self.chip.lanes))
         if work.split > 1 or self._by_lanes(work):
             join = self._join(work, work.split) if work.split > 1 else 0
             return chosen(in_place, by_lanes, self._in_turns(turns, resident, steps, step, written)), join
@@ -277,10 +279,11 @@ class GpuCost:
             return 1, steps
         (product,), units = work.products, self.units
         facts = left, steps, units, product.depth * product.dtype.bytes, self.chip.tuning.splits.hand_over_bytes
-        parts = likely_parts(*facts)
+        sharing = likely_workgroups(*facts)
         if few:
-            parts = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), parts, 1)
-        return parts, rounded_up(steps, parts)
+            sharing = chosen((self._unaligned_lines(work) < 1) & (work.tasks < units), sharing, 0)
+        sharing = larger(sharing, left)
+        return larger(rounded_up(sharing, left), 1), rounded_up(left * steps, sharing)
 
     def _join(self, work: CutWork, parts: Number) -> Number:
         p = self.parameters
@@ -306,14 +309,16 @@ class GpuCost:
         return chosen(self.loads_in_place(work), 0, copies)
 
     def _thin(self, work: CutWork) -> tuple[Number, Number]:
-        """Return the time that lanes wait in a product with one row or column, and that L2 takes for what they load.
+        """Return the time that lanes wait in a product with one row or column, and that L2 or an SM takes to load.
 
         Each task begins, and waits for every step; an SM holds so many lanes at once.
         """
         p = self.parameters
         waits = rounded_up(work.tasks, self.units * self.resident(work)) * (p.latency + work.steps * (p.latency // 2))
         loaded = sum(t.swept_bytes * self._sectors(t) for t in work.operands)
-        return waits, NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
+        from_l2 = NS * quotient(loaded * (US // NS), p.kept_bytes_per_us)  # numbers of programs have 64 bits
+        turns = rounded_up(work.tasks, self.units)
+        return waits, larger(from_l2, turns * loads_of_thin(work, self.chip.lanes))
 
     def _sectors(self, t: CutTransfer) -> Number:
         """Return how many times the bytes of a tile are moved: its rows are loaded in whole sectors."""

@@ -45,11 +45,15 @@ def equal_splits(left: Number, steps: Number, workgroups: int, step_bytes: int, 
     return chosen(_may_share(left, steps, workgroups), remainder(quickest, workgroups + 1), 0)
 
 
-def likely_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
-    """Return about how many parts `left` tiles have, for a prediction: the root itself, without its neighbours."""
+def likely_workgroups(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
+    """Return about how many of `workgroups` share `left` tiles, for a prediction; 0 where whole tiles are as fast.
+
+    Only the root itself is compared with whole tiles, or three workgroups for two tiles where it is below two.
+    """
     near = smaller(root(quotient(steps * step_bytes, max(1, hand_over_bytes))), quotient(workgroups, left))
-    pays = rounded_up(steps, near) * step_bytes + near * hand_over_bytes < steps * step_bytes
-    return chosen((near > 1) & pays, near, 1)
+    number = chosen(near > 1, left * near, quotient(left * 3, 2))
+    takes = rounded_up(left * steps, number) * step_bytes + larger(near, 2) * hand_over_bytes
+    return chosen((number <= workgroups) & (left < number) & (takes < steps * step_bytes), number, 0)
 
 
 def _weighed(takes: Number, peers: Number, workgroups: int) -> Number:

@@ -1,4 +1,4 @@
-"""Backward passes of an activation, of softmax, layer_norm and rms_norm, and sums of columns.
+"""Backward passes of an activation, of softmax, layer_norm and rms_norm, and of the weights of norms of long rows.
 
 Rows are tiled as in the forward passes, whole or step by step. The gradient of a norm's weights is a sum of columns,
 for which its row kernel writes the mean and the scale of each row.
@@ -111,14 +111,6 @@ def _weighted(to: Any, of: DType, weight_dtype: DType | None) -> Any:
 
 
 # sums of columns ----------------------------------------------------------------------------------------------------
-
-
-@cache
-def column_sums_kernel(x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[N] = the sum of each column of x[M, N]."""
-    of = arithmetic_of("column_sums", x=x_dtype, y=y_dtype)
-    read_from, results = {"x": matrix(x_dtype)}, {"y": y_dtype}
-    return _columns("column_sums", of, read_from, results, lambda to: (cast(read(to.x), of),))
 
 
 @cache

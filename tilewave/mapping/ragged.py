@@ -5,13 +5,16 @@ by group:
 
     row       0  1  2  3  4  5  6  7  8  9       ends [3, 3, 9, 10], block 4
     group     0  0  0  2  2  2  2  2  2  3
-    tile      0  0  0  1  1  1  1  2  2  3       tiles 4 and 5 have no rows
+    tile      0  0  0  1  1  1  2  2  2  3       tiles 4 and 5 have no rows
 
 Each row is in exactly one tile, for all counts: the first tile of a group is the number of tiles of all groups before,
 so no two groups share a tile, and the tiles of a group are blocks of its rows, one after the other. A group of c rows
 has ceil(c / block) tiles, at most (c + block - 1) / block, so all have at most rows // block + groups: the number of
-tiles follows from sizes that the host knows. Those that no group needs come last, so that workgroups that take every
-n-th tile have equally many with rows.
+tiles follows from sizes that the host knows.
+
+Workgroups that take every n-th tile have about the same work: tiles that no group needs come last, and those of a group
+are equally long, but for rounding to what a matrix unit computes at once (GRAIN). So t tiles of c rows have c / t rows
+or more each, and hold all of them; and none is longer than a block, which is at least c / t and a multiple of GRAIN.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ class RaggedCounterexample:
         return f"row {self.row} of groups that end at {list(self.ends)} {how}"
 
 
+GRAIN = 16
+"""The rows that the length of tiles is a multiple of, if the block is."""
+
+
 @dataclass(frozen=True)
 class RaggedTiles:
     """The group, the first row and the end of the rows of each tile, by its number."""
@@ -72,9 +79,15 @@ class RaggedGrid:
         """Return the number of tiles of a group with so many rows, which is no number below 0 for a count that is."""
         return (larger(count, 0) + (self.block - 1)) // self.block
 
-    def first_row(self, tile: Index, start: Index) -> Index:
+    def length(self, count: Index) -> Index:
+        """Return the rows of each tile of a group with so many rows, but for its last tile, which may have fewer."""
+        grain = GRAIN if self.block % GRAIN == 0 else 1
+        tiles = larger(self.tiles_of(count), 1)
+        return ((count + (tiles - 1)) // tiles + (grain - 1)) // grain * grain
+
+    def first_row(self, tile: Index, start: Index, length: Index) -> Index:
         """Return the first row of a group's tile, by its number within a group whose rows begin at `start`."""
-        return start + tile * self.block
+        return start + tile * length
 
     def tiles(self, ends: Sequence[int] | Array, numbers: Sequence[int] | Array) -> RaggedTiles:
         """Return the group and rows of tiles: group -1 and rows from -block to 0 for those without any."""
@@ -83,8 +96,9 @@ class RaggedGrid:
         after = np.cumsum(self.tiles_of(bounds[1:-1] - bounds[:-2]))
         group = (after[:, None] <= number.reshape(-1)).sum(0).reshape(number.shape)
         start, end = bounds[group], bounds[group + 1]
-        first = self.first_row(number - np.concatenate(([0], after))[group], start)
-        has_rows = first < end
+        length = self.length(end - start)
+        first = self.first_row(number - np.concatenate(([0], after))[group], start, length)
+        has_rows, end = first < end, np.minimum(end, first + length)
         return RaggedTiles(
             np.where(has_rows, group, NO_GROUP), np.where(has_rows, first, -self.block), np.where(has_rows, end, 0)
         )

@@ -15,12 +15,12 @@ from tilewave.kernels.gradients import (
 )
 from tilewave.kernels.norm_gradients import (
     RowBlocks,
-    block_sums_kernel,
     layer_norm_gradients_kernel,
     rms_norm_gradients_kernel,
 )
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops.arrays import Array, ArrayLibrary, folded, target_of
+from tilewave.ops.column_sums import block_sums
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated
 from tilewave.ops.rows import backward_rows, dtypes_of, norm_dtype
 
@@ -50,10 +50,10 @@ def _gradients(norm: _Norm, lib: ArrayLibrary, x: Array, grad: Array, weight: Ar
     inputs = {**read, "weight": weight, "grad_x": folded(grad_x)}
     blocks = RowBlocks.of(target_of(norm.name, lib.device(x)), rows, columns, of)
     if blocks is not None:
-        found = {f"partial_{name}": lib.empty((blocks.blocks, columns), of, x) for name in norm.parameters}
-        kernel = norm.together(blocks.together, *dtypes)
-        added = KernelLaunch(block_sums_kernel(of, *[weight_dtype] * len(sums)), {**found, **sums})
-        return work._replace(launch=KernelLaunch(kernel, {**inputs, **found}, (eps,)), more=(added,), scratch=found)
+        found = block_sums(lib, x, blocks.blocks, of, sums)
+        kernel = norm.together(blocks.together, *dtypes, *found.dtypes)
+        launch = KernelLaunch(kernel, {**inputs, **found.arrays}, (eps,))
+        return work._replace(launch=launch, more=found.launches, scratch=found.scratch)
     numbers = {name: lib.empty((rows,), of, x) for name in norm.row_numbers}
     weights = norm.of_weights(dtypes[0], dtypes[1], of, *[weight_dtype] * len(sums))
     last = KernelLaunch(weights, {**read, **numbers, **sums})

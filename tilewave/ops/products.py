@@ -15,7 +15,7 @@ import numpy as np
 from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import F32, I8, I32, DType
 from tilewave.kernels.activations import Activation, activation_named
-from tilewave.kernels.gradients import activation_backward_kernel, column_sums_kernel
+from tilewave.kernels.gradients import activation_backward_kernel
 from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import K, M, N, accumulator
 from tilewave.lang.kernel import WaveKernel
@@ -300,15 +300,3 @@ def _activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation
 
 activation_backward = Operated("activation_backward", ("sums", "grad"), _activation_backward)
 """The gradient of an activation's input: its slope times the gradient of its output; an argument names it."""
-
-
-def _column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> CallWork:
-    found = lib.empty((x.shape[-1],), dtype, x)
-    if not x.shape[-1]:
-        return CallWork({"out": found})
-    kernel = column_sums_kernel(lib.dtype("column_sums", "x", x), dtype)
-    return CallWork({"out": found}, KernelLaunch(kernel, {"x": folded(x), "out": found}))
-
-
-column_sums = Operated("column_sums", ("x",), _column_sums)
-"""The sums along all axes but the last; a further argument is their dtype."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tilewave.ir.types import DType
-from tilewave.ops import products
+from tilewave.ops import column_sums, products
 from tilewave.torch.registry import define, to_autocast_dtype
 from tilewave.torch.results import given, noted, want_writable
 from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, free_layout, is_free, want_tensors
@@ -115,14 +115,18 @@ def _linear_backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) ->
     x, weight, bias, sums = ctx.saved_tensors
     of_x, of_weight, of_bias, _, of_residual, _ = ctx.needs_input_grad
     inner = grad = x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=_result_dtype(x.dtype)) if grad is None else grad
+    bias_grad = None
     if ctx.activation is not None:
         sums = sums if ctx.keeps else linear(x, weight, bias)
-        inner = _ACTIVATION_BACKWARD(sums, grad, ctx.activation)
+        if of_bias and (grad_sums is None or not ctx.keeps):
+            inner, bias_grad = _ACTIVATION_GRADIENTS(sums, grad, ctx.activation, bias.dtype)
+        else:
+            inner = _ACTIVATION_BACKWARD(sums, grad, ctx.activation)
     inner = inner if grad_sums is None or not ctx.keeps else inner + grad_sums
     return (
         matmul(inner, weight) if of_x else None,
         matmul(_as_matrix(inner).mT, _as_matrix(x)) if of_weight else None,
-        _COLUMN_SUMS(inner, bias.dtype) if of_bias else None,
+        _COLUMN_SUMS(inner, bias.dtype) if of_bias and bias_grad is None else bias_grad,
         None,
         grad.sum_to_size(ctx.residual[0]).to(ctx.residual[1]) if of_residual else None,
         None,
@@ -151,6 +155,19 @@ _ACTIVATION_BACKWARD = define(
 )
 
 
+_ACTIVATION_GRADIENTS = define(
+    "activation_gradients",
+    "(Tensor sums, Tensor grad, str activation, ScalarType dtype) -> (Tensor, Tensor)",
+    lambda sums, grad, activation, dtype: column_sums.activation_gradients(
+        LIBRARY, (sums, grad), activation, _ours(dtype)
+    ),
+    lambda sums, grad, activation, dtype: (
+        sums.new_empty(sums.shape),
+        sums.new_empty((sums.shape[-1],), dtype=dtype),
+    ),
+)
+
+
 def _ours(dtype: torch.dtype) -> DType:
     return next(one for one, theirs in TORCH_DTYPES.items() if theirs == dtype)
 
@@ -158,6 +175,6 @@ def _ours(dtype: torch.dtype) -> DType:
 _COLUMN_SUMS = define(
     "column_sums",
     "(Tensor x, ScalarType dtype) -> Tensor",
-    lambda x, dtype: products.column_sums(LIBRARY, (x,), _ours(dtype)),
+    lambda x, dtype: column_sums.column_sums(LIBRARY, (x,), _ours(dtype)),
     lambda x, dtype: x.new_empty((x.shape[-1],), dtype=dtype),
 )

@@ -4,8 +4,9 @@
   →
     %steps, %before = loop(%n, …) { steps of 32 groups whose tiles are all before the tile, and their tiles }
     %place, %before_1 = the groups of the step after them whose tiles are all before the tile, by bisection
-    %start = read(%ends, [%group - 1]), %end = read(%ends, [%group])        0 where there is no such group
-    %first = %start + (%tile - %before_1) * 64
+    %start = read(%ends, [%group - 1]), %end_1 = read(%ends, [%group])      0 where there is no such group
+    %length = %end_1 - %start, divided equally among the tiles of the group
+    %first = %start + (%tile - %before_1) * %length, %end = min(%end_1, %first + %length)
 
 Every step reads a tile of ends at once, and the sum of the tiles of some of its groups is a reduction, so that the
 search waits for memory three times however many groups there are. A tile without rows gets rows before the first one
@@ -58,8 +59,9 @@ class _Search:
         place, before = self.groups_before(steps, before)
         group = steps * ENDS_AT_ONCE + place
         start, end = self.end_of(group - 1), self.end_of(group)
-        first = self.grid.first_row(self.index(self.tile - before), start)
-        has_rows = first < end
+        length = self.grid.length(end - start)
+        first = self.grid.first_row(self.index(self.tile - before), start, length)
+        has_rows, end = first < end, end.smaller(first + length)
         instead = (NO_GROUP, -self.op.block, 0)
         for found, other, result in zip((group, first, end), instead, self.op.results, strict=True):
             otherwise = self.builder.const(other)

@@ -11,7 +11,7 @@ workgroups with a row for each wave fewer are resident.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -50,7 +50,7 @@ class ChooseWaveCount:
             lanes = max(many, lanes // 2)
         held = 0
         if largest:
-            held = lanes * max(_bytes(largest), *held_after_reductions(kernel, largest)) // _bytes(largest)
+            held = lanes * max(_bytes(largest), *held_at_once(kernel, largest)) // _bytes(largest)
             lanes, held = (held, 0) if self.rows(largest) == 1 else (lanes, held)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
         fewest = self.fewest(largest) if largest and all(map(_is_of_rows, _beside(largest, kernel))) else 1
@@ -87,29 +87,39 @@ class ChooseWaveCount:
         return odd
 
 
-def held_after_reductions(kernel: Kernel, largest: Read) -> Iterator[int]:
-    """Yield, for each block with reductions, the bytes of the tiles made before its last one that are needed after it:
-    what is read or carried, of at least a row, from which all else is computed."""
+def held_at_once(kernel: Kernel, largest: Read) -> Iterator[int]:
+    """Yield, for each block, the bytes of the tiles that a lane has registers for: what is read or carried, of at least
+    a row, and needed after the block's last reduction, or, where it carries tiles and reduces nothing, anywhere in it.
+    """
     row = largest.result.type.shape[memory_order(largest)[-1]]
-    yield 0
     for block in (kernel.body, *(block for op in walk(kernel.body) for block in op.blocks)):
         ends = [i for i, op in enumerate(block.ops) if isinstance(op, Reduce)]
-        if not ends:
+        if ends or any(_is_long(v, row) for v in block.args):
+            late = [inner for op in block.ops[ends[-1] + 1 if ends else 0 :] for inner in _with_inner(op)]
+            own = {v for op in late for v in op.results} if ends else set[Value]()
+            yield sum(prod(v.type.shape) * v.type.dtype.bytes for v in _sources(kernel, late, row, own))
+        else:
+            yield 0
+
+
+def _sources(kernel: Kernel, late: Sequence[Op], row: int, own: set[Value]) -> set[Value]:
+    """Return the long tiles, read or carried, that elementwise ops make the operands of some ops from, but `own`."""
+    found, seen, left = set[Value](), set(own), [v for op in late for v in op.operands]
+    while left:
+        v = left.pop()
+        if v in seen or not _is_long(v, row):
             continue
-        after = [inner for op in block.ops[ends[-1] + 1 :] for inner in _with_inner(op)]
-        made = {v for op in after for v in op.results}
-        held, left = set[Value](), [v for op in after for v in op.operands]
-        while left:
-            v = left.pop()
-            if v in made or not isinstance(v.type, Tile) or prod(v.type.shape) < row:
-                continue
-            made.add(v)
-            op = kernel.defs.get(v)
-            if isinstance(op, (Elementwise, Broadcast)):
-                left += op.operands
-            elif not isinstance(op, (Const, Iota)):
-                held.add(v)
-        yield sum(prod(v.type.shape) * v.type.dtype.bytes for v in held)
+        seen.add(v)
+        op = kernel.defs.get(v)
+        if isinstance(op, (Elementwise, Broadcast)):
+            left += op.operands
+        elif not isinstance(op, (Const, Iota)):
+            found.add(v)
+    return found
+
+
+def _is_long(v: Value, row: int) -> bool:
+    return isinstance(v.type, Tile) and prod(v.type.shape) >= row
 
 
 def _beside(op: Op, kernel: Kernel) -> Iterator[Op]:
