@@ -274,11 +274,11 @@ class WantedGradients(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientTiles:
-    """The tiles of the kernels of a backward pass; `apart`: the sums of keys and of values have a kernel each."""
+    """The tiles of the kernels of a backward pass; with `values`, the sums of keys and of values have a kernel each."""
 
     queries: AttentionTile
     keys: AttentionTile
-    apart: bool = False
+    values: AttentionTile | None = None
 
     @staticmethod
     def of(target: str, heads: Heads, queries: int, keys: int) -> GradientTiles:
@@ -286,15 +286,29 @@ class GradientTiles:
         if target not in CHIPS:
             tile = AttentionTile(power_between(16, queries, 64), power_between(16, keys, 64))
             return GradientTiles(tile, tile)
-        size = max(heads.size, heads.size_v)
-        step, rows = (32, 128) if size > SPLIT_HEAD else (64, 128)
-        if CHIPS[target].tma is None:
-            step, rows = step // 2, 64
-        return GradientTiles(AttentionTile(rows, step, 4), AttentionTile(step, rows, 4), size > SPLIT_HEAD)
+        chip, both, is_long = CHIPS[target], heads.size + heads.size_v, max(heads.size, heads.size_v) > SPLIT_HEAD
+        if chip.tma is None:
+            step = 16 if is_long else 32
+            of_keys = AttentionTile(step, 64, 4)
+            return GradientTiles(AttentionTile(64, step, 4), of_keys, of_keys if is_long else None)
+        step, of_values = (_step_for(chip.shared.bytes, held, both) for held in (both, heads.size))
+        values = AttentionTile(of_values, ROWS, 4) if is_long else None
+        return GradientTiles(AttentionTile(ROWS, step, 4), AttentionTile(step, ROWS, 4), values)
 
 
+ROWS = 128
+"""The rows of a workgroup on Hopper: 64 for each of two consumer warpgroups."""
+RESULT_BYTES, HALF_BYTES = 34 << 10, 2
+"""Shared memory for results on their way out, statistics and mbarriers, and the bytes of an element."""
 SPLIT_HEAD = 128
 """The longest head whose sums of keys and of values fit into the registers of a workgroup together."""
+
+
+def _step_for(shared_bytes: int, held: int, loaded: int) -> int:
+    """Return the rows of a step on Hopper: 64, or 32 where two stages of 64 do not fit. With fewer columns a product
+    reads shared memory more often for each multiplication."""
+    room = shared_bytes - RESULT_BYTES - ROWS * held * HALF_BYTES
+    return 64 if 2 * 64 * loaded * HALF_BYTES <= room else 32
 
 
 def attention_backward_calls(
@@ -318,9 +332,9 @@ def attention_backward_calls(
     calls = [_call(kernel, {**arrays, **rows})]
     of_keys = ("k", "v", "grad_k", "grad_v")
     grouped = {name: x if name in of_keys else _by_group(x, heads) for name, x in {**arrays, **rows}.items()}
-    for its in _key_sums(tiles, wanted):
+    for tile, its in _key_sums(tiles, wanted):
         kinds = [dtypes["q"] if name in its else None for name in ("grad_k", "grad_v")]
-        kernel = attention_keys_backward_kernel(tiles.keys, *facts, bias, *kinds)
+        kernel = attention_keys_backward_kernel(tile, *facts, bias, *kinds)
         calls.append(_call(kernel, grouped))
     if wanted.q or "grad_bias" in arrays:
         kinds = [dtypes["q"] if wanted.q else None, bias, dtypes.get("grad_bias")]
@@ -334,10 +348,12 @@ def _call(kernel: WaveKernel, arrays: Mapping[str, Any]) -> KernelCall:
     return KernelCall(kernel, {name: arrays[name] for name in kernel.function.__annotations__})
 
 
-def _key_sums(tiles: GradientTiles, wanted: WantedGradients) -> list[list[str]]:
-    """Return the results of each kernel that has a tile of keys."""
+def _key_sums(tiles: GradientTiles, wanted: WantedGradients) -> list[tuple[AttentionTile, list[str]]]:
+    """Return the tile and the results of each kernel that has a tile of keys."""
     names = [name for name, is_wanted in (("grad_k", wanted.k), ("grad_v", wanted.v)) if is_wanted]
-    return [[name] for name in names] if tiles.apart else [names] if names else []
+    if tiles.values is None:
+        return [(tiles.keys, names)] if names else []
+    return [(tiles.values if name == "grad_v" else tiles.keys, [name]) for name in names]
 
 
 def _by_group(x: Any, heads: Heads) -> Any:

@@ -283,9 +283,10 @@ def hopper(
         OrderTmaLoads(
             machine.tuning.loads, streamed
         ),  # after multicast_loads, because multicast tiles are loaded first
-        delay_dependent_mma,  # after specialize_waves, because it takes the steps of pipelines apart
-        # After delay_dependent_mma, which takes steps of two products.
+        # After specialize_waves, because it takes the steps of pipelines apart; before delay_dependent_mma, which takes
+        # the steps of two products that rescale their sums.
         PipelineMma(machine.tuning.pipeline.held_registers),
+        delay_dependent_mma,
         simplify,  # after delay_dependent_mma, because it folds the trip counts of the loops that it splits
         fold_trivial_loops,  # after delay_dependent_mma, because much is known of the step that it peels
         peel_accumulator_init,  # after fold_trivial_loops, because the initial values of loops are final then

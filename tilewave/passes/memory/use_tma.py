@@ -189,8 +189,7 @@ class _StagedRows:
 
 def _is_row(read: Read) -> bool:
     """Whether a tile has elements along the last axis of its memory only."""
-    shape = read.result.type.shape
-    return prod(shape[:-1]) == 1 and read.axes == tuple(range(len(shape))) and read.memory.type.rank == len(shape)
+    return prod(read.result.type.shape[:-1]) == 1 and read.axes[-1] == read.memory.type.rank - 1
 
 
 class _Finder:

@@ -80,6 +80,8 @@ class _Step:
         products = [op for op in ops if isinstance(op, Wgmma)]
         if len(products) != 2 or products[1].result not in end.values:
             return None
+        if any(isinstance(op, WaitMma) for op in walk(loop.body)):
+            return None  # `pipeline_mma` has taken the loop inside
         first, second = products
         at = ops.index(second)
         before, after = ops[at - 1], ops[at + 1] if at + 1 < len(ops) else None

@@ -37,8 +37,6 @@ from tilewave.ir.types import INDEX, Vector
 from tilewave.transform.loop_schedule import LoopSchedule, Steps
 
 REGISTER_BITS = 32
-FEWEST_PRODUCTS = 3
-"""With two products `delay_dependent_mma` delays the second one."""
 ONE_STAGE = RemarkKind(
     "the pipeline of these tiles has one stage, so the next step's products are not issued before this step's end",
     "use smaller tiles or shorter steps",
@@ -64,7 +62,7 @@ class PipelineMma:
             if step is None:
                 return None
             if not step.has_two_stages:
-                single.append(step.back[0])
+                single.extend(step.back if len(step.front) > 1 else ())  # else `delay_dependent_mma` may take the step
                 return None
             trips, rotated = residues.constant(step.loop.trips), _Rotated(step, builder, self.held_registers)
             if trips is None or trips < 1:
@@ -90,7 +88,7 @@ class _Step:
         ops = loop.body.ops[:-1]
         products = [op for op in ops if isinstance(op, Wgmma)]
         inside = [op for op in walk(loop.body) if isinstance(op, (Wgmma, WaitMma, WaitOlderMma))]
-        if len(products) < FEWEST_PRODUCTS or inside != products or any(op.later for op in products):
+        if inside != products or any(op.later for op in products):
             return None
         dependent = following(ops, {op.result for op in products})
         back = tuple(op for op in products if op in dependent)

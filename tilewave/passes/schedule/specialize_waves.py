@@ -120,7 +120,7 @@ class SpecializeWaves:
         copied = {op.to for home in homes for op in home.ops if isinstance(op, Copy)}
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
-        left -= sum(TILE_ALIGNMENT for to in copied if _bytes(to) % TILE_ALIGNMENT)
+        left -= sum(-_bytes(to) % TILE_ALIGNMENT for to in copied)
         *around, inner = (_ring_bytes(home) + 2 * MBARRIER_BYTES * len(streams(home)) for home in homes)
         wished = self.stages or self.tuning.stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
         once = homes[0] is kernel.body
