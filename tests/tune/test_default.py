@@ -1,12 +1,14 @@
 """A kernel without a tile gets one: by its sizes, or by those of a call; it is said, and the result is right."""
 
+import math
+
 import numpy as np
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, check_product, gemm, poisoned, random_array, sizes, tiling
 
 from tilewave import *
 from tilewave.errors import ConstraintError, TraceError
-from tilewave.tune.default import TYPICAL
+from tilewave.tune.default import TYPICAL, TunableKernel, like
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
 
@@ -130,6 +132,24 @@ def test_why_says_what_was_chosen_from_what():
     assert (
         row.remedy.startswith("write subs={BLOCK_M: ") and "fitted on benchmarks/data/h200_kernel_set.csv" in row.remedy
     )
+
+
+def test_sizes_of_a_class_are_near_and_have_one_grain():
+    for n in (0, *range(1, 70), 100, 127, 128, 129, 1000, 4096, 4097, 10_000, 65_537):
+        found = like(n)
+        assert n <= found <= n + n // 16
+        assert math.gcd(n, 64) == math.gcd(found, 64)
+        assert like(found) == found
+    assert like(4097) == like(4351) == 4351
+
+
+def test_a_cpu_ranks_configs_once_for_a_class_of_sizes():
+    tiles = TunableKernel.of(gemm(), {}, (), {}, "cpu")
+    found = [tiles.predicted({M: m, N: 300, K: 200})[0] for m in (4097, 4099, 4351, 5001)]
+    assert len(tiles.ranked) == 2
+    assert found[0].config == found[1].config == found[2].config
+    assert "M=4099" in found[1].sizes
+    assert not tiles.for_all_batches().ranked
 
 
 def test_a_symbol_that_is_no_tile_is_still_asked_for():

@@ -64,6 +64,8 @@ from tilewave.ir.ops import (
 from tilewave.ir.types import INDEX, WIDEST_BYTES, DType, Scalar
 
 Array = np.ndarray[Any, Any]
+NEVER_USED = 77
+"""The value of elements that nothing may depend on: a wrong number that every dtype has."""
 
 
 def _floor_divided(a: Any, b: Any) -> Any:

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from tilewave.interp.arithmetic import Array
+from tilewave.interp.arithmetic import NEVER_USED, Array
 from tilewave.interp.mbarrier_ops import mbarrier_at, note_late, want_not_overfull
 from tilewave.interp.memory import LaneMemory
 from tilewave.interp.positions import Elements, strides
@@ -44,7 +44,8 @@ def tma_load(wave: WaveState, op: TmaLoad) -> None:
     target: LaneMemory = wave.env[op.to]
     box = target.shape[len(op.to_at) :]
     window = window_of(wave, op, op.at, op.axes, box, wave.env[op.memory])
-    load_box(wave, op, elements_of_box(wave, op, target, op.to_at), window, box, wave.state)
+    used = box[-2] if not op.rows_used else max(0, int(wave.uniform(op, op.rows_used[0])))
+    load_box(wave, op, elements_of_box(wave, op, target, op.to_at), window, box, wave.state, used)
 
 
 def tma_load_multicast(wave: WaveState, op: TmaLoadMulticast) -> None:
@@ -60,7 +61,7 @@ def tma_load_multicast(wave: WaveState, op: TmaLoadMulticast) -> None:
         from_here[op.axes[-2]] += part * (rows // op.shares)
         window = Window.of(from_here, op.axes, box, wave.env[op.memory].shape)
         for member in members:
-            load_box(wave, op, flat[part * size : (part + 1) * size], window, box, member)
+            load_box(wave, op, flat[part * size : (part + 1) * size], window, box, member, box[-2])
 
 
 def want_one_box(wave: WaveState, op: TmaLoadMulticast, box: tuple[int, ...] | None) -> None:
@@ -79,8 +80,9 @@ def load_box(
     window: Window | None,
     box: tuple[int, ...],
     member: WorkgroupState,
+    rows_used: int,
 ) -> None:
-    """Start the TMA load of a box to a workgroup, completing on its mbarrier."""
+    """Start the TMA load of a box to a workgroup, completing on its mbarrier; rows that are not used become others."""
     source: LaneMemory = wave.env[op.memory]
     wave.want_waited(op, source)
     target = member.allocate(op.to)
@@ -93,6 +95,8 @@ def load_box(
 
     def land() -> None:
         tile = boxed(source, window, box)
+        if rows_used < box[-2]:
+            tile = np.concatenate([tile[..., :rows_used, :], np.full_like(tile[..., rows_used:, :], NEVER_USED)], -2)
         target.data[flat] = tile.reshape(-1)
         mbarrier.land(segment, tile.size * target.element_bytes)
         want_not_overfull(wave, op, mbarrier, name)

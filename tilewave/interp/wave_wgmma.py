@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewave.interp.arithmetic import Array
+from tilewave.interp.arithmetic import NEVER_USED, Array
 from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import strides
 from tilewave.interp.wave_state import WaveState
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import WaitMma, WaitOlderMma, Wgmma, WgmmaRegisters, WgmmaShared
-
-NEVER_USED = 77
-"""The sums of columns that are not used: a wrong number that every dtype has."""
 
 
 def wgmma_shared(wave: WaveState, op: WgmmaShared) -> Array:

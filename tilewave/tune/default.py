@@ -44,8 +44,20 @@ PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
 TYPICAL = 4096
 """The assumed value of a dynamic size before the first call."""
+MOST_RANKED = 4096
+"""The most classes of sizes whose ranking is remembered; one more clears them all."""
+FINENESS, GRAIN = 16, 64
+"""The classes of sizes between a power of two and the next, and the largest power of two that tells them apart."""
 MOST_RECORDS = 8
 """Records of one decision that are tried, the nearest and best first, until one can be compiled."""
+
+
+def like(n: int) -> int:
+    """Return the largest size of a class: as near as a sixteenth, with the same power of two as a divisor."""
+    step = max(1, (1 << max(n - 1, 0).bit_length()) // (2 * FINENESS))
+    grain = min(n & -n, GRAIN)
+    apart = grain if grain == GRAIN else 2 * grain
+    return n + (-n % step) // apart * apart if n else 0
 
 
 def stale_note(stale: Sequence[Found]) -> str:
@@ -92,6 +104,8 @@ class TunableKernel:
     """What must not be decided otherwise, by a record either."""
     adds_products_alone: bool = False
     """Whether no tile's depth changes the order of summation."""
+    ranked: dict[tuple[int, ...], RankedConfigs] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The configs by predicted time, by class of sizes."""
 
     @staticmethod
     def of(
@@ -199,8 +213,23 @@ class TunableKernel:
 
     def predicted(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         """Return the model's choices for sizes of a call, the best first."""
-        problem = self.problem.sized(sizes)
-        return self._explained(rank(problem, self.space, self.machine), problem)
+        return self._explained(self._ranked(sizes), self.problem.sized(sizes))
+
+    def _ranked(self, sizes: Mapping[Symbol, int]) -> RankedConfigs:
+        """Return all configs by predicted time: for these sizes on a GPU, and for their class on a CPU.
+
+        There no machine code chooses, and the model is rougher.
+        """
+        if isinstance(self.machine, GpuTiles):
+            return rank(self.problem.sized(sizes), self.space, self.machine)
+        alike = {s: like(n) for s, n in sizes.items()}
+        found = self.ranked.get(tuple(alike.values()))
+        if found is None:
+            if len(self.ranked) >= MOST_RANKED:
+                self.ranked.clear()
+            found = rank(self.problem.sized(alike), self.space, self.machine)
+            self.ranked[tuple(alike.values())] = found
+        return found
 
     def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of the tuning records for sizes."""

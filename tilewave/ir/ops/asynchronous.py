@@ -55,7 +55,8 @@ class Copy(CopyToShared):
 
     The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
     runs along; `at` is its first element in `memory`, `to_at` the indices before those axes. On the lane level wave 0
-    of the workgroup makes the copy, and continues when it is complete.
+    of the workgroup makes the copy, and continues when it is complete. `rows_used` may hold a number of rows, along the
+    last axis but one; the others may be anything.
     """
 
     levels = ON_BOTH
@@ -65,9 +66,11 @@ class Copy(CopyToShared):
     to: Value
     to_at: tuple[Value, ...]
     axes: tuple[int, ...]
+    rows_used: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
+        want(len(self.rows_used) <= 1 and are_indices(self.rows_used), "uses a number of its rows")
 
 
 @dataclass(frozen=True)
@@ -179,9 +182,11 @@ class TmaLoad(TmaCopy):
     mbarriers: Value
     mbarrier: Value
     axes: tuple[int, ...]
+    rows_used: tuple[Value, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
+        want(len(self.rows_used) <= 1 and are_indices(self.rows_used), "uses a number of its rows")
         want_mbarrier(self.mbarriers, self.mbarrier, want)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product as combinations
 from math import prod
 
@@ -33,6 +34,8 @@ CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
 """The chunks of the swizzle of TMA and wgmma, and the rows after which it repeats."""
 MBARRIER_BYTES = 8
 """Bytes of an mbarrier."""
+ROW_PARTS, LEAST_PART = 4, 16
+"""The parts of a box of which not all rows are used, and a number that the rows of a part are a multiple of."""
 
 
 Allot = Callable[[str, int, int], str]
@@ -85,7 +88,7 @@ class AsynchronousOps:
                 self.target.wait_parity(self.f, self.mbarrier(mbarriers, at), self.number(parity))
             case ir.TmaLoad(mbarriers=mbarriers, mbarrier=mbarrier):
                 given = self.mbarrier(mbarriers, mbarrier)
-                for box in self.boxes(op, op.to, op.to_at):
+                for box in self.used_boxes(op):
                     self.target.tma_load(self.f, box, given)
             case ir.TmaLoadMulticast():
                 self.tma_load_multicast(op)
@@ -242,6 +245,23 @@ class AsynchronousOps:
         place = self.shared(op.to)
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), mbarrier, size)
+
+    def used_boxes(self, op: ir.TmaLoad) -> Iterator[Box]:
+        """Yield the boxes of a load; where not all rows are used, parts of them, which begin out of bounds if none of
+        their rows is: nothing is loaded then, and the same bytes are expected."""
+        place = self.shared(op.to)
+        rows = place.memory.shape[-2] // ROW_PARTS
+        if not op.rows_used or place.memory.shape[-2] % ROW_PARTS or rows % LEAST_PART:
+            yield from self.boxes(op, op.to, op.to_at)
+            return
+        used, size = self.number(op.rows_used[0]), rows * row_elements(place.memory) * place.bytes
+        for first in self.boxes(op, op.to, op.to_at, parts=ROW_PARTS):
+            yield first
+            for part in range(1, ROW_PARTS):
+                box = self.further(first, str(part), rows, size)
+                *before, row, last = box.at
+                fits = self.f.value(f"icmp sgt i32 {used}, {part * rows}")
+                yield replace(box, at=(*before, self.f.value(f"select i1 {fits}, i32 {row}, i32 {-rows}"), last))
 
     def tma_load_multicast(self, op: ir.TmaLoadMulticast) -> None:
         """Multicast this workgroup's part of the box to the cluster; or load all parts for this workgroup alone."""

@@ -343,7 +343,7 @@ class _Split:
                 found += [*before, WaitMbarrier(stream.empty, slot, last, loc=op.loc)]
                 found.append(Arrive(stream.full, slot, expect=stream.bytes, loc=op.loc))
             to = (self.rings[op.to], (slot, *op.to_at))
-            found.append(TmaLoad(op.memory, op.at, *to, stream.full, slot, op.axes, loc=op.loc))
+            found.append(TmaLoad(op.memory, op.at, *to, stream.full, slot, op.axes, op.rows_used, loc=op.loc))
         return found
 
     def on_slot(self, stream: Stream, slot: Value, op: Op) -> list[Op] | None:
