@@ -1,4 +1,4 @@
-"""Gradients of softmax, norms, gelu with a bias and cross entropy on an H200 compared with torch's and with a copy.
+"""Gradients of softmax, norms, gelu with a bias, swiglu and cross entropy on an H200 compared with torch's and with a copy.
 
     python benchmarks/row_gradients_h200.py
     python benchmarks/row_gradients_h200.py --ops layer_norm --shapes 16384x4096 --dtypes f16,f32 --rounds 15
@@ -6,7 +6,7 @@
 Every contestant is the backward pass alone, by `torch.autograd.grad` of a result that was computed before, as a CUDA
 graph of calls on as many buffers as hold 600 MB, so that L2 holds little; contestants take turns in every round.
 Gradients are those of the rows, and of weights and biases. The copy moves the bytes that rows need: for cross entropy
-one matrix in and one out, for the others two in and one out. Printed are median microseconds, and our speed
+one matrix in and one out, for swiglu three in and two out, for the others two in and one out. Printed are median microseconds, and our speed
 relative to the other's: above 1, ours is faster. Results are compared with float64, and with those of a second call.
 """
 
@@ -44,6 +44,8 @@ class Case:
     parameters: int
     moved: int = 3
     has_labels: bool = False
+    matrices: int = 0
+    """Further matrices."""
 
 
 def _columns(x: Tensor) -> tuple[int]:
@@ -75,6 +77,7 @@ CASES = {
         2,
     ),
     "gelu_bias": Case(_BiasGelu.apply, lambda x, b: functional.gelu(x + b), 1),
+    "swiglu": Case(lambda x, up: ops.gated(x, up), lambda x, up: functional.silu(x) * up, 0, 5, matrices=1),
     "cross_entropy": Case(ops.cross_entropy, functional.cross_entropy, 0, 2, has_labels=True),
 }
 
@@ -94,7 +97,9 @@ class Problem:
         made = partial(torch.randn, device="cuda", dtype=dtype)
         labels = (torch.randint(columns, (rows,), device="cuda"),) if case.has_labels else ()
         grad = made(()) if case.has_labels else made(rows, columns)
-        return Problem(case, made(rows, columns), tuple(made(columns) for _ in range(case.parameters)), labels, grad)
+        matrices = tuple(made(rows, columns) for _ in range(case.matrices))
+        parameters = (*matrices, *(made(columns) for _ in range(case.parameters)))
+        return Problem(case, made(rows, columns), parameters, labels, grad)
 
     def backward(self, function: Callable[..., Tensor], dtype: torch.dtype | None = None) -> Callable[[], Any]:
         """Return the backward pass of a function, whose forward pass is done."""

@@ -208,6 +208,8 @@ OPERATORS = {
     "layer_norm": lambda: (asking(5, 7), asking(7), asking(7), 1e-5),
     "activation_backward": lambda: (floats(5, 7), floats(5, 7), "silu"),
     "activation_gradients": lambda: (floats(2, 5, 7), floats(2, 5, 7), "gelu", torch.float32),
+    "gated": lambda: (asking(2, 5, 7), asking(2, 5, 7), "silu"),
+    "gated_gradients": lambda: (floats(2, 5, 7), floats(2, 5, 7), floats(2, 5, 7), "gelu_tanh"),
     "column_sums": lambda: (floats(2, 5, 7), torch.float32),
     "softmax_backward": lambda: (floats(5, 7), floats(5, 7)),
     "rms_norm_backward": lambda: (floats(5, 7), floats(5, 7), floats(7), 1e-5),

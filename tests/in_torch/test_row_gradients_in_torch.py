@@ -17,6 +17,8 @@ CALLS = {
         lambda x, w, b: ops.linear(x, torch.diag(w), b, activation="gelu"),
         lambda x, w, b: F.gelu(F.linear(x, torch.diag(w), b)),
     ),
+    "swiglu": (lambda x, w, b: ops.gated(x, x.flip(0)), lambda x, w, b: F.silu(x) * x.flip(0)),
+    "geglu": (lambda x, w, b: ops.gated(x, x * w, "gelu"), lambda x, w, b: F.gelu(x) * (x * w)),
     "bias": (lambda x, w, b: ops.linear(x, torch.diag(w), b), lambda x, w, b: F.linear(x, torch.diag(w), b)),
 }
 

@@ -26,7 +26,7 @@ from tilewave.kernels.numbers import (
 from tilewave.kernels.rows import kernel_for
 from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
-from tilewave.ops import dropouts, grouped, indexed, losses, preload, products, rows, selections
+from tilewave.ops import dropouts, gates, grouped, indexed, losses, preload, products, rows, selections
 from tilewave.ops.arrays import Array, ArrayArguments, ArrayLibrary, are_torchs, folded, taken, torch_operators
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.attending import attention_kernel_of
@@ -185,6 +185,15 @@ def _attention(
     return _given(attend(lib, tuple(arrays), asked, False), out)
 
 
+def _gated(gate: Array, up: Array, activation: str = "silu", *, out: Array | None = None) -> Array:
+    """activation(gate) · up: SwiGLU with silu, GeGLU with gelu; gelu_tanh and relu are the others."""
+    activation_named("gated", activation)
+    if are_torchs(gate, up):
+        return torch_operators().gated(gate, up, activation, out)
+    lib, arrays = taken(gates.gated.arguments, gate, up, out)
+    return _given(gates.gated(lib, tuple(arrays), activation), out)
+
+
 def _dropout(x: Array, p: float = 0.5, *, seed: int, out: Array | None = None) -> Array:
     """x / (1 - p), with elements zeroed at random with probability p: which ones depends on the seed alone."""
     p, seed = checked_probability("dropout", p), checked_seed("dropout", seed)
@@ -308,6 +317,11 @@ def _rows_of(of: ArrayArguments, *arrays: Array | None) -> tuple[Array, list[Arr
     return folded(x), others
 
 
+def _gated_kernel(gate: Array, up: Array, activation: str = "silu") -> WaveKernel:
+    lib, arrays = _library(gates.gated.arguments, gate, up)
+    return _run_by(gates.gated, lib, arrays, activation)
+
+
 def _dropout_kernel(x: Array, p: float = 0.5, *, seed: int = 0) -> WaveKernel:
     lib, arrays = _library(dropouts.dropout.arguments, x)
     return _run_by(dropouts.dropout, lib, arrays, p, seed)
@@ -370,6 +384,7 @@ topk = Operation("topk", _topk, _topk_kernel)
 argmax = Operation("argmax", _argmax, _argmax_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
+gated = Operation("gated", _gated, _gated_kernel)
 dropout = Operation("dropout", _dropout, _dropout_kernel)
 embedding = Operation("embedding", _embedding, _embedding_kernel)
 index_select = Operation("index_select", _index_select, _index_select_kernel)

@@ -8,6 +8,7 @@ from tilewave.torch.attention_operators import attention as attention
 from tilewave.torch.dropout_operators import dropout as dropout
 from tilewave.torch.expert_operators import counting_sort as counting_sort
 from tilewave.torch.expert_operators import moe as moe
+from tilewave.torch.gated_operators import gated as gated
 from tilewave.torch.grouped_operators import grouped_mm as grouped_mm
 from tilewave.torch.indexed_operators import bincount as bincount
 from tilewave.torch.indexed_operators import cross_entropy as cross_entropy
