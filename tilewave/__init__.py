@@ -44,6 +44,7 @@ __all__ = [  # noqa: F405
     "Memory",
     "MemoryLayout",
     "Min",
+    "Piecewise",
     "Ne",
     "Ragged",
     "Register",

@@ -91,6 +91,7 @@ from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
+from tilewave.lang.symbols import Piecewise as Piecewise
 from tilewave.lang.symbols import Ne as Ne
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.tags import tag as tag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
@@ -19,7 +20,7 @@ from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, in_order, repeated, without_single_dims
-from tilewave.lang.windows import ends_with_a_group, extent_here, want_room, window_of
+from tilewave.lang.windows import ends_with_a_group, extent_here, length_of, want_room, window_of
 from tilewave.trace import TileTransfer, Trace, current
 
 
@@ -261,6 +262,8 @@ class _Place:
         if missing:
             what = f"the mapping does not say where {missing[0]} of {memory} is"
             raise DimensionError(what, loc=here(), remedy=_named(missing[0], memory, memory_side))
+        plain = (d for d in memory.dims if d in tile_side and tile_side[d] == memory_side[d])
+        memory.want_same_lengths(plain, partial(length_of, trace))
         self.dim_of: dict[Iterator, Any] = {tile_side[d]: d for d in tile_dims}
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
         self.steps = [unit_step(p) or self.single(p) for p in self.positions]

@@ -257,6 +257,7 @@ def trace_kernel(
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     parameters = parameters_of(kernel)
     words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before the launch takes any of the names
+    of_tile = {s: said.pop(s) for s in _of_coordinates(said)}
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
@@ -266,7 +267,7 @@ def trace_kernel(
     left += tuple(one for _, kind in parameters for one in _whole_quotients(kernel, kind, trace.symbols))
     trace.arrays = {a.name: a for a in given if isinstance(a, MemoryArgument)}
     with tracing(trace):
-        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
+        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given, of_tile))
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     body = replace(body, ops=(*trace.allocations, *body.ops))
@@ -386,7 +387,25 @@ def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence
     )
 
 
-def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
+def _of_coordinates(said: Mapping[Symbol, Any]) -> list[Symbol]:
+    """Return the symbols whose values are expressions of the coordinates of the workgroup's tile, in order of need."""
+    found: list[Symbol] = []
+    for _ in said:
+        more = [s for s in said if s not in found and _depends(said[s], {*COORDINATES, *found})]
+        if not more:
+            break
+        found += more
+    return found
+
+
+def _depends(value: Any, on: Collection[Symbol]) -> bool:
+    return isinstance(value, Expression) and any(s in on for s in value.symbols())
+
+
+def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument], of_tile: Mapping[Symbol, Expression]) -> None:
+    """Run the author's function; `of_tile` are symbols with a value in each tile."""
+    for s, value in of_tile.items():
+        trace.symbols[s] = value.evaluate({**trace.symbols, **trace.tile_at})
     arguments = [a.traced(trace) if isinstance(a, ScalarArgument) else a for a in given]
     trace.locate = here
     try:
@@ -498,10 +517,10 @@ def _argument(parameter: tuple[str, MemoryType | DType], word: str, kernel: Wave
         if d not in trace.lengths:
             trace.lengths[d] = size(rounded_where_open(d, subs), subs, loc)
     sizes = [trace.lengths[d] for d in kind.dims]
-    if kind.layout is not None:
-        kind.layout.want(name, loc, kind.dims, sizes, subs)
+    laid_out = kind.layout.lengths(name, loc, kind.dims, sizes, subs) if kind.layout is not None else {}
+    sizes = [laid_out.get(d, n) for d, n in zip(kind.dims, sizes, strict=True)]
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
-    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space, laid_out)
 
 
 def _want_spaces(kernel: WaveKernel) -> None:

@@ -16,13 +16,12 @@ from tilewave.lang.types import want_dtype
 from tilewave.lang.values import (
     Traced,
     beside,
+    chosen,
     describe,
     index_of,
     literal,
-    one_shape,
     only_element,
     scalar_of,
-    spread,
     together,
     want_number,
 )
@@ -129,13 +128,9 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
         if isinstance(condition, Number):
             condition = Traced(trace, condition.value)
     if isinstance(condition, bool):
-        chosen: Traced = a if condition else b
-        return chosen
-    x, y = _both(a, b)
-    if condition.dims != x.dims:
-        z, condition = one_shape(trace, x, condition)
-        x, y = (z, spread(trace, y, z)) if z.dims != x.dims else (x, y)
-    return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
+        one: Traced = a if condition else b
+        return one
+    return chosen(condition, *_both(a, b))
 
 
 @taggable

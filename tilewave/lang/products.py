@@ -11,7 +11,7 @@ from tilewave.lang.constraints import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import Traced, extents_of, in_order
+from tilewave.lang.values import Traced, extents_of, in_order, without_single_dims
 from tilewave.trace import TileProduct, Trace, current
 
 
@@ -25,6 +25,7 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
         raise TraceError("mma adds products to sums, and none are given", loc=here(), remedy=remedy)
     for x in (a, b, acc):
         want_tile("mma", x)
+    a, b = _without_others(trace, a, b, acc), _without_others(trace, b, a, acc)
     _check_product(trace, a, b, acc)
     *batch, rows, cols = acc.dims
     if cols in a.dims and rows in b.dims and rows not in a.dims:
@@ -35,6 +36,22 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
     wish = asked.value if asked else ""
     return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, wish, type=acc.type))
+
+
+def _without_others(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Traced:
+    """Return an operand without dims of one element that belong to neither side: those that nothing else has, and the
+    other operand's rows or columns."""
+    alone = [d for d in x.dims if d not in acc.dims and d not in other.dims]
+    rows_and_cols = acc.dims[-2:]
+    if any(d in x.dims and d not in other.dims for d in rows_and_cols):
+        alone += [d for d in rows_and_cols if d in x.dims and d in other.dims and _is_side(x, other, acc)]
+    extents = extents_of(x)
+    return without_single_dims(trace, x, [d for d in alone if extents[d] == 1])
+
+
+def _is_side(x: Traced, other: Traced, acc: Traced) -> bool:
+    """Return whether the other operand has no row or column dim of the result but those that x has too."""
+    return not any(d in other.dims and d not in x.dims for d in acc.dims[-2:])
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -112,27 +112,28 @@ class Indices:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """The length of a memory's array along each axis; None for the length of the dim."""
+    """The length of a memory's array along each axis; None for the length of the dim.
+
+    Along an axis of another length than its dim's, accesses say where their elements are.
+    """
 
     shape: Sequence[Any]
 
-    def want(
+    def lengths(
         self, name: str, loc: Loc, dims: Sequence[Expression], lengths: Sequence[Any], subs: Mapping[Any, Any]
-    ) -> None:
-        """Refuse lengths other than those of the dims: an array has the sizes of its dims."""
+    ) -> dict[Expression, int]:
+        """Return the lengths that differ from those of the dims."""
         if len(self.shape) != len(dims):
             what = f"{name}: its layout has {len(self.shape)} sizes, and it has {len(dims)} dims"
             raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
-        for dim, length, said in zip(dims, lengths, self.shape, strict=True):
-            size = length if said is None else expression(said).evaluate(subs)
-            if isinstance(size, int) and isinstance(length, int) and size != length:
-                what = f"{name}: its layout has {size} elements along {dim}, which is {length}"
-                raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
+        said = [n if size is None else expression(size).evaluate(subs) for size, n in zip(self.shape, lengths, strict=True)]
+        known = (isinstance(size, int) and isinstance(n, int) for size, n in zip(said, lengths, strict=True))
+        each = zip(dims, said, lengths, known, strict=True)
+        return {dim: size for dim, size, length, is_known in each if is_known and size != length}
 
 
 NO_LAYOUT = (
-    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and give the "
-    "position of a tile in it by an IndexMapping"
+    "declare it with a symbol for each axis of the array, or give the position of a tile in it by an IndexMapping"
 )
 
 
@@ -228,6 +229,15 @@ class MemoryArgument:
     value: Value
     dims: tuple[Expression, ...]
     space: AddressSpace
+    laid_out: Mapping[Expression, int] = field(default_factory=dict, compare=False)
+    """The array's lengths that its layout gives and that differ from those of the dims."""
+
+    def want_same_lengths(self, dims: Iterable[Expression], length: Callable[[Expression], Any]) -> None:
+        """Refuse the window of a tile along axes of other lengths than those of the dims."""
+        for d in dims:
+            if d in self.laid_out:
+                what = f"{self.name}: its layout has {self.laid_out[d]} elements along {d}, which is {length(d)}"
+                raise DimensionError(what, loc=here(), remedy=NO_LAYOUT)
 
     def start(self, window: DimensionWindow) -> Any:
         """Return where a tile with this window of a dimension begins in the memory."""
