@@ -92,10 +92,30 @@ def _range(dtype: torch.dtype) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
+S, CACHE = tilewave.sym.S, tilewave.MemoryLayout((tilewave.sym.CACHE, None, None))
+EXTENDED = {
+    "k_cache": CACHE,
+    "v_cache": CACHE,
+    "kv_indices": tilewave.MemoryLayout((tilewave.sym.KV_INDICES,)),
+    "qo_indptr": tilewave.Indices(sorted=True),
+}
+MEMORIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("extend_attention", "extend_attention"): EXTENDED,
+    ("extend_attention", "extend_attention_custom_mask"): EXTENDED,
+    ("extend_attention_rpe", "extend_attention_rpe"): EXTENDED,
+    ("paged_decode_attention", "phase_0"): {"request_indices": tilewave.MemoryLayout((S + 1,))},
+    ("paged_decode_attention", "phase_1"): {"request_indices": tilewave.MemoryLayout((S + 1,))},
+}
+"""What tests know of arrays and the annotations of templates do not say: longer arrays than their dims, and contracts
+of indices."""
+
+
 class CompiledInTest:
     """A compiled kernel; calls take the data of tensors, whether or not they require gradients, as Wave's do."""
 
     def __init__(self, options: Any, kernel: Any, *schedules: Any) -> None:
+        template = kernel.function.__module__.rpartition(".")[2]
+        kernel = kernel.with_memories(**MEMORIES.get((template, kernel.name), {}))
         self.compiled = tilewave.wave_compile(options, kernel, *schedules)
 
     def __call__(self, *arrays: Any, **named: Any) -> None:

@@ -215,6 +215,24 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     )
 
 
+def one_part_each(constraints: Sequence[Constraint], subs: Subs) -> tuple[Constraint, ...]:
+    """Return the constraints with workgroups in the place of waves along a dim where each wave has its own result.
+
+    Wave's formula of a `SymbolicAlias` gives the parts of a tile that its waves compute one each, such as two of
+    `ceiling(x / (BLOCK_K2 / 2))`: reductions end with a wave's part. A workgroup for each part computes the same.
+    """
+    for alias in _all(constraints, SymbolicAlias):
+        part = next((c for c in _all(constraints, WaveConstraint) if c.dim == alias.target), None)
+        cut = next((c for c in _all(constraints, WorkgroupConstraint) if c.dim == alias.target), None)
+        if part is None or cut is None:
+            continue
+        parts, of_one = (positive(alias.of(c.tile), subs, alias.loc, "tile") for c in (cut, part))
+        if parts > of_one == 1:
+            smaller = replace(cut, tile=part.tile)
+            constraints = [smaller if c is cut else c for c in constraints if c is not part]
+    return tuple(constraints)
+
+
 def _followers(
     constraints: Sequence[Constraint], shares: dict[Symbol, GridShare], subs: Subs
 ) -> tuple[dict[Symbol, Symbol], dict[Symbol, GridShare]]:

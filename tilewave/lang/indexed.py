@@ -34,7 +34,8 @@ class IndexedPlace:
                 named = ", ".join(map(str, memory.dims))
                 what = f"{op}: at names {d}, which {memory} has not"
                 raise DimensionError(what, loc=here(), remedy=f"its dims are {named}")
-        memory.want_same_lengths((d for d in memory.dims if d not in at), partial(length_of, trace))
+        if op != "read":
+            memory.want_same_lengths((d for d in memory.dims if d not in at), partial(length_of, trace))
         self.given = {d: self._in_bounds(index_along(trace, op, d, at[d])) for d in memory.dims if d in at}
         self.extents = self._extents(op)
 
@@ -143,7 +144,7 @@ def read_at(trace: Trace, op: str, memory: MemoryArgument, at: Mapping[Any, Any]
         value = place.read(place.positions(), kind)
     else:
         value = trace.emit(ir.Read, memory.value, *place.window(), memory.through, per_lane, type=kind)
-        trace.zero_outside[value] = frozenset(dims)
+        trace.zero_outside[value] = frozenset(dims).difference(memory.laid_out)
     return Traced(trace, value, dims)
 
 

@@ -11,7 +11,7 @@ from tilewave.lang.constraints import MMAType, instruction_asked
 from tilewave.lang.operands import want_tile
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.tags import taggable
-from tilewave.lang.values import Traced, extents_of, in_order, without_single_dims
+from tilewave.lang.values import Traced, extents_of, in_order, repeated, without_single_dims
 from tilewave.trace import TileProduct, Trace, current
 
 
@@ -26,6 +26,7 @@ def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | Non
     for x in (a, b, acc):
         want_tile("mma", x)
     a, b = _without_others(trace, a, b, acc), _without_others(trace, b, a, acc)
+    a, b = _with_batch(trace, a, b, acc), _with_batch(trace, b, a, acc)
     _check_product(trace, a, b, acc)
     *batch, rows, cols = acc.dims
     if cols in a.dims and rows in b.dims and rows not in a.dims:
@@ -52,6 +53,17 @@ def _without_others(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Trac
 def _is_side(x: Traced, other: Traced, acc: Traced) -> bool:
     """Return whether the other operand has no row or column dim of the result but those that x has too."""
     return not any(d in other.dims and d not in x.dims for d in acc.dims[-2:])
+
+
+def _with_batch(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Traced:
+    """Return an operand repeated along the batch dims of the result that only the other operand has."""
+    missing = [d for d in acc.dims[:-2] if d in other.dims and d not in x.dims]
+    if not missing or any(d in x.dims and d in other.dims for d in acc.dims[-2:]):
+        return x
+    extents = extents_of(other)
+    found = repeated(trace, x, {**{d: extents[d] for d in missing}, **extents_of(x)})
+    trace.zero_outside[found.value] = trace.zero_outside.get(x.value, frozenset())
+    return found
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:

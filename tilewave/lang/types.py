@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +14,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.ops import Broadcast
 from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
 from tilewave.lang.pythons_own import of_attribute
-from tilewave.lang.symbols import Expression, Symbol, expression, want_no_hardware
+from tilewave.lang.symbols import Expression, Symbol, expression, rounded_where_open, want_no_hardware
 from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal, scalar_of
 from tilewave.lang.windows import extent_of, want_room
@@ -120,16 +120,20 @@ class MemoryLayout:
     shape: Sequence[Any]
 
     def lengths(
-        self, name: str, loc: Loc, dims: Sequence[Expression], lengths: Sequence[Any], subs: Mapping[Any, Any]
-    ) -> dict[Expression, int]:
-        """Return the lengths that differ from those of the dims."""
+        self, name: str, loc: Loc, dims: Sequence[Expression], subs: Mapping[Any, Any], others: Collection[Expression]
+    ) -> Iterator[tuple[Expression, Expression]]:
+        """Yield the dims along which the array has another length than `subs` or one of the `others` gives the dim."""
         if len(self.shape) != len(dims):
             what = f"{name}: its layout has {len(self.shape)} sizes, and it has {len(dims)} dims"
-            raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
-        said = [n if size is None else expression(size).evaluate(subs) for size, n in zip(self.shape, lengths, strict=True)]
-        known = (isinstance(size, int) and isinstance(n, int) for size, n in zip(said, lengths, strict=True))
-        each = zip(dims, said, lengths, known, strict=True)
-        return {dim: size for dim, size, length, is_known in each if is_known and size != length}
+            raise DimensionError(what, loc=loc, remedy="give one for each dim; None is the length of the dim")
+        for dim, said in zip(dims, self.shape, strict=True):
+            if said is None or expression(said) == dim:
+                continue
+            own = rounded_where_open(expression(said), subs)
+            length, mine = rounded_where_open(dim, subs).evaluate(subs), own.evaluate(subs)
+            gives_it = isinstance(mine, int) and not isinstance(length, int) and dim not in others
+            if not gives_it and mine is not length and not (isinstance(length, int) and mine == length):
+                yield dim, own
 
 
 NO_LAYOUT = (
@@ -137,16 +141,21 @@ NO_LAYOUT = (
 )
 
 
-class SymbolBind:
-    """Wave's name for a symbol whose value is an argument: refused, as symbols are passed by name."""
+@dataclass(frozen=True)
+class SymbolArgument:
+    """The annotation of a symbol that is an argument: `SymbolBind[i32]`."""
 
-    def __class_getitem__(cls, dtype: Any) -> NoReturn:
-        raise TraceError(
-            f"SymbolBind[{dtype}] makes an argument of a symbol",
-            loc=here(),
-            remedy="leave the argument out: a symbol with no value in subs is given at the call by its name, "
-            "kernel(a, c, LENGTH=…), or stays dynamic, dynamic_symbols=[LENGTH]",
-        )
+    dtype: DType
+
+
+class SymbolBind:
+    """Annotates a symbol whose value is an argument: `LENGTH: SymbolBind[i32]` gives `sym.LENGTH` its value."""
+
+    def __class_getitem__(cls, dtype: Any) -> SymbolArgument:
+        found = want_dtype(dtype)
+        if not found.is_int:
+            raise DTypeError(f"SymbolBind[{found}]: symbols are integers", loc=here(), remedy="write SymbolBind[i32]")
+        return SymbolArgument(found)
 
 
 class _OfMemories(type):
@@ -229,7 +238,7 @@ class MemoryArgument:
     value: Value
     dims: tuple[Expression, ...]
     space: AddressSpace
-    laid_out: Mapping[Expression, int] = field(default_factory=dict, compare=False)
+    laid_out: Mapping[Expression, Any] = field(default_factory=dict, compare=False)
     """The array's lengths that its layout gives and that differ from those of the dims."""
 
     def want_same_lengths(self, dims: Iterable[Expression], length: Callable[[Expression], Any]) -> None:
