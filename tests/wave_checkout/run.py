@@ -63,6 +63,12 @@ class Runner:
         self.each = each
         self.verdicts: dict[str, Verdict] = defaultdict(Verdict)
 
+    def pytest_collection(self) -> None:
+        """Load templates whose names begin with `test_` as the others, and not as pytest loads tests."""
+        from stand_in import Finder
+
+        sys.meta_path.sort(key=lambda finder: not isinstance(finder, Finder))
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         kept: Counter[str] = Counter()
@@ -151,21 +157,48 @@ def main(words: list[str]) -> int:
     ]
     pytest.main([str(tests / "kernel"), "--rootdir", checkout, *left_out, *chosen, *how], [runner])
     report(runner.verdicts)
+    if not words:
+        report_templates(Path(checkout), runner.verdicts)
     return 0
 
 
 def report(verdicts: dict[str, Verdict]) -> None:
-    """Print the table of test functions, and that of templates."""
-    templates: dict[str, set[str]] = defaultdict(set)
+    """Print the table of test functions."""
     for name, verdict in sorted(verdicts.items()):
         print(f"| {name} | {verdict.word} | {verdict.reason} |")
-        for template in verdict.templates:
-            templates[template].add(verdict.word)
+    _count("test functions", [verdict.word for verdict in verdicts.values()])
+
+
+def report_templates(checkout: Path, verdicts: dict[str, Verdict]) -> None:
+    """Print the table of all templates: those that tests call, and those that are called here alone."""
+    import templates
+
+    found = {name: _of_template(name, verdicts) for name in templates.names(checkout)}
     print()
-    for template, words in sorted(templates.items()):
-        print(f"| {template} | {', '.join(sorted(words))} |")
-    counted = Counter(v.word for v in verdicts.values())
-    print(f"\n{len(verdicts)} functions: " + ", ".join(f"{n} {word}" for word, n in counted.most_common()))
+    for name, (word, reason) in found.items():
+        print(f"| {name} | {word} | {reason} |")
+    _count("templates", [word for word, _ in found.values()])
+
+
+def _of_template(name: str, verdicts: dict[str, Verdict]) -> tuple[str, str]:
+    """Return whether a template runs: in a test that calls it, or in a call of its own; else why it does not."""
+    import templates
+
+    alone = Verdict()
+    if name in templates.ALONE:
+        try:
+            templates.run_alone(name)
+            alone.passed += 1
+        except Exception as error:
+            (alone.wrong if isinstance(error, AssertionError) else alone.refused).append(_shown(error))
+    calling = [alone, *(v for v in verdicts.values() if name in v.templates)]
+    words = {v.word for v in calling if v is not alone or name in templates.ALONE}
+    word = next((w for w in ("WRONG", "runs", "partly") if w in words), "no")
+    return word, "" if word == "runs" else next((v.reason for v in calling if v.reason), "no test calls it")
+
+
+def _count(what: str, words: list[str]) -> None:
+    print(f"\n{len(words)} {what}: " + ", ".join(f"{n} {word}" for word, n in Counter(words).most_common()))
 
 
 if __name__ == "__main__":

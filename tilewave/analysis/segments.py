@@ -115,7 +115,9 @@ class Segments:
 def _same_numbers(a: Type, b: Type) -> bool:
     """Return whether two types are equal; `index` and `i64` are the same integers."""
     index = (INDEX, I64)
-    return a == b or (isinstance(a, Tile) and isinstance(b, Tile) and a.shape == b.shape and {a.dtype, b.dtype} <= {*index})
+    return a == b or (
+        isinstance(a, Tile) and isinstance(b, Tile) and a.shape == b.shape and {a.dtype, b.dtype} <= {*index}
+    )
 
 
 def keeps_apart(op: Cast) -> bool:

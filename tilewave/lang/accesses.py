@@ -70,7 +70,10 @@ def read(
         trace.zero_outside[value] = frozenset(
             mine
             for mine, d in both
-            if d in memory.dims and d not in memory.laid_out and (not mapping or mapping.keeps(d)) and not ends_with_a_group(trace, d)
+            if d in memory.dims
+            and d not in memory.laid_out
+            and (not mapping or mapping.keeps(d))
+            and not ends_with_a_group(trace, d)
         )
     return Traced(trace, value, its_dims)
 

@@ -13,6 +13,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.constraint_locations import Places, Side
 from tilewave.lang.constraints import (
     Constraint,
+    DeviceConstraint,
     GridConstraint,
     HardwareConstraint,
     IteratorBindings,
@@ -173,6 +174,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "tiled for iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
+    _refuse_devices(constraints, subs)
     parts = _parts(constraints, subs)
     shares, counts = _shares([c for c in cuts if c.primary], subs)
     grid = _grid(counts, cuts)
@@ -213,6 +215,15 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         goes_with=goes_with,
         bindings=bound.bindings if (bound := _one(constraints, IteratorBindings)) else {},
     )
+
+
+def _refuse_devices(constraints: Sequence[Constraint], subs: Subs) -> None:
+    """Refuse a dim that is divided among several devices: a launch is on one."""
+    for c in _all(constraints, DeviceConstraint):
+        length, part = size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "part of a device")
+        if not isinstance(length, int) or length > part:
+            what = f"{c.dim} is divided among devices, {part} elements each, and a launch is on one device"
+            raise ConstraintError(what, loc=c.loc, remedy="leave it out, and call the kernel with each device's arrays")
 
 
 def one_part_each(constraints: Sequence[Constraint], subs: Subs) -> tuple[Constraint, ...]:

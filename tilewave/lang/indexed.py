@@ -20,7 +20,15 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import BOOL, INDEX, Scalar, Tile
 from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe, extents_of, index_of, repeated, scalar_of
-from tilewave.lang.windows import end_of, ends_with_a_group, ends_with_a_tile, extent_here, length_of, want_room, window_of
+from tilewave.lang.windows import (
+    end_of,
+    ends_with_a_group,
+    ends_with_a_tile,
+    extent_here,
+    length_of,
+    want_room,
+    window_of,
+)
 from tilewave.trace import TileTransfer, Trace
 
 

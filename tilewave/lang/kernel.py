@@ -55,7 +55,7 @@ from tilewave.lang.types import (
     MemoryLayout,
     MemoryType,
     ScalarArgument,
-    SymbolArgument,
+    BoundSymbol,
 )
 from tilewave.lang.wave_words import no_such_name
 from tilewave.mapping import Coverage
@@ -165,7 +165,9 @@ class WaveKernel:
         for name, more in memories.items():
             if name not in names or not isinstance(more, (MemoryLayout, Indices)):
                 what = f"{self.name}.with_memories: {name} is {more!r}"
-                raise TraceError(what, loc=here(), remedy=f"give an Indices(…) or a MemoryLayout(…) of {', '.join(names)}")
+                raise TraceError(
+                    what, loc=here(), remedy=f"give an Indices(…) or a MemoryLayout(…) of {', '.join(names)}"
+                )
         return replace(self, memories={**self.memories, **memories}, kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
@@ -341,7 +343,9 @@ def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
     """Return the array sizes without a value, which a call's arrays give."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    own = [s for kind in arrays if kind.layout for e in kind.layout.shape if e is not None for s in expression(e).symbols()]
+    own = [
+        s for kind in arrays if kind.layout for e in kind.layout.shape if e is not None for s in expression(e).symbols()
+    ]
     dims = [d for kind in arrays for d in kind.dims if isinstance(d, Symbol)]
     return [d for d in (*dims, *own) if d not in sizes]
 
@@ -517,7 +521,7 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
     found = []
     for name in inspect.signature(kernel.function).parameters:
         kind = BOOL if annotations.get(name) is bool else annotations.get(name)
-        kind = INDEX if isinstance(kind, SymbolArgument) else kind
+        kind = INDEX if isinstance(kind, BoundSymbol) else kind
         if not isinstance(kind, (MemoryType, DType)):
             remedy = f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]; a number given at the call is {name}: f32"
             what = f"{kernel.name}: {name} is not annotated as a memory or a number"
@@ -529,7 +533,7 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
 def _bound_symbols(kernel: WaveKernel) -> set[str]:
     """Return the names of the arguments that are the values of symbols."""
     annotations = inspect.get_annotations(kernel.function, eval_str=True)
-    return {name for name, kind in annotations.items() if isinstance(kind, SymbolArgument)}
+    return {name for name, kind in annotations.items() if isinstance(kind, BoundSymbol)}
 
 
 def _with(more: MemoryLayout | Indices | None, kind: MemoryType | DType) -> MemoryType | DType:

@@ -277,6 +277,9 @@ class _While(Carrying):
         trace = self.trace
         with trace.scope():
             with trace.region():
+                if self.axis in trace.lengths:  # a tile has the one element that the loop is at
+                    at = trace.number(self.stand_ins[self.axis])
+                    trace.windows[self.axis] = DimensionWindow.tile(at, 1)
                 returned = self.trace_body()
                 changed = self.changed()
                 self.check_progress(changed)

@@ -72,7 +72,7 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
     """Return the index along `dim`: a number for a while loop's symbol, else a tile with the index of each element."""
     trace = current("self_index")
     count(trace, "self_index", elements_per_thread)
-    if dim in trace.settable and dim not in trace.windows:
+    if dim in trace.settable and (dim in trace.driven or dim not in trace.windows):
         return scalar_of(trace, trace.settable[dim], dtype)
     window = window_of(trace, dim, "self_index")
     places = Traced(trace, trace.emit(ir.Iota, type=Tile((window.extent,), dtype)), (dim,))
@@ -97,7 +97,7 @@ def set_symbol(symbol: Symbol, value: Any) -> None:
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
     want_no_hardware("set_symbol", symbol)
     want_number("set_symbol", value, PER_ELEMENT)
-    if symbol in trace.walks or symbol in trace.windows:
+    if symbol not in trace.driven and (symbol in trace.walks or symbol in trace.windows):
         trace.set_end(symbol, trace.number(index_of(trace, "set_symbol", value).value))
         return
     if symbol in trace.symbols and symbol not in trace.settable:

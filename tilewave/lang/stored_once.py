@@ -1,4 +1,4 @@
-"""Writes of a tile that several workgroups compute alike: the first of them stores it.
+"""Writes of a tile that is the same in several workgroups: the first of them stores it.
 
 Where the grid divides M and N, and `c: Memory[M, …]` gets a tile that depends on no tile of N, the workgroups along N
 all have the same values. Then those of the first column store them, and every element still has one owner.
@@ -7,6 +7,7 @@ all have the same values. Then those of the first column store them, and every e
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial, reduce
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
@@ -15,17 +16,16 @@ from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.trace import Trace
 
 
-def write_once(trace: Trace, tile: Value, memory: Value, at: tuple[Value, ...], axes: tuple[int, ...], width: int) -> None:
+def write_once(
+    trace: Trace, tile: Value, memory: Value, at: tuple[Value, ...], axes: tuple[int, ...], width: int
+) -> None:
     """Store a tile, by the first of the workgroups that certainly store the same elements at the same place."""
-    alike = _sides_left_out(trace, (tile, *at))
-    if not alike:
+    left_out = _sides_left_out(trace, (tile, *at))
+    if not left_out:
         trace.effect(ir.Write, tile, memory, at, axes, width)
         return
-    holds = None
-    for side in alike:
-        is_first = trace.binary(ir.Equal, side, trace.const(0))
-        holds = is_first if holds is None else trace.binary(ir.And, holds, is_first)
-    trips = trace.cast(holds, INDEX_SCALAR.dtype)
+    are_first = [trace.binary(ir.Equal, side, trace.const(0)) for side in left_out]
+    trips = trace.cast(reduce(partial(trace.binary, ir.And), are_first), INDEX_SCALAR.dtype)
     with trace.region():
         trace.effect(ir.Write, tile, memory, at, axes, width)
         block = trace.block([trace.fresh("once", INDEX_SCALAR)], [])

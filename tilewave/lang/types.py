@@ -142,7 +142,7 @@ NO_LAYOUT = (
 
 
 @dataclass(frozen=True)
-class SymbolArgument:
+class BoundSymbol:
     """The annotation of a symbol that is an argument: `SymbolBind[i32]`."""
 
     dtype: DType
@@ -151,11 +151,11 @@ class SymbolArgument:
 class SymbolBind:
     """Annotates a symbol whose value is an argument: `LENGTH: SymbolBind[i32]` gives `sym.LENGTH` its value."""
 
-    def __class_getitem__(cls, dtype: Any) -> SymbolArgument:
+    def __class_getitem__(cls, dtype: Any) -> BoundSymbol:
         found = want_dtype(dtype)
         if not found.is_int:
             raise DTypeError(f"SymbolBind[{found}]: symbols are integers", loc=here(), remedy="write SymbolBind[i32]")
-        return SymbolArgument(found)
+        return BoundSymbol(found)
 
 
 class _OfMemories(type):
