@@ -1,4 +1,4 @@
-"""Gradients of softmax, norms, gelu with a bias, swiglu and cross entropy on an H200, beside torch and a copy.
+"""Gradients of softmax, norms, gelu with a bias, swiglu and cross entropy on an H200 compared with torch's and a copy.
 
     python benchmarks/row_gradients_h200.py
     python benchmarks/row_gradients_h200.py --ops layer_norm --shapes 16384x4096 --dtypes f16,f32 --rounds 15
