@@ -1,7 +1,7 @@
 """Turns at tiles of arrays while a kernel runs: which wave has one, and in which turn each element was added to.
 
-A sum in a fixed order needs three things, and each is checked as the kernel runs: a wave that adds to the array has a turn;
-all that is added to one element is added in turns of one counter; and in a turn each element is added to once.
+A sum in a fixed order needs three things, and each is checked as the kernel runs: a wave that adds to the array has a
+turn; all that is added to one element is added in turns of one counter; in a turn each element is added to once.
 """
 
 from __future__ import annotations
