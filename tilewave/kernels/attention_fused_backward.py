@@ -80,10 +80,10 @@ class FusedSums(KeySums):
 
     adding: Adding
 
-    def of_block(self, to: Any, outer: Any) -> None:
+    def of_block(self, to: Any, keys: Any, outer: Any) -> None:
         """Add a block's part of the gradients of its queries."""
         blocks = self.blocks
-        part = mma(cast(outer, blocks.dtype), read(to.k), blocks.zeros(B, H_KV, M, K1))
+        part = mma(keys, cast(outer, blocks.dtype), blocks.zeros(B, H_KV, K1, M))
         at = {G: first_index(G)} if blocks.heads.sharing > 1 else None
         if self.adding is Adding.ATOMICALLY:
             atomic_add(part, to.sums_q, at=at)
@@ -117,5 +117,7 @@ def attention_query_gradients_kernel(size: int, scale: float, of: DType, dtype: 
 
     row = (B, H, M, K1)
     each = [WorkgroupConstraint(M, SUM_ROWS, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    function = taking("attention_query_gradients", scaled, {"sums_q": row, "grad_q": row}, {"sums_q": of, "grad_q": dtype})
+    function = taking(
+        "attention_query_gradients", scaled, {"sums_q": row, "grad_q": row}, {"sums_q": of, "grad_q": dtype}
+    )
     return wave(each, subs={K1: size})(function)

@@ -197,8 +197,8 @@ class KeySums:
 
     def step(self, to: Any, totals: dict[str, Any]) -> tuple[Any, ...]:
         """Return the sums after a block of queries; it is loaded in the order in which its products need it."""
-        blocks, queries = self.blocks, self.of_head(to.q)
-        products = mma(read(to.k), queries, blocks.zeros(B, H_KV, K2, M))
+        blocks, keys, queries = self.blocks, read(to.k), self.of_head(to.q)
+        products = mma(keys, queries, blocks.zeros(B, H_KV, K2, M))
         bias = None if to.bias is None else self.of_head(to.bias)
         weights, slope = blocks.weights(products, self.of_head(to.base2), bias)
         grads = self.of_head(to.grad)
@@ -207,7 +207,7 @@ class KeySums:
             outer = weights * (inner - self.of_head(to.delta))
             outer = outer if slope is None else outer * slope
             totals["grad_k"] = mma(cast(outer, blocks.dtype), queries, totals["grad_k"])
-            self.of_block(to, outer)
+            self.of_block(to, keys, outer)
         if "grad_v" in totals:
             totals["grad_v"] = mma(cast(weights, blocks.dtype), grads, totals["grad_v"])
         return tuple(totals.values())
@@ -216,7 +216,7 @@ class KeySums:
         """Return the first query and the end of the queries that are looped over; None: all, masked where need be."""
         return None, None
 
-    def of_block(self, to: Any, outer: Any) -> None:
+    def of_block(self, to: Any, keys: Any, outer: Any) -> None:
         """Use the gradients of a block's scores for further sums; here there are none."""
 
     def of_head(self, array: Any) -> Any:
