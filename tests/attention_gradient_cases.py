@@ -14,7 +14,7 @@ import numpy as np
 from kernels import MANTISSA, UNIT
 
 from tilewave import *
-from tilewave.kernels import AttentionTile, Heads, Scores
+from tilewave.kernels import AttentionTile, Scores
 
 SMALL, GROUPS = AttentionTile(16, 16), AttentionTile(64, 64, 4)
 TILES = {"numpy": SMALL, "cpu": SMALL, "lanes of gfx942": AttentionTile(32, 32, 2), "lanes of sm_90a": GROUPS}

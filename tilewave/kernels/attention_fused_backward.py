@@ -4,7 +4,7 @@
 
 A workgroup has a tile of keys and loops over the queries that see it. The sums of queries are in an array of f32 in
 memory, to which the workgroups of a head add in turns, block of keys by block of keys, or atomically, in any order.
-Heads are the first axis of the grid: workgroups that run at once add to different heads, and hardly wait for each other.
+Heads are the first axis of the grid: workgroups that run at once add to different heads, and hardly wait for others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def attention_fused_backward_kernel(
 ) -> WaveKernel:
     """Return the kernel to grad_k[B, H_KV, K2, K1], grad_v[B, H_KV, K2, N] and sums_q[B, H_KV, G, M, K1].
 
-    It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries before they are scaled, and
+    It takes what `attention_keys_backward_kernel` takes. sums_q are the gradients of queries, not scaled yet, and
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
     there are no turns where the workgroups add atomically.
     """
