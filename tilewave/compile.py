@@ -16,14 +16,14 @@ from tilewave.arguments import order_depends_on
 from tilewave.backend.protocol import Backend, Build
 from tilewave.backend.targets import target_named, target_on
 from tilewave.compiled import Compiled
-from tilewave.errors import NOWHERE, ConstraintError, CoverageError, TilewaveError
+from tilewave.errors import NOWHERE, ConstraintError, CoverageError
 from tilewave.forks import IMPORTING
 from tilewave.hooks import Hooks
 from tilewave.ir.constraint_locations import Places
 from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
 from tilewave.ir.observations import has_observations, without_observations
-from tilewave.lang.kernel import WaveKernel, trace_kernel
+from tilewave.lang.kernel import WaveKernel, places_of_sizes, trace_kernel
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.wave_words import WaveSchedule, ignored, remarks
@@ -38,6 +38,7 @@ from tilewave.options import (
 )
 from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, run
+from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
 from tilewave.tune.space import tunable
 from tilewave.tune.tune import Tune
@@ -99,18 +100,13 @@ def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) 
 
 def _choosing(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
     """Compile with tile sizes that the cost model chooses; where sizes are dynamic, for those of each call."""
-    with IMPORTING:
-        from tilewave.tune.chosen import take  # noqa: PLC0415  most give their tiles
-    with IMPORTING:
-        from tilewave.tune.serve import KernelSet, given_sizes  # noqa: PLC0415  as above
-
     maker = kernel_maker(options, kernel)
     tiles = maker.tiles
     if not tiles.left_open:
-        return take(tiles.choices(), maker.make, tiles.nothing_fits)
+        return tiles.first(tiles.choices(), maker.make)
     if sizes:
         maker.time(sizes)
-    serving = KernelSet(given_sizes(kernel, tiles.left_open), maker)
+    serving = KernelSet(places_of_sizes(kernel, tiles.left_open), maker)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
@@ -175,8 +171,8 @@ class KernelMaker:
     def prepare(self, made: Compiled, arrays: Sequence[Any]) -> None:
         made.build.prepare(arrays, made.arguments.sized(arrays, {}).parameters)
 
-    def nothing_fits(self) -> TilewaveError:
-        return self.tiles.nothing_fits()
+    def first(self, choices: Sequence[TileChoice], make: Callable[[TileChoice], Compiled]) -> Compiled:
+        return self.tiles.first(choices, make)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

@@ -18,11 +18,9 @@ from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.lang.kernel import WaveKernel, missing_sizes, missing_text
 from tilewave.lang.symbols import Symbol
-from tilewave.options import WaveCompileOptions, as_chosen
+from tilewave.options import WaveCompileOptions, as_chosen, want_free, want_tunable
 from tilewave.tune.choose import TileChoice
-from tilewave.tune.chosen import MOST_TRIED
-from tilewave.tune.default import TunableKernel
-from tilewave.tune.fixed import want_free, want_tunable
+from tilewave.tune.default import MOST_TRIED, TunableKernel
 from tilewave.tune.records import STRENGTHS, RecordKey
 from tilewave.tune.search import IN_TURN, RUNS, Advance, ConfigTime, Spread, Tuned, search, want_strength
 from tilewave.tune.space import said_of

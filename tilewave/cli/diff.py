@@ -149,7 +149,9 @@ def compiled_for(
     `config` is what an earlier call chose, which is then not chosen again. A machine of a user's own file may have a
     chip without a target: what is not given cannot be chosen for it.
     """
-    found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=config.alone if config else None)
+    values: dict[str, Any] = {**config.values} if config else {}
+    tune = Tune(**values) if config else None
+    found = fixed_in(file, sizes, "--set", target_of(machine), order=order, tune=tune)
     for c in found:
         if c.chosen_for == INTERPRETER and c.choice is not None:
             what = f"{c.name} leaves tile sizes open, and no target is for {machine.target}, the chip of {machine.name}"

@@ -318,6 +318,17 @@ def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
 
 
+def places_of_sizes(kernel: WaveKernel, dynamic: Sequence[Symbol]) -> dict[Symbol, tuple[int, int]]:
+    """Return the first array and axis of a call that each dynamic size is read from."""
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    found: dict[Symbol, tuple[int, int]] = {}
+    for at, kind in enumerate(arrays):
+        for axis, dim in enumerate(kind.dims):
+            if isinstance(dim, Symbol) and dim in dynamic:
+                found.setdefault(dim, (at, axis))
+    return found
+
+
 def missing_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[str]:
     """Return the names of the array sizes without a value, each once."""
     return list(dict.fromkeys(s.name for s in unsaid_sizes(kernel, sizes)))

@@ -27,6 +27,16 @@ CDNA = """
 SETS = {"nvidia": HOPPER, "amd": CDNA}
 """By vendor: each has one family of chips here."""
 
+OTHERS = {"grid": (1, 2, 4, 8, 16, 32, 64), "waves": (64, 32, 128), "wave rows": (1, 2, 4, 8), "split": (1,)}
+WALK_BYTES = (2048, 4096, 8192, 16384)
+VALUES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "nvidia": {"rows": (64, 128, 192), "cols": (64, 128, 256), "split": (1, 2, 4, 8, 16, 32)},
+    "amd": dict.fromkeys(("rows", "cols"), (16, 32, 64, 128, 256)),
+}
+BYTES = {"nvidia": {"depth": (128, 256), "walk": WALK_BYTES}, "amd": {"depth": (64, 128), "walk": WALK_BYTES}}
+"""The values of each role in kernels without a set: the sides and depth of their products, `grid` and `walk` (other
+dimensions of the grid, or of a loop), `waves` and `wave rows` (a wave's part with and without products). Those of BYTES
+are bytes of elements; more of the depth would spill on AMD's chips."""
 
 Roles = Mapping[str, int]
 """The value of each role that a config decides."""
@@ -46,6 +56,20 @@ def _parsed(text: str, element_bytes: int) -> Iterator[Roles]:
 def kernel_set(vendor: str, element_bytes: int) -> tuple[Roles, ...]:
     """Return the set of a vendor's family of chips."""
     return tuple(_parsed(SETS[vendor], element_bytes))
+
+
+def values_of(vendor: str, role: str, element_bytes: int) -> tuple[int, ...]:
+    """Return the values of a role on a vendor's family of chips."""
+    if role in BYTES[vendor]:
+        return tuple(n // element_bytes for n in BYTES[vendor][role])
+    return VALUES[vendor].get(role) or OTHERS[role]
+
+
+def host_values(rows: int, cols: int) -> Mapping[str, tuple[int, ...]]:
+    """Return the values of each role on a CPU whose largest register block is rows x cols; its tasks have no waves."""
+    sides = {"rows": (1, 4, *(rows * n for n in (1, 4, 8, 16))), "cols": tuple(cols * n for n in (1, 4, 8))}
+    walks = {"depth": (64,), "grid": (1, 4, 16, 64), "walk": (1024, 4096, 16384)}
+    return {**sides, **walks, "waves": (64,), "wave rows": (1,), "split": (1,)}
 
 
 @cache

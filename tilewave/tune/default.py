@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewave.analysis.reduction_order import adds_products_alone
 from tilewave.errors import ConstraintError, TilewaveError
-from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op, Value
+from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op
 from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
-from tilewave.ir.rewrite import rename_block, rewrite_block, unnamed
-from tilewave.ir.types import Memory
-from tilewave.lang.constraints import SplitConstraint, TilingConstraint
+from tilewave.ir.rewrite import anonymous, rewrite_block
+from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
 from tilewave.runtime.cache import key_of
-from tilewave.tune.choose import (
-    RankedConfigs,
-    TileChoice,
-    TileMachine,
-    config_text,
-    illegal_text,
-    rank,
-    sizes_text,
-)
-from tilewave.tune.chosen import first_line, passed_over
-from tilewave.tune.machines import GpuTiles, machine_of
-from tilewave.tune.native import NativeChoice
+from tilewave.runtime.native.choice import NativeChoice
+from tilewave.tune.choose import RankedConfigs, TileChoice, config_text, illegal_text, rank
+from tilewave.tune.machines import GpuTiles, TileMachine, machine_of
 from tilewave.tune.problem import Config, TiledProblem
 from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.space import NUM_STAGES, SPLIT, Space, said_of, space_of, tunable
-from tilewave.tune.store import Found, LookedUp, Records, search_path
+from tilewave.tune.store import Found, LookedUp, records_exist, records_here
 from tilewave.tune.tune import Tune
 
 PROBED = 64
@@ -48,8 +38,11 @@ MOST_RANKED = 4096
 """The most classes of sizes whose ranking is remembered; one more clears them all."""
 FINENESS, GRAIN = 16, 64
 """The classes of sizes between a power of two and the next, and the largest power of two that tells them apart."""
+MOST_TRIED = 8
+"""Tiles that are compiled, the best first, until one is not refused: the model does not know all that passes do."""
 MOST_RECORDS = 8
 """Records of one decision that are tried, the nearest and best first, until one can be compiled."""
+T = TypeVar("T")
 
 
 def like(n: int) -> int:
@@ -66,20 +59,15 @@ def stale_note(stale: Sequence[Found]) -> str:
     return f"records in {files} are of another version of this kernel and were not used; tune it again"
 
 
-def records_here() -> Records:
-    """Return the tuning records of the current search path."""
-    return _records(tuple(search_path()))
+def passed_over(file: object, why: str) -> str:
+    """The remark that a record was not used."""
+    return f"a record in {file} was skipped: {why}"
 
 
-@lru_cache(maxsize=1)
-def records_exist(second: int) -> bool:
-    """Return whether there are tuning records, looked for once a second."""
-    return records_here().are_there()
-
-
-@cache
-def _records(path: tuple[Path, ...]) -> Records:
-    return Records(path)
+def first_line(error: BaseException) -> str:
+    """What an error says, without where and what to write instead; with its kind, where it is none of ours."""
+    text = error.what.splitlines()[0] if isinstance(error, TilewaveError) else f"{type(error).__name__}: {error}"
+    return text[:200]
 
 
 class IllegalRecord(ValueError):
@@ -119,13 +107,13 @@ class TunableKernel:
     ) -> TunableKernel:
         said, found = said_of(kernel, subs, dynamic), tunable(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
-        probe = {**subs, **{one.symbol: PROBED for one in found}}
+        probe = {**subs, **dict.fromkeys(found, PROBED)}
         traced = trace_kernel(kernel, probe, dynamic, longest)
         work = traced.work
         known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        digest = _digest(kernel, probe, dynamic, longest, traced.ir, machine)
+        digest = _digest(_without_sizes(kernel, probe, dynamic, longest) or traced.ir, kernel.constraints, machine)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if num_stages is None else space.with_only(NUM_STAGES, num_stages)
         space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
@@ -195,10 +183,11 @@ class TunableKernel:
         legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
         configs = [config for config in self.space.configs() if config in legal]
 
-        def time_of(config: Config) -> Callable[[dict[Symbol, Number]], Number]:
-            return lambda sizes: machine.picoseconds(self.problem.sized(sizes).cut(config))
+        def time_of(config: Config) -> Callable[[Sequence[Number]], Number]:
+            open_sizes = partial(zip, self.left_open, strict=True)
+            return lambda sizes: machine.picoseconds(self.problem.sized(dict(open_sizes(sizes))).cut(config))
 
-        found = NativeChoice.of(self.left_open, [time_of(config) for config in configs])
+        found = NativeChoice.of(len(self.left_open), [time_of(config) for config in configs])
         if found is None:
             return None
         order = self._order(self.problem)
@@ -213,7 +202,8 @@ class TunableKernel:
 
     def predicted(self, sizes: Mapping[Symbol, int]) -> list[TileChoice]:
         """Return the model's choices for sizes of a call, the best first."""
-        return self._explained(self._ranked(sizes), self.problem.sized(sizes))
+        problem = self.problem.sized(sizes)
+        return self._ranked(sizes).choices(self._order(problem), self._sizes_text(problem))
 
     def _ranked(self, sizes: Mapping[Symbol, int]) -> RankedConfigs:
         """Return all configs by predicted time: for these sizes on a GPU, and for their class on a CPU.
@@ -222,13 +212,13 @@ class TunableKernel:
         """
         if isinstance(self.machine, GpuTiles):
             return rank(self.problem.sized(sizes), self.space, self.machine)
-        alike = {s: like(n) for s, n in sizes.items()}
-        found = self.ranked.get(tuple(alike.values()))
+        near = {s: like(n) for s, n in sizes.items()}
+        found = self.ranked.get(tuple(near.values()))
         if found is None:
             if len(self.ranked) >= MOST_RANKED:
                 self.ranked.clear()
-            found = rank(self.problem.sized(alike), self.space, self.machine)
-            self.ranked[tuple(alike.values())] = found
+            found = rank(self.problem.sized(near), self.space, self.machine)
+            self.ranked[tuple(near.values())] = found
         return found
 
     def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
@@ -266,8 +256,8 @@ class TunableKernel:
             prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
         illegal = {"what the record says": record.illegal} if record.illegal else {}
         order = "" if self.problem.is_ordered else record.order
-        facts = config, order, prediction, record.considered, illegal, (), sizes_text(self._sizes(problem)), how
-        return TileChoice(*facts, record=str(found.file))
+        facts = config, prediction, order, self._sizes_text(problem), record.considered, illegal
+        return TileChoice(*facts, how=how, record=str(found.file))
 
     def _config_of(self, record: TileRecord) -> dict[Symbol, int]:
         """What a record chose, by this kernel's own symbols."""
@@ -283,7 +273,7 @@ class TunableKernel:
         """The choice of a point that somebody names."""
         config = {s: values[s.name] for s in self.space.symbols if s.name in values}
         prediction = self.machine.predict(self.problem.cut(config))
-        return TileChoice(config, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
+        return TileChoice(config, prediction, order, self._sizes_text(self.problem))
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Return the known sizes of the arrays."""
@@ -291,10 +281,8 @@ class TunableKernel:
         dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
         return {d: problem.values[d] for d in dims if d in problem.values}
 
-    def _explained(self, ranked: RankedConfigs, problem: TiledProblem) -> list[TileChoice]:
-        order = self._order(problem)
-        sizes = sizes_text(self._sizes(problem))
-        return [ranked.choice(at, order, sizes) for at in range(len(ranked.legal))]
+    def _sizes_text(self, problem: TiledProblem) -> str:
+        return ", ".join(f"{s}={v}" for s, v in self._sizes(problem).items())
 
     def _order(self, problem: TiledProblem) -> str:
         """Return the order of tiles that is chosen; empty if the author gives it or it makes no difference."""
@@ -308,6 +296,26 @@ class TunableKernel:
         names = ", ".join(f"{s}: …" for s in self.space.tiles)
         return ConstraintError(what, loc=self.kernel.loc, remedy=f"give one: subs={{{names}}}")
 
+    def first(self, choices: Sequence[TileChoice], make: Callable[[TileChoice], T]) -> T:
+        """Return what `make` gives of the first choice that it can make; the error of the best where it can make none.
+
+        A record is data of somebody else: whatever it leads to, it is passed over, and the choice that is taken says
+        so. A choice of the model may be refused with a `ConstraintError`; any other error is the kernel's own.
+        """
+        notes: list[str] = []
+        for choice in (one for one in choices if one.record):
+            try:
+                return make(choice.noting(notes))
+            except Exception as error:  # an internal fault of ours would keep a right kernel from compiling, too
+                notes.append(passed_over(choice.record, f"{choice.text} does not compile: {first_line(error)}"))
+        refused: TilewaveError | None = None
+        for choice in [one for one in choices if not one.record][:MOST_TRIED]:
+            try:
+                return make(choice.noting(notes))
+            except ConstraintError as error:
+                refused = refused or error
+        raise refused or self.nothing_fits()
+
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles and the parts of sums that were chosen."""
         kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
@@ -317,47 +325,33 @@ class TunableKernel:
         return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
-def _digest(
-    kernel: WaveKernel,
-    probe: Mapping[Symbol, Any],
-    dynamic: Sequence[Symbol],
-    longest: Mapping[Symbol, int],
-    traced: Kernel,
-    machine: TileMachine,
-) -> str:
-    """Return the digest of what a kernel computes, without its name and, if it traces without them, its sizes."""
+def _digest(traced: Kernel, constraints: Sequence[Constraint], machine: TileMachine) -> str:
+    """Return the digest of what a kernel computes, without its name, and without requests for shared memory where
+    operands are always staged there."""
+
+    def staged(op: Op) -> list[Op]:
+        return [replace(op, through="") if machine.stages_operands and isinstance(op, Read) else op]
+
+    return key_of(anonymous(replace(traced, body=rewrite_block(traced.body, staged))), repr(constraints))[:16]
+
+
+def _without_sizes(
+    kernel: WaveKernel, probe: Mapping[Symbol, Any], dynamic: Sequence[Symbol], longest: Mapping[Symbol, int]
+) -> Kernel | None:
+    """Return a kernel traced without its arrays' sizes; None where it needs them."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     sizes = {d for kind in arrays for d in kind.dims}
-    passed = {s: v for s, v in probe.items() if s not in sizes}
+    given, subs = ({s: v for s, v in values.items() if s not in sizes} for values in (probe, kernel.subs))
     with suppress(TilewaveError):
-        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), passed, dynamic, longest).ir
-    return key_of(_anonymous(traced, machine.stages_operands), repr(kernel.constraints))[:16]
+        return trace_kernel(replace(kernel, subs=subs), given, dynamic, longest).ir
+    return None
 
 
-def _anonymous(kernel: Kernel, stages_operands: bool) -> str:
-    """Return the kernel's text without the names of the kernel and its arrays; where operands are always staged in
-    shared memory, also without the requests for it."""
-    arrays = [v for v in kernel.body.args if isinstance(v.type, Memory)]
-    numbered = {v: Value(f"array{number}", v.type) for number, v in enumerate(arrays)}
-
-    def nameless(op: Op) -> list[Op]:
-        return [replace(op, through="") if stages_operands and isinstance(op, Read) else op]
-
-    body = rewrite_block(rename_block(kernel.body, numbered), nameless)
-    return unnamed(replace(kernel, name="", body=body))
-
-
-def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol, Any]:
-    return {s: v for s, v in subs.items() if s not in sizes}
-
-
-def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symbol, Any]:
+def _known(said: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
     """Return the values of the symbols that do not depend on dynamic sizes."""
-    numbers = dict.fromkeys(left_open)
-    kept = {s: v for s, v in said.items() if not _hangs_on(v, numbers, said)}
-    return check_subs(kept)
 
+    def is_known(value: Any) -> bool:
+        inner = value.symbols() if hasattr(value, "symbols") else ()
+        return all(s not in dynamic and s in said and is_known(said[s]) for s in inner)
 
-def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, Any]) -> bool:
-    inner = value.symbols() if hasattr(value, "symbols") else ()
-    return any(s in numbers or s not in said or _hangs_on(said[s], numbers, said) for s in inner)
+    return check_subs({s: v for s, v in said.items() if is_known(v)})

@@ -1,31 +1,22 @@
-"""What is to be tiled: a kernel's work in dims, how it is cut in symbols, and sizes; a config of a space cuts it.
-
-Sizes may be integers, or numbers of a `HostProgram`: then the same arithmetic is recorded for each call's sizes.
-"""
+"""What is to be tiled: a kernel's work in dims, how it is cut in symbols, and sizes; a config of a space cuts it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
-from tilewave.cost.work import UNSAID, CutProduct, CutTransfer, CutWork
-from tilewave.ir.host_program import Number, larger, rounded_up, smaller
+from tilewave.cost.work import UNSAID, CutWork
 from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
-    HardwareConstraint,
     ReorderingConstraint,
-    SplitConstraint,
-    TilingConstraint,
-    WaveConstraint,
     WorkgroupConstraint,
     WorkgroupMapping,
 )
-from tilewave.lang.symbols import Expression, Symbol, rounded_where_open
-from tilewave.lang.windows import followed
-from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, TileWork
+from tilewave.lang.cutting import cut_work
+from tilewave.lang.symbols import Symbol
+from tilewave.trace import TileWork
 from tilewave.tune.space import IN_PLACE, NUM_STAGES, SPLIT
 
 Config = Mapping[Symbol, int]
@@ -59,112 +50,6 @@ class TiledProblem:
 
     def cut(self, config: Config) -> CutWork:
         """Return the launch that a config makes of the problem."""
-        work = _Cutting(self, {**self.values, **config}).work()
+        work = cut_work(self.work, self.constraints, {**self.values, **config})
         knobs = config.get(SPLIT, work.split), config.get(NUM_STAGES, UNSAID), config.get(IN_PLACE, UNSAID)
         return replace(work, in_fixed_order=self.in_fixed_order).with_knobs(*knobs)
-
-
-def around(t: TileTransfer) -> tuple[Any, ...]:
-    """The loops that a transfer is repeated in; a tile that an inner one does not move is read before it."""
-    walked = t.walked
-    while walked and walked[-1] not in t.dims and not t.is_written:
-        walked = walked[:-1]
-    return walked
-
-
-class _Cutting:
-    """A problem whose every symbol has a value."""
-
-    def __init__(self, problem: TiledProblem, values: Mapping[Symbol, Any]) -> None:
-        self.problem, self.values = problem, values
-        self.grid: dict[Symbol, Number] = {}
-        self.steps: dict[Symbol, Number] = {}
-        self.waves: dict[Symbol, int] = {}
-        self.goes_with: dict[Symbol, Number] = {}
-        self.sizes: dict[Any, Number] = {}
-        self.split, self.wish = 1, ""
-        for c in problem.constraints:
-            match c:
-                case WorkgroupConstraint(primary=True):
-                    self.grid[c.dim] = self.number(c.tile)
-                case WorkgroupConstraint():
-                    self.goes_with[c.dim] = self.number(c.tile)
-                case TilingConstraint(tile=tile) if tile is not None:
-                    self.steps[c.dim] = self.number(tile)
-                case WaveConstraint():
-                    self.waves[c.dim] = self.number(c.tile)
-                case SplitConstraint():
-                    self.split = self.number(c.parts)
-                case HardwareConstraint(mma_type=asked) if asked is not None:
-                    self.wish = asked.value
-
-    def number(self, e: Expression) -> Number:
-        """Return the value of an expression; a number of a program only where it is a symbol's."""
-        known = self.values.get(e) if isinstance(e, Symbol) else None
-        if known is None:
-            known = max(1, int(e.evaluate(self.values)))
-        return known if not isinstance(known, int) else max(1, known)
-
-    def size(self, dim: Any) -> Number:
-        found = self.sizes.get(dim)
-        if found is None:
-            found = self.sizes[dim] = self.number(rounded_where_open(dim, {}))  # of typical sizes
-        return found
-
-    def extent(self, dim: Any) -> Number:
-        """Return the tile size along a dimension; an untiled one is whole; an expression follows its symbol."""
-        for cut in (self.grid, self.steps, self.goes_with):
-            if dim in cut:
-                return cut[dim]
-        return self.size(dim) if (part := self.followed(dim)) is None else part.extent
-
-    def followed(self, dim: Any) -> DimensionWindow | None:
-        """The part of a dim that goes with a tile of the dim that it is made of."""
-        tiles = self.grid | self.steps | self.goes_with
-        return followed(dim, {s: DimensionWindow.tile(0, n) for s, n in tiles.items()}, self.values)
-
-    def count(self, dim: Any) -> Number:
-        """Return the number of tiles along a dimension."""
-        return rounded_up(self.size(dim), self.extent(dim))
-
-    def work(self) -> CutWork:
-        products = tuple(map(self.product, self.problem.work.products))
-        transfers = tuple(map(self.transfer, self.problem.work.transfers))
-        steps: Number = 1
-        for times in [*(p.times for p in products), *(t.times for t in transfers)]:
-            steps = larger(steps, times)
-        grid = tuple(self.count(dim) for dim in self.grid)
-        fit = all(self.extent(dim) % tile == 0 for dim, tile in self.waves.items())
-        return CutWork(grid, steps, products, transfers, self.waves_of_product(), fit, self.split)
-
-    def product(self, p: TileProduct) -> CutProduct:
-        rows, cols, depth = (self.extent(d) for d in (p.rows, p.cols, p.depth))
-        batch = prod(self.extent(d) for d in p.batch)
-        largest = smaller(rows, self.size(p.rows)), smaller(cols, self.size(p.cols))
-        total = prod(self.size(d) for d in (p.rows, p.cols, p.depth, *p.batch))
-        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, total, self.wish)
-
-    def transfer(self, t: TileTransfer) -> CutTransfer:
-        elements, size = prod(self.extent(d) for d in t.dims), t.dtype.bytes
-        array = prod(self.size(d) for d in t.dims) * size
-        walked = around(t)
-        beside = prod(self.count(d) for d in self.grid if d not in t.dims)
-        again = prod(self.count(d) for d in walked if d not in t.dims)
-        row = self.size(t.dims[-1]) * size if t.dims else size
-        along = self.extent(t.dims[-1]) * size if t.dims else size
-        facts = elements * size, array * beside * again, self.times(walked), t.is_written, bool(walked)
-        return CutTransfer(t.memory, *facts, array, row, elements, along, self.is_across(t))
-
-    def is_across(self, t: TileTransfer) -> bool:
-        products = self.problem.work.products
-        return len(products) == 1 and not t.is_written and products[0].depth in t.dims[:-1]
-
-    def times(self, walked: tuple[Any, ...]) -> Number:
-        return prod(self.count(d) for d in walked)
-
-    def waves_of_product(self) -> tuple[int, int] | None:
-        if not self.waves or not self.problem.work.products:
-            return None
-        first = self.problem.work.products[0]
-        rows, cols = (-(-self.extent(d) // self.waves[d]) if d in self.waves else 1 for d in (first.rows, first.cols))
-        return rows, cols

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -23,6 +23,8 @@ FORMAT = 1
 STRENGTHS = ("model", "measured", "exhaustive")
 """How a decision was made, the weakest first."""
 FIRST = '{"at":"'
+NO_RECORD = ""
+"""What a line that is no record is for."""
 LONGEST_LINE = 1 << 16
 LONGEST_SECONDS = 1e9
 LARGEST_CHOICE = 1 << 31
@@ -92,24 +94,8 @@ class TileRecord:
 
     @property
     def line(self) -> str:
-        facts: dict[str, Any] = {
-            "at": str(self.key),
-            "baseline": self.baseline,
-            "choice": dict(sorted(self.choice.items())),
-            "considered": self.considered,
-            "format": FORMAT,
-            "how": self.how,
-            "illegal": self.illegal,
-            "measured": self.measured,
-            "notes": self.notes,
-            "order": self.order,
-            "predicted": self.predicted,
-            "rounds": self.rounds,
-            "spread": self.spread,
-            "tried": self.tried,
-            "version": self.version,
-        }
-        return json.dumps(facts, separators=(",", ":"), allow_nan=False)
+        facts = {name: getattr(self, name) for name in FIELDS} | {"at": str(self.key), "format": FORMAT}
+        return json.dumps(facts | {"choice": dict(self.choice)}, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
     @staticmethod
     def parse(line: str | bytes, expected: RecordKey | None = None) -> TileRecord:
@@ -127,22 +113,8 @@ class TileRecord:
         if facts.get("how") not in STRENGTHS:
             raise BadRecord(f"how is {facts.get('how')!r}; there are {', '.join(STRENGTHS)}")
         at = _text(facts, "at")
-        return TileRecord(
-            expected if expected is not None and at == str(expected) else RecordKey.parse(at),
-            {OPTIONS.get(name, name): n for name, n in _numbers(facts, "choice").items()},
-            _text(facts, "order"),
-            facts["how"],
-            _count(facts, "considered"),
-            _count(facts, "illegal"),
-            _count(facts, "tried"),
-            _seconds(facts, "predicted") or 0.0,
-            _seconds(facts, "measured"),
-            _seconds(facts, "spread"),
-            _count(facts, "rounds"),
-            _seconds(facts, "baseline"),
-            _text(facts, "version"),
-            _text(facts, "notes"),
-        )
+        key = expected if expected is not None and at == str(expected) else RecordKey.parse(at)
+        return TileRecord(key, **{name: checked(facts, name) for name, checked in FIELDS.items()})
 
 
 def _fail(facts: Mapping[str, Any], name: str, what: str) -> NoReturn:
@@ -166,9 +138,14 @@ def _count(facts: Mapping[str, Any], name: str) -> int:
 
 def _seconds(facts: Mapping[str, Any], name: str) -> float | None:
     found = facts.get(name)
-    if found is None or (type(found) is float and 0 <= found < LONGEST_SECONDS):
-        return found
-    return float(found) if type(found) is int and 0 <= found < LONGEST_SECONDS else _fail(facts, name, "seconds")
+    if found is None:
+        return None
+    is_number = type(found) in (int, float) and 0 <= found < LONGEST_SECONDS
+    return float(found) if is_number else _fail(facts, name, "seconds")
+
+
+def _predicted(facts: Mapping[str, Any], name: str) -> float:
+    return _seconds(facts, name) or 0.0
 
 
 def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
@@ -179,30 +156,41 @@ def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
     for symbol, value in found.items():
         if type(value) is not int or not 1 <= value < LARGEST_CHOICE or not symbol.isidentifier():
             _fail(facts, name, what)
-    return found
+    return {OPTIONS.get(symbol) or symbol: n for symbol, n in found.items()}
+
+
+FIELDS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "choice": _numbers,
+    "order": _text,
+    "how": _text,
+    **dict.fromkeys(("considered", "illegal", "tried", "rounds"), _count),
+    "predicted": _predicted,
+    **dict.fromkeys(("measured", "spread", "baseline"), _seconds),
+    **dict.fromkeys(("version", "notes"), _text),
+}
+"""The fields of a line besides the key and the format, each with what reads and checks it."""
 
 
 def key_in(line: bytes) -> str:
-    """What a line says it is for, without reading the rest; nothing where it does not begin as a record does."""
-    if not line.startswith(FIRST.encode()):
-        return ""
-    end = line.find(b'"', len(FIRST))
-    return line[len(FIRST) : end].decode(errors="replace") if end > 0 else ""
+    """What a line says it is for, whatever the digest, without reading the rest; `NO_RECORD` where it says nothing."""
+    first = FIRST.encode()
+    key = line[len(first) :].partition(b'"')[0].split(b" ") if line.startswith(first) else []
+    return b" ".join((key[0], *key[2:])).decode(errors="replace") if len(key) == 4 else NO_RECORD
 
 
 def merged(lines: Iterable[str]) -> tuple[list[TileRecord], list[tuple[int, str, BadRecord]]]:
     """The better record for each thing, by what it is for; and lines that are none: (number, text, why)."""
-    best: dict[RecordKey, TileRecord] = {}
-    bad = []
+    records, bad = [], []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = TileRecord.parse(line.strip())
-        except BadRecord as why:
-            bad.append((number, line, why))
-            continue
-        other = best.get(record.key)
-        if other is None or record.rank > other.rank:
-            best[record.key] = record
-    return sorted(best.values(), key=lambda record: str(record.key)), bad
+        if line.strip():
+            try:
+                records.append(TileRecord.parse(line.strip()))
+            except BadRecord as why:
+                bad.append((number, line, why))
+    return best_of(records), bad
+
+
+def best_of(records: Iterable[TileRecord]) -> list[TileRecord]:
+    """Return the best record of each key, sorted by key."""
+    best = {record.key: record for record in sorted(records, key=lambda record: record.rank)}
+    return sorted(best.values(), key=lambda record: str(record.key))

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tilewave.cost.work import UNSAID
 from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
-from tilewave.tune.configs import Roles
+
+if TYPE_CHECKING:
+    from tilewave.tune.configs import Roles
+    from tilewave.tune.machines import TileMachine
 
 NUM_STAGES, SPLIT, IN_PLACE = Symbol("num_stages"), Symbol("split"), Symbol("in_place")
 KNOBS = {NUM_STAGES: "num_stages", SPLIT: "split", IN_PLACE: "in_place"}
@@ -21,17 +24,6 @@ KNOBS = {NUM_STAGES: "num_stages", SPLIT: "split", IN_PLACE: "in_place"}
 Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint | SplitConstraint
 KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
 """Constraints with a tunable number; the first kind that contains a symbol sets its role."""
-
-
-class TileValues(Protocol):
-    """A machine, as far as it says which tiles are worth a try."""
-
-    def product_set(self, element_bytes: int) -> Sequence[Roles]:
-        """Return the configs of a product that a loop adds up, by role."""
-
-    def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        """Return the values of a role in other kernels: the sides and depth of their products, `grid` and `walk` (other
-        dimensions of the grid, or of a loop), `waves` and `wave rows` (a wave's part with and without products)."""
 
 
 @dataclass(frozen=True)
@@ -76,32 +68,24 @@ class Space:
         if symbol not in self.symbols:
             return self
         at = self.symbols.index(symbol)
-        alone = [c[:at] + c[at + 1 :] for c in self.configs_of_set if c[at] == UNSAID]
-        return Space(self.decisions[:at] + self.decisions[at + 1 :], tuple(dict.fromkeys(alone)))
+        alone = dict.fromkeys(c[:at] + c[at + 1 :] for c in self.configs_of_set if c[at] == UNSAID)
+        return Space(self.decisions[:at] + self.decisions[at + 1 :], tuple(alone))
 
-    def with_only(self, symbol: Symbol, *values: int) -> Space:
-        """Return the space with these values for a decision; where that is none here, nothing changes."""
+    def with_only(self, symbol: Symbol, value: int) -> Space:
+        """Return the space with this value for a decision; where that is none here, nothing changes."""
         if symbol not in self.symbols:
             return self
         at = self.symbols.index(symbol)
-        named = replace(self.decisions[at], values=values)
-        every = dict.fromkeys((*c[:at], v, *c[at + 1 :]) for c in self.configs_of_set for v in values)
+        named = replace(self.decisions[at], values=(value,))
+        every = dict.fromkeys((*c[:at], value, *c[at + 1 :]) for c in self.configs_of_set)
         return Space((*self.decisions[:at], named, *self.decisions[at + 1 :]), tuple(every))
 
 
-@dataclass(frozen=True)
-class Tunable:
-    """A symbol without a value, and the constraint that it is in."""
-
-    symbol: Symbol
-    constraint: Cut
-
-
-def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Tunable, ...]:
-    """Return the symbols of tile sizes, wave parts and splits that have no value, each once."""
+def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Cut]:
+    """Return the symbols of tile sizes, wave parts and splits without a value, each with a constraint that it is in."""
     said = said_of(kernel, subs, dynamic)
     known = {*said, *unsaid_sizes(kernel, said), *dynamic}
-    return tuple(Tunable(s, c) for s, c in cut_by(kernel).items() if s not in known)
+    return {s: c for s, c in cut_by(kernel).items() if s not in known}
 
 
 def cut_by(kernel: WaveKernel) -> dict[Symbol, Cut]:
@@ -123,10 +107,12 @@ def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Sy
     return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
 
 
-def space_of(found: Sequence[Tunable], work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Space:
+def space_of(
+    found: Mapping[Symbol, Cut], work: TileWork, machine: TileMachine, constraints: Sequence[Constraint]
+) -> Space:
     """Return the space of a kernel, as its work says what each symbol decides."""
     size = _element_bytes(work)
-    roles = [(one.symbol, *_role(one.constraint, work)) for one in found]
+    roles = [(s, *_role(c, work)) for s, c in found.items()]
     adds_up = len(work.products) == 1 and work.products[0].walked == (work.products[0].depth,)
     of_set = machine.product_set(size) if adds_up else ()
     knobs = [(s, role) for s, role in KNOBS.items() if any(one.get(role) for one in of_set)]
