@@ -24,8 +24,10 @@ from tilewave.ir.core import BATCH_INVARIANT, Kernel
 from tilewave.ir.launch import is_open, open_sizes
 from tilewave.ir.observations import has_observations, without_observations
 from tilewave.lang.kernel import WaveKernel, places_of_sizes, trace_kernel
+from tilewave.lang.open_tiles import tunable
 from tilewave.lang.reordering import Reordering
 from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.lang.wave_words import WaveSchedule, ignored, remarks
 from tilewave.options import (
     WaveCompileOptions,
@@ -40,8 +42,7 @@ from tilewave.pipeline.batch_invariant import want_batch_invariant
 from tilewave.pipeline.runner import Pass, run
 from tilewave.runtime.kernel_set import KernelSet
 from tilewave.trace import TileLimits
-from tilewave.tune.space import tunable
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.passes.grid.map_workgroups import TileOrder
@@ -160,7 +161,7 @@ class KernelMaker:
         try:
             made = _compiled(as_chosen(self.options, choice), kernel, self.target)
         except ConstraintError:  # an epilogue may leave room for fewer stages: then as many as there is room for
-            if choice.num_stages is None:
+            if not choice.knob(NUM_STAGES):
                 raise
             made = _compiled(as_chosen(self.options, choice.without_stages), kernel, self.target)
         return replace(made, choice=choice)

@@ -14,11 +14,12 @@ from tilewave.backend.targets import TARGETS, quoted, target_here
 from tilewave.errors import NOWHERE, SymbolError, TilewaveError, here
 from tilewave.ir.remarks import Remark, RemarkKind
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
+from tilewave.lang.open_tiles import cut_by, said_of, tunable
 from tilewave.lang.symbols import Expression, Symbol, want_no_hardware
+from tilewave.lang.tuning import Tune
 from tilewave.lang.wave_words import HINTS, accepting_hints
 from tilewave.renamed import OPTIONS
-from tilewave.tune.space import cut_by, said_of, tunable
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import IN_PLACE, NUM_STAGES
 
 if TYPE_CHECKING:
     from tilewave.tune.choose import TileChoice
@@ -124,8 +125,8 @@ def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
 def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
     """Return the options with what was chosen, apart from what the kernel sets."""
     subs = {**options.subs, **choice.tiles}
-    in_place = choice.is_in_place or options.in_place
-    return replace(options, subs=subs, num_stages=choice.num_stages or options.num_stages, in_place=in_place, tune=None)
+    in_place, stages = bool(choice.knob(IN_PLACE)) or options.in_place, choice.knob(NUM_STAGES) or options.num_stages
+    return replace(options, subs=subs, num_stages=stages, in_place=in_place, tune=None)
 
 
 def checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:

@@ -110,15 +110,15 @@ def test_the_nearest_file_that_has_a_record_answers(tmp_path):
     add(record(1, tried=9), far)
     add(record(2, tried=9), far)
     files = Records([near, far])
-    assert files.look_up(key(1)).fitting[0].record.tried == 1
-    assert files.look_up(key(2)).fitting[0].file == far / FILE
+    assert files.look_up(key(1)).fitting[0].tried == 1
+    assert files.look_up(key(2)).fitting[0].file == str(far / FILE)
     assert not files.look_up(key(3)).fitting
 
 
 def test_a_record_of_another_text_is_told_and_not_used(tmp_path):
     add(record(1), tmp_path)
     found = Records([tmp_path]).look_up(replace(key(1), digest="f" * 16))
-    assert not found.fitting and [one.record.key for one in found.stale] == [key(1)]
+    assert not found.fitting and [one.key for one in found.stale] == [key(1)]
 
 
 def test_records_of_another_chip_or_size_are_none(tmp_path):

@@ -207,7 +207,7 @@ def test_a_link_of_another_user_is_passed_over(tmp_path, monkeypatch, given_away
     file = planted(tmp_path, monkeypatch)
     file.parent.rename(tmp_path / "elsewhere")
     file.parent.symlink_to(tmp_path / "elsewhere")
-    assert Records().look_up(key_of_gemm()).fitting[0].file == file
+    assert Records().look_up(key_of_gemm()).fitting[0].file == str(file)
     given_away(file.parent)
     assert not compiled().choice.record
 
@@ -330,7 +330,7 @@ def test_files_that_are_no_longer_asked_are_closed(tmp_path):
 
 def test_a_long_line_is_read_whole_and_a_longer_one_is_none(tmp_path):
     written(tmp_path, record(notes="x" * 50_000).line)
-    assert len(Records([tmp_path]).look_up(KEY).fitting[0].record.notes) == 50_000
+    assert len(Records([tmp_path]).look_up(KEY).fitting[0].notes) == 50_000
     written(tmp_path, record(notes="x" * 70_000).line)
     assert Records([tmp_path]).look_up(KEY).remarks == (
         f"{tmp_path / FILE}:1 was skipped: a line of {len(record(notes='x' * 70_000).line):,} characters",
@@ -352,19 +352,19 @@ def test_a_file_that_is_rewritten_while_it_is_read_is_read_again(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", rewritten)
         found = Records([tmp_path]).look_up(KEY)
-    assert found.fitting[0].record.order == "the new one" and not found.remarks
+    assert found.fitting[0].order == "the new one" and not found.remarks
 
 
 def test_a_rewritten_file_of_the_same_size_and_time_is_seen(tmp_path):
     file = written(tmp_path, record(order="snake()").line)
     records = Records([tmp_path])
     state = os.stat(file)
-    assert records.look_up(KEY).fitting[0].record.order == "snake()"
+    assert records.look_up(KEY).fitting[0].order == "snake()"
     other = tmp_path / "other"
     other.write_text(record(order="kenas()").line + "\n")
     os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
     other.replace(file)
-    assert records.look_up(KEY).fitting[0].record.order == "kenas()"
+    assert records.look_up(KEY).fitting[0].order == "kenas()"
 
 
 def test_many_lines_for_one_thing_take_time_in_proportion(tmp_path):

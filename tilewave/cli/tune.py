@@ -21,12 +21,12 @@ from tilewave.errors import TilewaveError
 from tilewave.files import read_text
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.machine.chips import CHIPS
 from tilewave.options import want_tunable
 from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import IN_TURN, Spread, Tuned
 from tilewave.tune.store import tidy
-from tilewave.tune.tune import Tune
 from tilewave.view.save import check_place, save
 from tilewave.view.tuning_page import tuning_page
 

@@ -1,22 +1,68 @@
-"""The model's choice: every legal config of a space with its predicted time, the best first, and why."""
+"""The model's choice for a kernel's work and sizes: every legal config with its time, the best first, and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tilewave.cost.gpu import Prediction
+from tilewave.cost.work import UNSAID, CutWork
 from tilewave.errors import NOWHERE, Loc, SymbolError
 from tilewave.ir.remarks import Remark, RemarkKind
+from tilewave.lang.constraints import (
+    Constraint,
+    GridConstraint,
+    ReorderingConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
+from tilewave.lang.cutting import cut_work
 from tilewave.lang.symbols import Symbol
+from tilewave.trace import TileWork
 from tilewave.tune.machines import TileMachine
-from tilewave.tune.problem import TiledProblem
 from tilewave.tune.space import IN_PLACE, KNOBS, NUM_STAGES, SPLIT, Space
 
 CHOSEN = RemarkKind("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """The number of runner-up configs that a reason names."""
+
+
+Config = Mapping[Symbol, int]
+"""A value for each symbol that is to be decided."""
+
+
+@dataclass(frozen=True)
+class TiledProblem:
+    """A kernel whose sizes are known and whose tiles are not."""
+
+    work: TileWork
+    constraints: tuple[Constraint, ...]
+    values: Mapping[Symbol, Any]
+    """Sizes and other symbols, as far as they are known."""
+    in_fixed_order: bool = False
+    """Whether results are batch-invariant."""
+
+    def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
+        return replace(self, values={**self.values, **sizes})
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the author gives the order of tiles, or loops over them."""
+        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
+
+    @property
+    def has_tile_order(self) -> bool:
+        """Whether workgroups share operands, so that the order of tiles makes a difference."""
+        grid = [c for c in self.constraints if isinstance(c, WorkgroupConstraint) and c.primary]
+        return len(self.work.products) == 1 and len(grid) > 1
+
+    def cut(self, config: Config) -> CutWork:
+        """Return the launch that a config makes of the problem."""
+        work = cut_work(self.work, self.constraints, {**self.values, **config})
+        knobs = config.get(SPLIT, work.split), config.get(NUM_STAGES, UNSAID), config.get(IN_PLACE, UNSAID)
+        return replace(work, in_fixed_order=self.in_fixed_order).with_knobs(*knobs)
 
 
 @dataclass(frozen=True)
@@ -55,24 +101,13 @@ class TileChoice:
         return {s: n for s, n in self.config.items() if s not in KNOBS}
 
     @property
-    def num_stages(self) -> int | None:
-        """Steps that shared memory holds at once, where that was decided."""
-        return self.config.get(NUM_STAGES)
-
-    @property
     def without_stages(self) -> TileChoice:
         """This choice, with the number of stages left to the compiler."""
         return replace(self, config={s: n for s, n in self.config.items() if s != NUM_STAGES})
 
-    @property
-    def split(self) -> int:
-        """Parts that sums are cut into."""
-        return self.config.get(SPLIT, 1)
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether operands are read in place, without packing."""
-        return bool(self.config.get(IN_PLACE))
+    def knob(self, symbol: Symbol) -> int:
+        """Return the value of a knob; `UNSAID` where it is left to the compiler."""
+        return self.config.get(symbol, UNSAID)
 
     @property
     def text(self) -> str:
@@ -149,7 +184,3 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedCon
             found.append(TileChoice(config, machine.predict(work)))
     found.sort(key=lambda one: one.prediction.seconds)
     return RankedConfigs(tuple(found), dict(illegal))
-
-
-def sizes_text(sizes: Mapping[Symbol, int]) -> str:
-    return ", ".join(f"{s}={v}" for s, v in sizes.items())

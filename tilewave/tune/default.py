@@ -7,28 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewave.analysis.reduction_order import adds_products_alone
-from tilewave.errors import ConstraintError, TilewaveError
+from tilewave.errors import ConstraintError, TilewaveError, first_line
 from tilewave.ir.core import BATCH_INVARIANT, Kernel, Op
 from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
 from tilewave.ir.rewrite import anonymous, rewrite_block
 from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint
-from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
+from tilewave.lang.kernel import WaveKernel, parameters_of, trace_kernel, unsaid_sizes
+from tilewave.lang.open_tiles import known_values, said_of, tunable
 from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.lang.types import MemoryType
 from tilewave.runtime.cache import key_of
 from tilewave.runtime.native.choice import NativeChoice
-from tilewave.tune.choose import RankedConfigs, TileChoice, config_text, illegal_text, rank
+from tilewave.tune.choose import Config, RankedConfigs, TileChoice, TiledProblem, config_text, illegal_text, rank
 from tilewave.tune.machines import GpuTiles, TileMachine, machine_of
-from tilewave.tune.problem import Config, TiledProblem
 from tilewave.tune.records import RecordKey, TileRecord
-from tilewave.tune.space import NUM_STAGES, SPLIT, Space, said_of, space_of, tunable
-from tilewave.tune.store import Found, LookedUp, records_exist, records_here
-from tilewave.tune.tune import Tune
+from tilewave.tune.space import NUM_STAGES, SPLIT, Space, narrowed, space_of
+from tilewave.tune.store import LookedUp, records_exist, records_here
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
@@ -53,21 +52,15 @@ def like(n: int) -> int:
     return n + (-n % step) // apart * apart if n else 0
 
 
-def stale_note(stale: Sequence[Found]) -> str:
+def stale_note(stale: Sequence[TileRecord]) -> str:
     """Return the note that tuning records are for an older text of the kernel."""
-    files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
+    files = ", ".join(dict.fromkeys(one.file for one in stale))
     return f"records in {files} are of another version of this kernel and were not used; tune it again"
 
 
 def passed_over(file: object, why: str) -> str:
     """The remark that a record was not used."""
     return f"a record in {file} was skipped: {why}"
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, without where and what to write instead; with its kind, where it is none of ours."""
-    text = error.what.splitlines()[0] if isinstance(error, TilewaveError) else f"{type(error).__name__}: {error}"
-    return text[:200]
 
 
 class IllegalRecord(ValueError):
@@ -110,13 +103,13 @@ class TunableKernel:
         probe = {**subs, **dict.fromkeys(found, PROBED)}
         traced = trace_kernel(kernel, probe, dynamic, longest)
         work = traced.work
-        known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
+        known = {s: v for s, v in known_values(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
         digest = _digest(_without_sizes(kernel, probe, dynamic, longest) or traced.ir, kernel.constraints, machine)
         space = space_of(found, work, machine, kernel.constraints)
         space = space if num_stages is None else space.with_only(NUM_STAGES, num_stages)
-        space, asked = (space, ()) if tune is None else (tune.of(space), tune.mapping)
+        space, asked = (space, ()) if tune is None else (narrowed(space, tune), tune.mapping)
         facts = kernel, machine, problem, space, dims, digest, asked
         return TunableKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
 
@@ -164,7 +157,7 @@ class TunableKernel:
         if found.stale and not found.fitting:
             notes.append(stale_note(found.stale))
         recorded: list[TileChoice] = []
-        here = () if timed is None else (Found(timed, Path("this process")),)
+        here = () if timed is None else (replace(timed, file="this process"),)
         for one in (*here, *found.fitting[:MOST_RECORDS]):
             try:
                 recorded.append(self.of_record(one, sizes))
@@ -213,55 +206,51 @@ class TunableKernel:
         if isinstance(self.machine, GpuTiles):
             return rank(self.problem.sized(sizes), self.space, self.machine)
         near = {s: like(n) for s, n in sizes.items()}
-        found = self.ranked.get(tuple(near.values()))
-        if found is None:
-            if len(self.ranked) >= MOST_RANKED:
-                self.ranked.clear()
-            found = rank(self.problem.sized(near), self.space, self.machine)
-            self.ranked[tuple(near.values())] = found
-        return found
+        key = tuple(near.values())
+        if len(self.ranked) >= MOST_RANKED:
+            self.ranked.clear()
+        if key not in self.ranked:
+            self.ranked[key] = rank(self.problem.sized(near), self.space, self.machine)
+        return self.ranked[key]
 
     def key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of the tuning records for sizes."""
-        return self._key(self._known_sizes(sizes))
-
-    def _known_sizes(self, sizes: Mapping[Symbol, int]) -> dict[str, str]:
-        return {str(d): str(n) for d, n in self._sizes(self.problem.sized(sizes)).items()}
-
-    def _key(self, known: dict[str, str]) -> RecordKey:
-        known |= {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
-        text = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
-        return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
+        return self._key(self._sizes(self.problem.sized(sizes)))
 
     def class_key(self, sizes: Mapping[Symbol, int]) -> RecordKey:
         """Return the key of what calls timed for sizes: from one power of two to the next, in each dynamic size."""
         ends = {d: max(0, n - 1).bit_length() for d, n in sizes.items() if d in self.left_open}
-        text = {str(d): f"{(1 << most - 1) + 1 if most else 0}..{1 << most}" for d, most in ends.items()}
-        return self._key({**self._known_sizes(sizes), **text})
+        classes = {d: f"{(1 << most - 1) + 1 if most else 0}..{1 << most}" for d, most in ends.items()}
+        return self._key({**self._sizes(self.problem.sized(sizes)), **classes})
 
-    def of_record(self, found: Found, sizes: Mapping[Symbol, int]) -> TileChoice:
+    def _key(self, sizes: Mapping[Symbol, object]) -> RecordKey:
+        named = {s.name: n for s, n in sizes.items()} | (
+            {"sums": BATCH_INVARIANT} if self.problem.in_fixed_order else {}
+        )
+        text = ",".join(f"{name}={value}" for name, value in sorted(named.items())) or "-"
+        return RecordKey(self.kernel.name, self.digest, self.machine.name, text)
+
+    def of_record(self, record: TileRecord, sizes: Mapping[Symbol, int]) -> TileChoice:
         """Return the choice of a record; an `IllegalRecord` for other symbols, or a config that is illegal now."""
-        record, problem = found.record, self.problem.sized(sizes)
+        sized = replace(self, problem=self.problem.sized(sizes))
         config = self._config_of(record)
         try:
-            cut = problem.cut(config)
-            if why := self.machine.refused(cut):
+            if why := self.machine.refused(sized.problem.cut(config)):
                 raise IllegalRecord(f"{config_text(config)} is illegal here, by {why}")
-            prediction = self.machine.predict(cut)
+            one = sized.at(record.choice, "" if self.problem.is_ordered else record.order)
         except (TilewaveError, ArithmeticError) as error:
             raise IllegalRecord(f"{config_text(config)} cannot be: {first_line(error)}") from None
-        how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
+        how = f"a record in {record.file}, {record.how}, of {record.tried} runs,"
         if record.measured is not None:
-            error_share = (record.spread or 0.0) / record.measured if record.measured else 0.0
-            prediction = replace(prediction, seconds=record.measured, error=error_share, fitted_on=str(found.file))
+            share = (record.spread or 0.0) / record.measured if record.measured else 0.0
+            measured = replace(one.prediction, seconds=record.measured, error=share, fitted_on=record.file)
+            one = replace(one, prediction=measured)
         illegal = {"what the record says": record.illegal} if record.illegal else {}
-        order = "" if self.problem.is_ordered else record.order
-        facts = config, prediction, order, self._sizes_text(problem), record.considered, illegal
-        return TileChoice(*facts, how=how, record=str(found.file))
+        return replace(one, considered=record.considered, illegal=illegal, how=how, record=record.file)
 
-    def _config_of(self, record: TileRecord) -> dict[Symbol, int]:
+    def _config_of(self, record: TileRecord) -> Config:
         """What a record chose, by this kernel's own symbols."""
-        config = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        config = self._named(record.choice)
         if {*self.space.tiles} - {*config} or len(config) != len(record.choice):
             wanted = ", ".join(s.name for s in self.space.symbols)
             raise IllegalRecord(f"it chooses {', '.join(record.choice)}, and this kernel leaves {wanted} open")
@@ -269,9 +258,12 @@ class TunableKernel:
             raise IllegalRecord(f"batch-invariant sums need {', '.join(other)}")
         return config
 
+    def _named(self, values: Mapping[str, int]) -> Config:
+        return {s: values[s.name] for s in self.space.symbols if s.name in values}
+
     def at(self, values: Mapping[str, int], order: str) -> TileChoice:
         """The choice of a point that somebody names."""
-        config = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        config = self._named(values)
         prediction = self.machine.predict(self.problem.cut(config))
         return TileChoice(config, prediction, order, self._sizes_text(self.problem))
 
@@ -319,9 +311,10 @@ class TunableKernel:
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles and the parts of sums that were chosen."""
         kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
-        if choice.split == 1:
+        split = choice.knob(SPLIT)
+        if split <= 1:
             return kernel
-        parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
+        parts = SplitConstraint(self.problem.work.products[0].depth, split, loc=kernel.loc)
         return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
@@ -345,13 +338,3 @@ def _without_sizes(
     with suppress(TilewaveError):
         return trace_kernel(replace(kernel, subs=subs), given, dynamic, longest).ir
     return None
-
-
-def _known(said: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
-    """Return the values of the symbols that do not depend on dynamic sizes."""
-
-    def is_known(value: Any) -> bool:
-        inner = value.symbols() if hasattr(value, "symbols") else ()
-        return all(s not in dynamic and s in said and is_known(said[s]) for s in inner)
-
-    return check_subs({s: v for s, v in said.items() if is_known(v)})

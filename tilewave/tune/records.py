@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from tilewave._version import __version__
 from tilewave.files import parse_json
@@ -86,6 +86,8 @@ class TileRecord:
     """Seconds of what the model alone would have taken, in the same run."""
     version: str = __version__
     notes: str = field(default="", compare=False)
+    file: str = field(default="", compare=False)
+    """The file that it was read from."""
 
     @property
     def rank(self) -> tuple[int, int, int, str]:
@@ -98,8 +100,8 @@ class TileRecord:
         return json.dumps(facts | {"choice": dict(self.choice)}, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
     @staticmethod
-    def parse(line: str | bytes, expected: RecordKey | None = None) -> TileRecord:
-        """The record of a line; a `BadRecord` for whatever is none. `expected` is what it is most likely for."""
+    def parse(line: str | bytes, file: str = "") -> TileRecord:
+        """The record of a line of a file; a `BadRecord` for whatever is none."""
         if len(line) > LONGEST_LINE:
             raise BadRecord(f"a line of {len(line):,} characters")
         try:
@@ -108,67 +110,50 @@ class TileRecord:
             raise BadRecord(f"this is no JSON: {why}") from None
         if not isinstance(facts, dict):
             raise BadRecord("this is no JSON object")
-        if _count(facts, "format") > FORMAT:
+        _want(facts, "format", COUNT)
+        if facts["format"] > FORMAT:
             raise NewerRecord(f"format {facts['format']}, and {FORMAT} is the last that is known here")
         if facts.get("how") not in STRENGTHS:
             raise BadRecord(f"how is {facts.get('how')!r}; there are {', '.join(STRENGTHS)}")
-        at = _text(facts, "at")
-        key = expected if expected is not None and at == str(expected) else RecordKey.parse(at)
-        return TileRecord(key, **{name: checked(facts, name) for name, checked in FIELDS.items()})
+        for name, kind in {"at": TEXT, **FIELDS}.items():
+            _want(facts, name, kind)
+        choice = {OPTIONS.get(symbol) or symbol: n for symbol, n in facts["choice"].items()}
+        others = {name: facts[name] for name in FIELDS if name != CHOICE}
+        return TileRecord(RecordKey.parse(facts["at"]), choice, **others, file=file)
 
 
-def _fail(facts: Mapping[str, Any], name: str, what: str) -> NoReturn:
-    raise BadRecord(f"{name} is {str(facts.get(name))[:40]!r}, and not {what}")
+def _want(facts: Mapping[str, Any], name: str, kind: str) -> None:
+    if not KINDS[kind](facts.get(name)):
+        raise BadRecord(f"{name} is {str(facts.get(name))[:40]!r}, and not {kind}")
 
 
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    """A text that can be printed: no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    found = facts.get(name)
-    if type(found) is not str:
-        _fail(facts, name, "a text")
-    if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
-        _fail(facts, name, "a text in Unicode")
-    return found
+def _is_choice(x: Any) -> bool:
+    is_named = isinstance(x, dict) and bool(x) and all(symbol.isidentifier() for symbol in x)
+    return is_named and all(type(n) is int and 1 <= n < LARGEST_CHOICE for n in x.values())
 
 
-def _count(facts: Mapping[str, Any], name: str) -> int:
-    found = facts.get(name)
-    return found if type(found) is int and 0 <= found < 1 << 63 else _fail(facts, name, "a whole number")
+def _is_time(x: Any) -> bool:
+    return type(x) in (int, float) and bool(0 <= x < LONGEST_SECONDS)
 
 
-def _seconds(facts: Mapping[str, Any], name: str) -> float | None:
-    found = facts.get(name)
-    if found is None:
-        return None
-    is_number = type(found) in (int, float) and 0 <= found < LONGEST_SECONDS
-    return float(found) if is_number else _fail(facts, name, "seconds")
-
-
-def _predicted(facts: Mapping[str, Any], name: str) -> float:
-    return _seconds(facts, name) or 0.0
-
-
-def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
-    found = facts.get(name)
-    what = f"names and whole numbers from 1 to {LARGEST_CHOICE - 1}"
-    if not isinstance(found, dict) or not found:
-        _fail(facts, name, what)
-    for symbol, value in found.items():
-        if type(value) is not int or not 1 <= value < LARGEST_CHOICE or not symbol.isidentifier():
-            _fail(facts, name, what)
-    return {OPTIONS.get(symbol) or symbol: n for symbol, n in found.items()}
-
-
-FIELDS: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
-    "choice": _numbers,
-    "order": _text,
-    "how": _text,
-    **dict.fromkeys(("considered", "illegal", "tried", "rounds"), _count),
-    "predicted": _predicted,
-    **dict.fromkeys(("measured", "spread", "baseline"), _seconds),
-    **dict.fromkeys(("version", "notes"), _text),
+CHOICE = "choice"
+TEXT, COUNT, SECONDS, PERHAPS = "a text that can be printed", "a whole number", "seconds", "seconds or null"
+NUMBERS = f"names and whole numbers from 1 to {LARGEST_CHOICE - 1}"
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    TEXT: lambda x: type(x) is str and not any("\ud800" <= c <= "\udfff" for c in x),  # half a surrogate pair
+    COUNT: lambda x: type(x) is int and 0 <= x < 1 << 63,
+    SECONDS: _is_time,
+    PERHAPS: lambda x: x is None or _is_time(x),
+    NUMBERS: _is_choice,
 }
-"""The fields of a line besides the key and the format, each with what reads and checks it."""
+FIELDS = {
+    **dict.fromkeys(("considered", "illegal", "tried", "rounds"), COUNT),
+    **dict.fromkeys(("order", "how", "version", "notes"), TEXT),
+    **dict.fromkeys(("measured", "spread", "baseline"), PERHAPS),
+    "predicted": SECONDS,
+    CHOICE: NUMBERS,
+}
+"""The fields of a line besides the key and the format, each with what it must be."""
 
 
 def key_in(line: bytes) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewave.cost.work import UNSAID
+from tilewave.errors import SymbolError
 from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
-from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
-from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.open_tiles import Cut
+from tilewave.lang.symbols import Symbol
+from tilewave.lang.tuning import Tune
 from tilewave.trace import TileWork
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 NUM_STAGES, SPLIT, IN_PLACE = Symbol("num_stages"), Symbol("split"), Symbol("in_place")
 KNOBS = {NUM_STAGES: "num_stages", SPLIT: "split", IN_PLACE: "in_place"}
 """What no constraint of a kernel names, and its role. A config without it leaves it to the compiler."""
-Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint | SplitConstraint
-KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
-"""Constraints with a tunable number; the first kind that contains a symbol sets its role."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,6 @@ class Space:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         return tuple(d.symbol for d in self.decisions)
-
-    def __len__(self) -> int:
-        return len(self.configs_of_set) or prod(len(d.values) for d in self.decisions)
 
     @property
     def tiles(self) -> tuple[Symbol, ...]:
@@ -81,30 +76,22 @@ class Space:
         return Space((*self.decisions[:at], named, *self.decisions[at + 1 :]), tuple(every))
 
 
-def tunable(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Cut]:
-    """Return the symbols of tile sizes, wave parts and splits without a value, each with a constraint that it is in."""
-    said = said_of(kernel, subs, dynamic)
-    known = {*said, *unsaid_sizes(kernel, said), *dynamic}
-    return {s: c for s, c in cut_by(kernel).items() if s not in known}
-
-
-def cut_by(kernel: WaveKernel) -> dict[Symbol, Cut]:
-    """Return the symbols in the numbers of constraints, each with the first constraint, by kind, that it is in."""
-    found: dict[Symbol, Cut] = {}
-    for kind in KINDS:
-        for c in kernel.constraints:
-            if isinstance(c, kind) and isinstance(number := _number(c), Expression):
-                found.update({s: c for s in number.symbols() if s not in found})
-    return found
-
-
-def _number(c: Cut) -> Any:
-    return c.parts if isinstance(c, SplitConstraint) else c.tile
-
-
-def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
-    """What symbols are worth: as `subs` say, or else the kernel."""
-    return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
+def narrowed(space: Space, tune: Tune) -> Space:
+    """Return the space of the configs, or of the values, that an author names; however long a dimension is."""
+    known = [s.name for s in space.symbols]
+    for name in tune.names:
+        if name not in known and name not in KNOBS.values():
+            remedy = f"what can be tuned: {', '.join(known) or 'nothing'}"
+            raise SymbolError(f"{tune.called}: {name} cannot be tuned here", loc=tune.loc, remedy=remedy)
+    for config in map(dict, tune.configs):
+        if missing := [s.name for s in space.tiles if s.name not in config]:
+            what = f"autotune: a config gives no {', '.join(missing)}: {config}"
+            raise SymbolError(what, loc=tune.loc, remedy="give every tile size in each config")
+    if tune.configs:
+        found = [tuple(config.get(name, UNSAID) for name in known) for config in map(dict, tune.configs)]
+        return Space(space.decisions, tuple(dict.fromkeys(found)))
+    given = dict(tune.values)
+    return Space(tuple(replace(d, values=given.get(d.symbol.name, d.values)) for d in space.decisions))
 
 
 def space_of(

@@ -42,6 +42,10 @@ MOST_BYTES = 1 << 25
 """The size limit of a file of tuning records, about 100,000 of them; a longer file is ignored."""
 MOST_REMARKS = 3
 """Lines of one file that are named each; more are counted."""
+TAKE_OVER = (
+    "to take its records over: tilewave records merge {file} --into DIRECTORY, which you own; "
+    "or own file and directory, and: chmod go-w {folder} {file}"
+)
 
 
 class RecordsError(TilewaveError):
@@ -85,20 +89,12 @@ def records_to_write() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A tuning record, and the file that contains it."""
-
-    record: TileRecord
-    file: Path
-
-
-@dataclass(frozen=True)
 class LookedUp:
     """What files say of a decision."""
 
-    fitting: tuple[Found, ...] = ()
+    fitting: tuple[TileRecord, ...] = ()
     """Records of this text of the kernel: those of the nearest file first, of one file the best."""
-    stale: tuple[Found, ...] = ()
+    stale: tuple[TileRecord, ...] = ()
     """Records of another text of the kernel."""
     remarks: tuple[str, ...] = ()
     """Which files and lines were passed over, and why."""
@@ -128,7 +124,7 @@ class RecordFile:
             pass
         except Distrusted as error:
             self.stamp = ()  # looked at again: rights of its directory may change without a trace in the file
-            self._pass_over(f"{error.strerror}; {takeover(path)}")
+            self._pass_over(f"{error.strerror}; {TAKE_OVER.format(file=path, folder=path.parent)}")
         except OSError as error:
             self._pass_over(f"{error.strerror or error}")
 
@@ -169,26 +165,15 @@ class RecordFile:
         bad: list[str] = []
         for number, line in self._numbered.get(key.without_digest, ()):
             try:
-                record = TileRecord.parse(line, key)
-                if record.key.without_digest == key.without_digest:  # JSON may give a key twice
-                    records.append(record)
+                records.append(TileRecord.parse(line, str(self.path)))
             except BadRecord as why:
                 bad.append(f"{self.path}:{number} was skipped: {why}")
         more = (f"{len(bad) - MOST_REMARKS} more lines in {self.path} were",) if len(bad) > MOST_REMARKS else ()
         records.sort(key=lambda record: record.rank, reverse=True)
         fitting, stale = (
-            tuple(Found(one, self.path) for one in records if (one.key.digest == key.digest) is same)
-            for same in (True, False)
+            tuple(one for one in records if (one.key.digest == key.digest) is same) for same in (True, False)
         )
         return LookedUp(fitting, stale, (*self.remarks, *bad[:MOST_REMARKS], *more))
-
-
-def takeover(path: Path) -> str:
-    """How the records of a file that is not believed become the user's own, or the file believed."""
-    return (
-        f"to take its records over: tilewave records merge {path} --into DIRECTORY, which you own; "
-        f"or own file and directory, and: chmod go-w {path.parent} {path}"
-    )
 
 
 # -- a path of files ---------------------------------------------------------------------------------------------------
