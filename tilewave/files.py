@@ -123,7 +123,17 @@ def _is_private_group(user: int, group: int) -> bool:
     return owner.pw_gid == group and found.gr_name == owner.pw_name and {*found.gr_mem} <= {owner.pw_name}
 
 
-def want_trusted(path: Path, state: os.stat_result) -> None:
+def read_trusted(path: Path, most_bytes: int) -> tuple[bytes, Stamp]:
+    """Return all of a plain file that only the user and root can have written, and its stamp, as `read_steady` does."""
+    file = open_plain(path)
+    try:
+        _want_trusted(path, os.fstat(file))
+        return read_steady(file, most_bytes, path)
+    finally:
+        os.close(file)
+
+
+def _want_trusted(path: Path, state: os.stat_result) -> None:
     """Raise Distrusted unless only the user and root can have written a file, whose state is that of the opened one.
 
     Checks its directory too, and a link to the directory: replacing any of these replaces the file.

@@ -78,7 +78,7 @@ def test_the_best_predicted_are_timed(target):
 def test_exhaustive_is_every_legal_point(tmp_path):
     found = search(open_tiles(), "exhaustive", Clock(area), tmp_path)
     tiles = open_tiles()
-    assert len(found.tried) == len(tiles.predicted({})) * len(tiles.orders)
+    assert len(found.tried) == len(tiles.predicted({})) * len(tiles.machine.orders)
     assert found.winner.config == min(tiles.predicted({}), key=area).config
 
 

@@ -207,7 +207,7 @@ def test_a_link_of_another_user_is_passed_over(tmp_path, monkeypatch, given_away
     file = planted(tmp_path, monkeypatch)
     file.parent.rename(tmp_path / "elsewhere")
     file.parent.symlink_to(tmp_path / "elsewhere")
-    assert Records().look_up(key_of_gemm()).fitting[0].file == str(file)
+    assert Records(search_path()).look_up(key_of_gemm()).fitting[0].file == str(file)
     given_away(file.parent)
     assert not compiled().choice.record
 
@@ -432,7 +432,7 @@ def test_a_file_that_may_not_be_read_is_passed_over(tmp_path, monkeypatch):
     def denied(*given, **more):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(store, "open_plain", denied)  # root may read anything
+    monkeypatch.setattr(tilewave.files, "open_plain", denied)  # root may read anything
     assert Records([tmp_path]).look_up(KEY).remarks == (f"{tmp_path / FILE} was skipped: Permission denied",)
 
 

@@ -126,6 +126,11 @@ class WaveKernel:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return self.calling.compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the author gives the order of tiles, or loops over them."""
+        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
+
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))

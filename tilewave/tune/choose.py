@@ -9,15 +9,9 @@ from typing import Any
 
 from tilewave.cost.gpu import Prediction
 from tilewave.cost.work import UNSAID, CutWork
-from tilewave.errors import NOWHERE, Loc, SymbolError
+from tilewave.errors import NOWHERE, SymbolError
 from tilewave.ir.remarks import Remark, RemarkKind
-from tilewave.lang.constraints import (
-    Constraint,
-    GridConstraint,
-    ReorderingConstraint,
-    WorkgroupConstraint,
-    WorkgroupMapping,
-)
+from tilewave.lang.constraints import Constraint, WorkgroupConstraint
 from tilewave.lang.cutting import cut_work
 from tilewave.lang.symbols import Symbol
 from tilewave.trace import TileWork
@@ -46,11 +40,6 @@ class TiledProblem:
 
     def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
         return replace(self, values={**self.values, **sizes})
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the author gives the order of tiles, or loops over them."""
-        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
     @property
     def has_tile_order(self) -> bool:
@@ -111,7 +100,7 @@ class TileChoice:
 
     @property
     def text(self) -> str:
-        return config_text(self.config) + (f", {self.order}" if self.order else "")
+        return config_text(self.config, self.order)
 
     @property
     def reason(self) -> str:
@@ -128,15 +117,15 @@ class TileChoice:
         given += self.notes
         return "; ".join(given)
 
-    def remarks(self, loc: Loc = NOWHERE) -> Remark:
+    def remarks(self) -> Remark:
         """As `why()` shows it."""
         names = ", ".join(f"{s}: {v}" for s, v in self.tiles.items())
         kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.config.items() if s in KNOBS)]
-        return CHOSEN.at(loc, reason=self.reason, kept=", ".join(kept), fit=self.prediction.fitted_on)
+        return CHOSEN.at(NOWHERE, reason=self.reason, kept=", ".join(kept), fit=self.prediction.fitted_on)
 
 
-def config_text(config: Mapping[Symbol, int]) -> str:
-    return ", ".join(f"{s}={v}" for s, v in config.items())
+def config_text(config: Config, order: str = "") -> str:
+    return ", ".join((*(f"{s}={v}" for s, v in config.items()), *((order,) if order else ())))
 
 
 def illegal_text(illegal: Mapping[str, int]) -> str:

@@ -37,6 +37,8 @@ BYTES = {"nvidia": {"depth": (128, 256), "walk": WALK_BYTES}, "amd": {"depth": (
 """The values of each role in kernels without a set: the sides and depth of their products, `grid` and `walk` (other
 dimensions of the grid, or of a loop), `waves` and `wave rows` (a wave's part with and without products). Those of BYTES
 are bytes of elements; more of the depth would spill on AMD's chips."""
+ON_HOSTS = {"depth": (64,), "grid": (1, 4, 16, 64), "walk": (1024, 4096, 16384), "waves": (64,)}
+ON_HOSTS |= dict.fromkeys(("wave rows", "split"), (1,))  # a task has no waves
 
 Roles = Mapping[str, int]
 """The value of each role that a config decides."""
@@ -56,20 +58,6 @@ def _parsed(text: str, element_bytes: int) -> Iterator[Roles]:
 def kernel_set(vendor: str, element_bytes: int) -> tuple[Roles, ...]:
     """Return the set of a vendor's family of chips."""
     return tuple(_parsed(SETS[vendor], element_bytes))
-
-
-def values_of(vendor: str, role: str, element_bytes: int) -> tuple[int, ...]:
-    """Return the values of a role on a vendor's family of chips."""
-    if role in BYTES[vendor]:
-        return tuple(n // element_bytes for n in BYTES[vendor][role])
-    return VALUES[vendor].get(role) or OTHERS[role]
-
-
-def host_values(rows: int, cols: int) -> Mapping[str, tuple[int, ...]]:
-    """Return the values of each role on a CPU whose largest register block is rows x cols; its tasks have no waves."""
-    sides = {"rows": (1, 4, *(rows * n for n in (1, 4, 8, 16))), "cols": tuple(cols * n for n in (1, 4, 8))}
-    walks = {"depth": (64,), "grid": (1, 4, 16, 64), "walk": (1024, 4096, 16384)}
-    return {**sides, **walks, "waves": (64,), "wave rows": (1,), "split": (1,)}
 
 
 @cache

@@ -16,18 +16,17 @@ from tilewave.ir.host_program import Number
 from tilewave.ir.ops import Read
 from tilewave.ir.rewrite import anonymous, rewrite_block
 from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint
-from tilewave.lang.kernel import WaveKernel, parameters_of, trace_kernel, unsaid_sizes
+from tilewave.lang.kernel import WaveKernel, trace_kernel, unsaid_sizes
 from tilewave.lang.open_tiles import known_values, said_of, tunable
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.tuning import Tune
-from tilewave.lang.types import MemoryType
 from tilewave.runtime.cache import key_of
 from tilewave.runtime.native.choice import NativeChoice
 from tilewave.tune.choose import Config, RankedConfigs, TileChoice, TiledProblem, config_text, illegal_text, rank
-from tilewave.tune.machines import GpuTiles, TileMachine, machine_of
+from tilewave.tune.machines import HostTiles, TileMachine, machine_of
 from tilewave.tune.records import RecordKey, TileRecord
 from tilewave.tune.space import NUM_STAGES, SPLIT, Space, narrowed, space_of
-from tilewave.tune.store import LookedUp, records_exist, records_here
+from tilewave.tune.store import LookedUp, records_exist, records_in, search_path
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
@@ -113,11 +112,6 @@ class TunableKernel:
         facts = kernel, machine, problem, space, dims, digest, asked
         return TunableKernel(*facts, adds_products_alone=adds_products_alone(traced.ir))
 
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The orders that are tried if the author gives none."""
-        return self.asked or self.machine.orders
-
     def for_all_batches(self) -> TunableKernel:
         """Return the batch-invariant form of this kernel: no sum depends on the sizes of the grid's dimensions.
 
@@ -171,7 +165,7 @@ class TunableKernel:
         It returns an empty text where tuning records may know better. None where the model is not of integers.
         """
         machine = self.machine
-        if not isinstance(machine, GpuTiles):
+        if isinstance(machine, HostTiles):
             return None
         legal = [one.config for one in rank(self.problem.sized(self.typical), self.space, machine).legal]
         configs = [config for config in self.space.configs() if config in legal]
@@ -183,13 +177,12 @@ class TunableKernel:
         found = NativeChoice.of(len(self.left_open), [time_of(config) for config in configs])
         if found is None:
             return None
-        order = self._order(self.problem)
-        texts = [*(f"{config_text(config)}, {order}" if order else config_text(config) for config in configs), ""]
+        texts = [*(config_text(config, self._order(self.problem)) for config in configs), ""]
         return lambda sizes: "" if records_exist(int(time.monotonic())) else texts[found(sizes)]
 
     def on_record(self, sizes: Mapping[Symbol, int]) -> LookedUp:
         """Return the tuning records for sizes."""
-        records = records_here()
+        records = records_in(tuple(search_path()))
         found = records.look_up(self.key(sizes))
         return found.before(records.look_up(self.class_key(sizes))) if self.left_open else found
 
@@ -203,7 +196,7 @@ class TunableKernel:
 
         There no machine code chooses, and the model is rougher.
         """
-        if isinstance(self.machine, GpuTiles):
+        if not isinstance(self.machine, HostTiles):
             return rank(self.problem.sized(sizes), self.space, self.machine)
         near = {s: like(n) for s, n in sizes.items()}
         key = tuple(near.values())
@@ -237,7 +230,7 @@ class TunableKernel:
         try:
             if why := self.machine.refused(sized.problem.cut(config)):
                 raise IllegalRecord(f"{config_text(config)} is illegal here, by {why}")
-            one = sized.at(record.choice, "" if self.problem.is_ordered else record.order)
+            one = sized.at(record.choice, "" if self.kernel.is_ordered else record.order)
         except (TilewaveError, ArithmeticError) as error:
             raise IllegalRecord(f"{config_text(config)} cannot be: {first_line(error)}") from None
         how = f"a record in {record.file}, {record.how}, of {record.tried} runs,"
@@ -269,9 +262,7 @@ class TunableKernel:
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Return the known sizes of the arrays."""
-        arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]
-        dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
-        return {d: problem.values[d] for d in dims if d in problem.values}
+        return {d: problem.values[d] for d in unsaid_sizes(self.kernel, {}) if d in problem.values}
 
     def _sizes_text(self, problem: TiledProblem) -> str:
         return ", ".join(f"{s}={v}" for s, v in self._sizes(problem).items())
@@ -279,7 +270,7 @@ class TunableKernel:
     def _order(self, problem: TiledProblem) -> str:
         """Return the order of tiles that is chosen; empty if the author gives it or it makes no difference."""
         asked = self.asked[:1] or ((self.machine.order,) if problem.has_tile_order else ())
-        return "" if problem.is_ordered else next(iter(asked), "")
+        return "" if self.kernel.is_ordered else next(iter(asked), "")
 
     def nothing_fits(self) -> ConstraintError:
         """Why there is no choice."""
@@ -295,17 +286,18 @@ class TunableKernel:
         so. A choice of the model may be refused with a `ConstraintError`; any other error is the kernel's own.
         """
         notes: list[str] = []
-        for choice in (one for one in choices if one.record):
+        refused: ConstraintError | None = None
+        recorded = sum(bool(one.record) for one in choices)
+        for choice in choices[: recorded + MOST_TRIED]:
             try:
                 return make(choice.noting(notes))
-            except Exception as error:  # an internal fault of ours would keep a right kernel from compiling, too
-                notes.append(passed_over(choice.record, f"{choice.text} does not compile: {first_line(error)}"))
-        refused: TilewaveError | None = None
-        for choice in [one for one in choices if not one.record][:MOST_TRIED]:
-            try:
-                return make(choice.noting(notes))
-            except ConstraintError as error:
-                refused = refused or error
+            except Exception as error:  # of a record, an internal fault of ours too: the kernel is right
+                if choice.record:
+                    notes.append(passed_over(choice.record, f"{choice.text} does not compile: {first_line(error)}"))
+                elif not isinstance(error, ConstraintError):
+                    raise
+                else:
+                    refused = refused or error
         raise refused or self.nothing_fits()
 
     def decided(self, choice: TileChoice) -> WaveKernel:
@@ -332,8 +324,7 @@ def _without_sizes(
     kernel: WaveKernel, probe: Mapping[Symbol, Any], dynamic: Sequence[Symbol], longest: Mapping[Symbol, int]
 ) -> Kernel | None:
     """Return a kernel traced without its arrays' sizes; None where it needs them."""
-    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
-    sizes = {d for kind in arrays for d in kind.dims}
+    sizes = unsaid_sizes(kernel, {})
     given, subs = ({s: v for s, v in values.items() if s not in sizes} for values in (probe, kernel.subs))
     with suppress(TilewaveError):
         return trace_kernel(replace(kernel, subs=subs), given, dynamic, longest).ir

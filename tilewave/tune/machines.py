@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
@@ -11,30 +10,24 @@ from tilewave.cost.cdna import CdnaCost
 from tilewave.cost.gpu import GpuCost
 from tilewave.cost.host import HostCost
 from tilewave.cost.parameters import CLOCKED, HOPPER, HOST
-from tilewave.cost.work import CutWork
-from tilewave.ir.host_program import Number
 from tilewave.machine import Machine
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS, Chip
 from tilewave.machine.matrix import instructions_for
 from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
-from tilewave.tune.configs import Roles, host_set, host_values, kernel_set, values_of
+from tilewave.tune.configs import BYTES, ON_HOSTS, OTHERS, VALUES, Roles, host_set, kernel_set
 
 GROUP = 8
 """Rows of tiles that are swept together, where the author gives no order."""
 HALF_BYTES = 2
 
 
-class GpuTiles(ABC):
+class GpuTiles:
     """The configs that are worth a try on a chip and its card."""
 
     chip: Chip
     card: Machine
-
-    @abstractmethod
-    def picoseconds(self, work: CutWork) -> Number:
-        """Return the time of a launch, whose sizes may be numbers of a program."""
 
     @property
     def order(self) -> str:
@@ -58,7 +51,8 @@ class GpuTiles(ABC):
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         """Return the values of a role in other kernels."""
-        return values_of(self.chip.vendor, role, element_bytes)
+        of_bytes = tuple(n // element_bytes for n in BYTES[self.chip.vendor].get(role, ()))
+        return of_bytes or VALUES[self.chip.vendor].get(role) or OTHERS[role]
 
     def sums_in_same_order(self, work: TileWork) -> bool:
         """Return whether all matrix instructions for the dtypes have one depth: a tile is summed in steps of it.
@@ -89,7 +83,8 @@ class HostTiles(HostCost):
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         """Return the values of a role in other kernels."""
-        return host_values(self.rows, self.cols)[role]
+        sides = {"rows": [1, 4, *(self.rows * n for n in (1, 4, 8, 16))], "cols": [self.cols * n for n in (1, 4, 8)]}
+        return tuple(sides.get(role) or ON_HOSTS[role])
 
     def sums_in_same_order(self, work: TileWork) -> bool:
         """Return False: how many sums are under way at once follows from the tile."""

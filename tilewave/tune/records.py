@@ -61,8 +61,7 @@ class RecordKey:
     def parse(text: str) -> RecordKey:
         if not AT.fullmatch(text):
             raise BadRecord(f"at is {text[:80]!r}, and not kernel, digest, chip and sizes")
-        kernel, digest, chip, sizes = text.split(" ")
-        return RecordKey(kernel, digest, chip, sizes)
+        return RecordKey(*text.split(" "))
 
 
 @dataclass(frozen=True)

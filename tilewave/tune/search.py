@@ -53,11 +53,23 @@ class Tried:
     def text(self) -> str:
         return self.choice.text
 
+    @property
+    def is_timed(self) -> bool:
+        return self.time.seconds is not None
+
     def record(self, key: RecordKey) -> TileRecord:
         """Return the tuning record of this point alone."""
         one, time = self.choice, self.time
-        counts, spread = (one.considered, sum(one.illegal.values())), None if time.seconds is None else time.spread
-        facts = one.values, one.order, STRENGTHS[1], *counts, 1, one.prediction.seconds
+        facts = (
+            one.values,
+            one.order,
+            STRENGTHS[1],
+            one.considered,
+            sum(one.illegal.values()),
+            1,
+            one.prediction.seconds,
+        )
+        spread = time.spread if self.is_timed else None
         return TileRecord(key, *facts, time.seconds, spread, time.rounds, notes=time.why)
 
 
@@ -78,15 +90,13 @@ class Spread(Protocol):
         """Yield the times of batches in any order; `measure` times one on this machine."""
 
 
-@dataclass(frozen=True)
 class InTurn:
     """A `Spread` that measures in this process, one batch after the other."""
 
-    measures_here: bool = True
+    measures_here = True
 
     def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[ConfigTime]]]:
-        for batch in batches:
-            yield batch, measure(batch)
+        return ((batch, measure(batch)) for batch in batches)
 
 
 IN_TURN = InTurn()
@@ -119,12 +129,11 @@ def candidates(open_tiles: TunableKernel, how: str, runs: int) -> list[TileChoic
     if not found:
         raise open_tiles.nothing_fits()
     order = found[0].order
-    found = [replace(one, order=order) for one in found]
     if how == STRENGTHS[1]:
         asked = [replace(found[0], order=o) for o in open_tiles.asked if o != order and order]
         return [found[0], *asked, *found[1 : max(1, runs - len(asked))]][:runs]
     if how == STRENGTHS[2]:
-        others = [o for o in open_tiles.orders if o != order] if order else []
+        others = [o for o in open_tiles.asked or open_tiles.machine.orders if o != order] if order else []
         return [*found, *(replace(one, order=o) for o in others for one in found)]
     return found[:1]
 
@@ -148,33 +157,32 @@ def search(
     """
     configs, is_timed = candidates(open_tiles, how, runs), how != STRENGTHS[0]
     key, first = key or open_tiles.key({}), configs[0]
-    known = _stored_times(directory, key, configs) if is_timed else {}
-    tried = [Tried(one, known[one.text]) for one in configs if one.text in known]
+    tried = _stored(directory, key, configs) if is_timed else {}
+    left = [one for one in configs if one.text not in tried] if is_timed else []
     resumed = len(tried)
     for _ in tried:
         advance()
-    left = [one for one in configs if one.text not in known] if is_timed else []
     for batch, times in spread(measure, list(_batches(first, left))):
-        for one in _scaled(batch, times, known.get(first.text)):
-            if one.text not in known:
+        for one in _scaled(batch, times, tried.get(first.text)):
+            if one.text not in tried:
                 add(one.record(key), directory, UNFINISHED)
-                known[one.text] = one.time
-                tried.append(one)
+                tried[one.text] = one
                 advance()
-    winner, timed = _winner(first, tried)
-    if timed.seconds is None and untimed is not None:
-        winner = replace(untimed, order=first.order)
+    in_order = sorted(tried.values(), key=_by_time)
+    best = _winner(Tried(first, NO_TIME), in_order)
+    if not best.is_timed and untimed is not None:
+        best = Tried(replace(untimed, order=first.order), NO_TIME)
     record = replace(
-        Tried(winner, timed).record(key),
-        how=STRENGTHS[0] if timed.seconds is None else how,
-        tried=sum(one.time.seconds is not None for one in tried),
-        baseline=known.get(first.text, NO_TIME).seconds,
+        best.record(key),
+        how=how if best.is_timed else STRENGTHS[0],
+        tried=sum(one.is_timed for one in in_order),
+        baseline=tried[first.text].time.seconds if first.text in tried else None,
         notes=notes,
     )
     add(record, directory)
     _forget(directory, key)
     legal = {one.text: one for one in (*configs, *open_tiles.predicted({}))}
-    return Tuned(record, winner, tuple(sorted(tried, key=_by_time)), resumed, tuple(legal.values()), open_tiles)
+    return Tuned(record, best.choice, tuple(in_order), resumed, tuple(legal.values()), open_tiles)
 
 
 def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[TileChoice]]:
@@ -185,46 +193,40 @@ def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[Til
         yield [first, *others[at : at + AT_ONCE]]
 
 
-def _scaled(batch: Batch, times: Sequence[ConfigTime], first: ConfigTime | None) -> list[Tried]:
+def _scaled(batch: Batch, times: Sequence[ConfigTime], first: Tried | None) -> list[Tried]:
     """Times as if all batches had been timed in one."""
-    own = times[0].seconds
-    scale = first.seconds / own if first and first.seconds and own else 1.0
-    found = []
-    for choice, time in zip(batch, times, strict=True):
-        scaled = None if time.seconds is None else time.seconds * scale
-        found.append(Tried(choice, replace(time, seconds=scaled, spread=time.spread * scale)))
-    return found
+    own, known = times[0].seconds, first.time.seconds if first else None
+    scale = known / own if known and own else 1.0
+    scaled = [
+        replace(one, seconds=None if one.seconds is None else one.seconds * scale, spread=one.spread * scale)
+        for one in times
+    ]
+    return list(map(Tried, batch, scaled))
 
 
 def _by_time(one: Tried) -> tuple[bool, float, str]:
     return one.time.seconds is None, one.time.seconds or 0.0, one.text
 
 
-def _winner(first: TileChoice, tried: Sequence[Tried]) -> tuple[TileChoice, ConfigTime]:
+def _winner(first: Tried, in_order: Sequence[Tried]) -> Tried:
     """The fastest; the model's own choice where none is faster beyond the spread."""
-    best = min(tried, key=_by_time, default=Tried(first, NO_TIME))
-    own = next((one for one in tried if one.text == first.text), best)
-    if best.time.seconds is None:
-        return first, NO_TIME
-    if own.time.seconds is not None:
-        needed = max(BEYOND * own.time.seconds, best.time.spread)
-        best = own if own.time.seconds - best.time.seconds <= needed else best
-    return best.choice, best.time
+    best = in_order[0] if in_order and in_order[0].is_timed else first
+    own = next((one for one in in_order if one.text == first.text), best)
+    if best.time.seconds is None or own.time.seconds is None:
+        return best
+    needed = max(BEYOND * own.time.seconds, best.time.spread)
+    return own if own.time.seconds - best.time.seconds <= needed else best
 
 
-# -- what was timed so far ---------------------------------------------------------------------------------------------
-
-
-def _stored_times(directory: Path, key: RecordKey, configs: Sequence[TileChoice]) -> dict[str, ConfigTime]:
-    """Return the times of configs that a search of this key has stored and not ended, by their texts."""
-    found = (_unfinished(line, key) for line in read_lines(directory / UNFINISHED))
+def _stored(directory: Path, key: RecordKey, configs: Sequence[TileChoice]) -> dict[str, Tried]:
+    """Return the configs that a search of this key has timed and not ended, by their texts."""
+    found = filter(None, (_unfinished(line, key) for line in read_lines(directory / UNFINISHED)))
     times = {
         (frozenset(one.choice.items()), one.order): ConfigTime(one.measured, one.spread or 0.0, one.rounds, one.notes)
         for one in found
-        if one is not None
     }
-    named = {one.text: (frozenset(one.values.items()), one.order) for one in configs}
-    return {text: times[name] for text, name in named.items() if name in times}
+    named = ((one, (frozenset(one.values.items()), one.order)) for one in configs)
+    return {one.text: Tried(one, times[name]) for one, name in named if name in times}
 
 
 def _unfinished(line: str, key: RecordKey) -> TileRecord | None:

@@ -16,7 +16,6 @@ from tilewave.lang.tuning import Tune
 from tilewave.trace import TileWork
 
 if TYPE_CHECKING:
-    from tilewave.tune.configs import Roles
     from tilewave.tune.machines import TileMachine
 
 NUM_STAGES, SPLIT, IN_PLACE = Symbol("num_stages"), Symbol("split"), Symbol("in_place")
@@ -98,38 +97,21 @@ def space_of(
     found: Mapping[Symbol, Cut], work: TileWork, machine: TileMachine, constraints: Sequence[Constraint]
 ) -> Space:
     """Return the space of a kernel, as its work says what each symbol decides."""
-    size = _element_bytes(work)
-    roles = [(s, *_role(c, work)) for s, c in found.items()]
+    size = max((one.dtype.bytes for one in work.products or work.transfers), default=4)
+    roles = [(symbol, *_role(c, work)) for symbol, c in found.items()]
+    decisions = [Decision(symbol, role, machine.values(role, size), dim) for symbol, role, dim in roles]
     adds_up = len(work.products) == 1 and work.products[0].walked == (work.products[0].depth,)
     of_set = machine.product_set(size) if adds_up else ()
-    knobs = [(s, role) for s, role in KNOBS.items() if any(one.get(role) for one in of_set)]
-    if any(isinstance(c, SplitConstraint) for c in constraints):
-        knobs = [knob for knob in knobs if knob[0] != SPLIT]
-    taken = {s for s, _, _ in roles}
-    decisions = [Decision(s, role, machine.values(role, size), dim) for s, role, dim in roles]
-    decisions += [Decision(s, role, (UNSAID, *_said(of_set, role))) for s, role in knobs if s not in taken]
-    if not any(d.role in SIDES for d in decisions):
-        return Space(tuple(decisions))
-    configs = [_config(one, decisions) for one in of_set]
-    return Space(tuple(decisions), tuple(dict.fromkeys(configs)))
-
-
-SIDES = ("rows", "cols", "depth")
-
-
-def _said(of_set: Sequence[Roles], role: str) -> tuple[int, ...]:
-    """Return the values of a knob in a set, other than leaving it to the compiler."""
-    return tuple(dict.fromkeys(one[role] for one in of_set if one[role] != UNSAID))
-
-
-def _config(one: Roles, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """Return the values of a set's config; what a set does not decide has the first of its values."""
-    return tuple(one.get(d.role, d.values[0]) for d in decisions)
-
-
-def _element_bytes(work: TileWork) -> int:
-    dtypes = [p.dtype for p in work.products] or [t.dtype for t in work.transfers]
-    return max((d.bytes for d in dtypes), default=4)
+    taken = {*found} | ({SPLIT} if any(isinstance(c, SplitConstraint) for c in constraints) else set())
+    for knob, role in KNOBS.items():
+        values = dict.fromkeys(one[role] for one in of_set if one.get(role))
+        if values and knob not in taken:
+            decisions.append(Decision(knob, role, (UNSAID, *values)))
+    if not any(d.role in ("rows", "cols", "depth") for d in decisions):
+        of_set = ()
+    # What a set does not decide has the first of its values.
+    configs = dict.fromkeys(tuple(one.get(d.role, d.values[0]) for d in decisions) for one in of_set)
+    return Space(tuple(decisions), tuple(configs))
 
 
 def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:

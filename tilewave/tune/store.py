@@ -26,12 +26,10 @@ from tilewave.files import (
     append_line,
     locked,
     nearest_directory,
-    open_plain,
     read_plain,
-    read_steady,
+    read_trusted,
     replace_file,
     stamp_of,
-    want_trusted,
 )
 from tilewave.tune.records import NO_RECORD, BadRecord, RecordKey, TileRecord, best_of, key_in, merged
 
@@ -85,7 +83,7 @@ def records_to_write() -> Iterator[Path]:
         yield Path(directory)
 
 
-# -- one file ----------------------------------------------------------------------------------------------------------
+# -- what files say ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -133,12 +131,7 @@ class RecordFile:
         self.remarks = (self.fault,)
 
     def _read(self) -> None:
-        file = open_plain(self.path)
-        try:
-            want_trusted(self.path, os.fstat(file))
-            data, self.stamp = read_steady(file, MOST_BYTES, self.path)
-        finally:
-            os.close(file)
+        data, self.stamp = read_trusted(self.path, MOST_BYTES)
         for number, line in enumerate(data.split(b"\n"), 1):
             if line and not line.isspace():
                 self._numbered.setdefault(key_in(line), []).append((number, line))
@@ -155,10 +148,9 @@ class RecordFile:
 
     def look_up(self, key: RecordKey) -> LookedUp:
         """Return what the file has for a key; its lines are parsed once."""
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._parsed(key)
-        return found
+        if key not in self._found:
+            self._found[key] = self._parsed(key)
+        return self._found[key]
 
     def _parsed(self, key: RecordKey) -> LookedUp:
         records: list[TileRecord] = []
@@ -176,14 +168,11 @@ class RecordFile:
         return LookedUp(fitting, stale, (*self.remarks, *bad[:MOST_REMARKS], *more))
 
 
-# -- a path of files ---------------------------------------------------------------------------------------------------
-
-
 class Records:
     """The files of a path, the nearest first; each is opened when it is first asked, and again when it has changed."""
 
-    def __init__(self, path: Sequence[Path] | None = None) -> None:
-        self.path = [at / FILE for at in (search_path() if path is None else path)]
+    def __init__(self, path: Iterable[Path]) -> None:
+        self.path = [at / FILE for at in path]
         self.files: dict[Path, RecordFile] = {}
 
     def look_up(self, key: RecordKey) -> LookedUp:
@@ -197,13 +186,9 @@ class Records:
         return found
 
 
-def records_here() -> Records:
-    """Return the tuning records of the current search path."""
-    return _records(tuple(search_path()))
-
-
 @cache
-def _records(path: tuple[Path, ...]) -> Records:
+def records_in(path: tuple[Path, ...]) -> Records:
+    """Return the records of a search path, whose files this process reads once."""
     return Records(path)
 
 
