@@ -329,7 +329,7 @@ def test_exit_codes_are_kept(call, monkeypatch):
         return grid
 
     for error, code in [(typer.Exit(7), 7), (KeyboardInterrupt(), 130)]:
-        monkeypatch.setattr("tilewave.cli.map.parse_grid", leave(error))
+        monkeypatch.setattr("tilewave.cli.map.parse_extents", leave(error))
         assert call("map", "2x2") == (code, "", "")
 
 

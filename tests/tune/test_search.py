@@ -201,7 +201,7 @@ def test_spaces_without_a_point_are_refused(made, told):
 
 def test_a_space_of_illegal_points_alone_says_what_there_is_too_little_of():
     options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(BLOCK_M=256, BLOCK_N=256))
-    with pytest.raises(TilewaveError, match=r"of 48 configs 48 are illegal \(48 by registers\), so no tile is left"):
+    with pytest.raises(TilewaveError, match=r"of 32 configs 32 are illegal \(32 by registers\), so no tile is left"):
         wave_compile(options, gemm())
 
 
