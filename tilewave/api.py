@@ -62,6 +62,7 @@ from tilewave.lang.observations import assert_ as assert_
 from tilewave.lang.observations import debug_log as debug_log
 from tilewave.lang.ops import *
 from tilewave.lang.ops import abs_
+from tilewave.lang.ordered import ordered_add as ordered_add
 from tilewave.lang.products import mma as mma
 from tilewave.lang.random_numbers import random as random
 from tilewave.lang.random_numbers import random_bits as random_bits
