@@ -107,7 +107,8 @@ class UseTma:
         staged = {move.read.result for move in moves.values()}
         return [
             op
-            for op in homes[-1].ops
+            for home in homes[-1:]
+            for op in home.ops
             if isinstance(op, Read) and op.through == "shared" and op.result not in staged and _is_row(op)
         ]
 
