@@ -1,4 +1,4 @@
-"""Gradients of softmax, norms, gelu with a bias, swiglu and cross entropy on an H200 compared with torch's and with a copy.
+"""Gradients of softmax, norms, gelu with a bias, swiglu and cross entropy on an H200 compared with torch's and a copy.
 
     python benchmarks/row_gradients_h200.py
     python benchmarks/row_gradients_h200.py --ops layer_norm --shapes 16384x4096 --dtypes f16,f32 --rounds 15
@@ -6,8 +6,9 @@
 Every contestant is the backward pass alone, by `torch.autograd.grad` of a result that was computed before, as a CUDA
 graph of calls on as many buffers as hold 600 MB, so that L2 holds little; contestants take turns in every round.
 Gradients are those of the rows, and of weights and biases. The copy moves the bytes that rows need: for cross entropy
-one matrix in and one out, for swiglu three in and two out, for the others two in and one out. Printed are median microseconds, and our speed
-relative to the other's: above 1, ours is faster. Results are compared with float64, and with those of a second call.
+one matrix in and one out, for swiglu three in and two out, for the others two in and one out. Printed are median
+microseconds, and our speed relative to the other's: above 1, ours is faster. Results are compared with float64, and
+with those of a second call.
 """
 
 from __future__ import annotations

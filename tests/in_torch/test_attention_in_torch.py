@@ -1,10 +1,11 @@
 """Gradients of attention in torch, against torch's own in float64: masks, heads, layouts, what is kept for them."""
 
 import pytest
-import torch
-from torch.nn import functional as F
 
 from tilewave import ops
+
+torch = pytest.importorskip("torch", reason="the gradients are torch's; it is not installed")
+F = torch.nn.functional
 
 ROUNDED = {torch.float32: 2.0**-18, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 
