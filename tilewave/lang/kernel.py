@@ -50,12 +50,12 @@ from tilewave.lang.symbols import (
 from tilewave.lang.types import (
     GLOBAL_ADDRESS_SPACE,
     AddressSpace,
+    BoundSymbol,
     Indices,
     MemoryArgument,
     MemoryLayout,
     MemoryType,
     ScalarArgument,
-    BoundSymbol,
 )
 from tilewave.lang.wave_words import no_such_name
 from tilewave.mapping import Coverage

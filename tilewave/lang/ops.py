@@ -97,7 +97,8 @@ def set_symbol(symbol: Symbol, value: Any) -> None:
         raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
     want_no_hardware("set_symbol", symbol)
     want_number("set_symbol", value, PER_ELEMENT)
-    if symbol not in trace.driven and (symbol in trace.walks or symbol in trace.windows):
+    is_divided = symbol in trace.walks or symbol in trace.windows
+    if is_divided and symbol not in trace.driven and symbol not in trace.unplaced:
         trace.set_end(symbol, trace.number(index_of(trace, "set_symbol", value).value))
         return
     if symbol in trace.symbols and symbol not in trace.settable:

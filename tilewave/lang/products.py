@@ -75,6 +75,8 @@ def _is_side(x: Traced, other: Traced, acc: Traced) -> bool:
 def _with_batch(trace: Trace, x: Traced, other: Traced, acc: Traced) -> Traced:
     """Return an operand repeated along the batch dims of the result that only the other operand has."""
     missing = [d for d in acc.dims[:-2] if d in other.dims and d not in x.dims]
+    if not any(d in other.dims for d in acc.dims[-2:]):
+        return x  # the other operand has no row or column of the last two dims
     if not missing or any(d in x.dims and d in other.dims for d in acc.dims[-2:]):
         return x
     extents = extents_of(other)
