@@ -19,7 +19,7 @@ from typing import Any
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.ir.types import I32, DType
-from tilewave.kernels.attention_gradients import Blocks, G, KeySums, attention_deltas_kernel, by_group, call_of
+from tilewave.kernels.attention_gradients import GradientBlocks, G, KeySums, attention_deltas_kernel, by_group, call_of
 from tilewave.kernels.attentions import (
     H_KV,
     K1,
@@ -75,7 +75,7 @@ def attention_fused_backward_kernel(
     turns[B, H_KV, G, M] count the turns; both are 0 before the launch. There is no G where no heads share keys, and
     there are no turns where the workgroups add atomically.
     """
-    sums = FusedSums(Blocks(tile, heads, scores, of, dtype, bias_dtype), ("grad_k", "grad_v"), adding)
+    sums = FusedSums(GradientBlocks(tile, heads, scores, of, dtype, bias_dtype), ("grad_k", "grad_v"), adding)
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)

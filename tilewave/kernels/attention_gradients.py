@@ -95,8 +95,8 @@ def attention_deltas_kernel(
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Blocks of queries and keys in a backward pass: their weights, and the gradients of their scores."""
+class GradientBlocks:
+    """GradientBlocks of queries and keys in a backward pass: their weights, and the gradients of their scores."""
 
     tile: AttentionTile
     heads: Heads
@@ -161,7 +161,7 @@ def attention_keys_backward_kernel(
     added head by head.
     """
     wanted = {name: found for name, found in (("grad_k", grad_k_dtype), ("grad_v", grad_v_dtype)) if found is not None}
-    sums = KeySums(Blocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
+    sums = KeySums(GradientBlocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -188,7 +188,7 @@ def attention_keys_backward_kernel(
 class KeySums:
     """The sums of a tile of keys over all queries that see it."""
 
-    blocks: Blocks
+    blocks: GradientBlocks
     wanted: tuple[str, ...]
 
     def totals(self, to: Any) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def attention_queries_backward_kernel(
 
     Where it has a dtype, grad_bias[B, H, M, K2] is written too, except for blocks that a mask hides.
     """
-    blocks = Blocks(tile, heads, scores, of, dtype, bias_dtype)
+    blocks = GradientBlocks(tile, heads, scores, of, dtype, bias_dtype)
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
