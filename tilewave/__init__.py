@@ -113,6 +113,7 @@ __all__ = [  # noqa: F405
     "maximum",
     "minimum",
     "mma",
+    "ordered_add",
     "permute",
     "prod",
     "random_bits",

@@ -62,6 +62,7 @@ from tilewave.lang.observations import assert_ as assert_
 from tilewave.lang.observations import debug_log as debug_log
 from tilewave.lang.ops import *
 from tilewave.lang.ops import abs_
+from tilewave.lang.ordered import ordered_add as ordered_add
 from tilewave.lang.products import mma as mma
 from tilewave.lang.random_numbers import random as random
 from tilewave.lang.random_numbers import random_bits as random_bits
@@ -94,6 +95,8 @@ from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.tags import tag as tag
+from tilewave.lang.tuning import Tune as Tune
+from tilewave.lang.tuning import autotune as autotune
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import AddressSpace as AddressSpace
@@ -112,8 +115,6 @@ from tilewave.options import SchedulingType as SchedulingType
 from tilewave.options import WaveCompileOptions as WaveCompileOptions
 from tilewave.options import set_default_run_config as set_default_run_config
 from tilewave.saved.loading import load as load
-from tilewave.tune.tune import Tune as Tune
-from tilewave.tune.tune import autotune as autotune
 
 bf16 = BF16
 f8e4m3fn = F8E4M3FN

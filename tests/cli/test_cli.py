@@ -323,13 +323,13 @@ def test_version(call):
 
 def test_exit_codes_are_kept(call, monkeypatch):
     def leave(error):
-        def grid(text):
+        def drawn(*args, **more):
             raise error
 
-        return grid
+        return drawn
 
     for error, code in [(typer.Exit(7), 7), (KeyboardInterrupt(), 130)]:
-        monkeypatch.setattr("tilewave.cli.map.parse_grid", leave(error))
+        monkeypatch.setattr("tilewave.cli.map.show", leave(error))
         assert call("map", "2x2") == (code, "", "")
 
 

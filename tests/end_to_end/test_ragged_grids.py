@@ -181,6 +181,13 @@ def test_hostile_ends_store_nothing_outside(kind):
     assert (around[:20] == 7).all() and (around[120:] == 7).all()
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_more_rows_than_ends_can_count_are_refused(target):
+    grouped().compile(target="cpu" if target == "numpy" else target, subs={T: 2**31 - 1})
+    with pytest.raises(ConstraintError, match=r"T is 2,147,483,648, and the groups .* at most 2,147,483,647 rows"):
+        grouped().compile(target="cpu" if target == "numpy" else target, subs={T: 2**31})
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_ends_are_refused_where_contracts_are_checked(kind, monkeypatch):
     (x, w, _, y), _ = products([100] + [0] * 5, 100)

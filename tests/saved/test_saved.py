@@ -46,7 +46,8 @@ def cpu():
 @pytest.fixture(scope="module")
 def amd():
     made = shipped.gemm((40, 50, 24), f16, tile=(32, 32, 16), mapping="grouped(2)")
-    return compiled(made.kernel, target="gfx942", subs=made.subs)
+    kept = SchedulingType.NONE  # other schedules unroll a loop of two steps, and it has no statistics then
+    return compiled(made.kernel, target="gfx942", subs=made.subs, schedule=kept)
 
 
 @pytest.fixture

@@ -78,7 +78,8 @@ def _bounded_by(op: Op, v: Value, kernel: Kernel) -> BoundedUse | None:
             return None if use is None else replace(use, axis=axes[use.axis])
         case Elementwise() if not isinstance(op, ReadIndexed):  # which reads at positions, used or not
             return bounded_use(op.result, kernel)
-    return None
+        case _:
+            return None
 
 
 @dataclass(frozen=True)

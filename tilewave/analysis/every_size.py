@@ -23,6 +23,7 @@ from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, divided, number, number_of
 from tilewave.analysis.indexed_writes import as_windows, relied_on
+from tilewave.analysis.turns import takes_turns
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.host_program import Number
@@ -160,7 +161,7 @@ class _Access:
 class _Look:
     def __init__(self, kernel: Kernel) -> None:
         self.given, self.forms = kernel.body.args, Forms()
-        self.kernel = as_windows(kernel)
+        self.kernel, self.in_turns = as_windows(kernel), takes_turns(kernel)
         self.known: dict[Value, Form] = {}
         self.named: dict[str, Form] = {}
         self.doubts: list[str] = []
@@ -175,6 +176,8 @@ class _Look:
             if v.type == INDEX_SCALAR:
                 self.learn(v, self.forms.named("argument", v.name))
         self.block(self.kernel.body, _Scope())
+        if self.in_turns:
+            self.doubt("the turns of workgroups depend on its sizes")
         for memory, accesses in self.writes.items():
             if len(accesses) > 1:
                 self.doubt(f"{memory.name} is written at {len(accesses)} places")

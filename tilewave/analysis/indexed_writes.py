@@ -26,6 +26,7 @@ from tilewave.ir.ops import (
     RaggedTile,
     Read,
     ReadIndexed,
+    TurnOp,
     Write,
     WriteIndexed,
     Yield,
@@ -176,6 +177,8 @@ class _Windows(IndexSources):
             once = Const(1, results=(replace(op.trips, name=f"{op.trips.name}.once"),), loc=op.loc)
             is_truth = isinstance(defined, Cast) and defined.x.type.dtype.name == "bool"
             return [once, replace(op, trips=once.result)] if is_truth else [op]
+        if isinstance(op, TurnOp):
+            return []  # its counters are no output, and `turns.py` judges it
         if not _is_indexed(op, self.of_data):
             return [op]
         assert isinstance(op, (Write, WriteIndexed))

@@ -16,6 +16,7 @@ from tilewave.analysis.coverage import Cover, Covered
 from tilewave.analysis.index_trace import Visit, WholeRun, element_places, needed_values, want_followed, window
 from tilewave.analysis.indexed_writes import as_windows
 from tilewave.analysis.schedule import NO_CORRECTION, Correction, Schedule
+from tilewave.analysis.turns import want_ordered
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Op, Value
@@ -33,6 +34,7 @@ def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: Correcti
     """Return the schedule of `checked_schedule`; raise with a counterexample if a workgroup reads another's writes."""
     want_followed(kernel, lambda op: () if isinstance(op, (RaggedTile, ReadIndexed)) else op.read)
     covered = Covered.by(kernel, symbols, remedy)
+    want_ordered(kernel, symbols, remedy)
     kernel = as_windows(kernel)
     if any(_reads_from(op, covered.covers) for op in walk(kernel.body)):
         _Judge(kernel, symbols, covered.covers).judge()

@@ -21,6 +21,8 @@ Order = Literal["barrier", "random"]
 RUNNING, WAITING, ENDED = 0, 1, 2
 FAIR_TURNS = 1024
 """Every so many turns the wave that ran least goes first: another may spin in a loop on what it will store."""
+SPINS, REST = 64, 512
+"""Waves that ran one block so many times in a row may wait for others, and rest for so many turns, if any can run."""
 LONGEST_CHUNK = 40
 
 
@@ -39,6 +41,8 @@ class EmulatedWaves:
         self.at_barrier = np.zeros((2, count), I64)
         """Accesses of shared memory that the end of the block finds outstanding: by instructions, by direct loads."""
         self.suspects: dict[int, tuple[str, str, Array]] = {}
+        self.repeated, self.repeats, self.rests_until = -1, 0, 0
+        """The block that ran last, how often in a row, and the turn until which its waves rest."""
 
     def finish(self, order: Order, rng: random.Random) -> None:
         """Run until every wave has ended."""
@@ -61,12 +65,22 @@ class EmulatedWaves:
         if turn % FAIR_TURNS == 0:
             first = positions[np.argmin(self.executed[running])]
         else:
-            first = positions.min()
+            rested = positions[positions != self.repeated] if turn < self.rests_until else positions
+            first = (rested if len(rested) else positions).min()
+            self._note_repeats(int(first), turn)
         together = positions == first
         if self.entered[running[together]].any():
             together &= self.entered[running]
         chosen: Array = running[together]
         return chosen
+
+    def _note_repeats(self, first: int, turn: int) -> None:
+        if turn < self.rests_until:
+            return
+        self.repeats = self.repeats + 1 if first == self.repeated else 0
+        self.repeated = first
+        if self.repeats == SPINS:
+            self.repeats, self.rests_until = 0, turn + REST
 
     def _random_convoy(self, running: Array, rng: random.Random) -> Array:
         """Return one wave of a workgroup, and that wave of all other workgroups that are at the same position."""

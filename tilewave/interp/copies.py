@@ -44,7 +44,7 @@ def tma_load(wave: WaveState, op: TmaLoad) -> None:
     target: LaneMemory = wave.env[op.to]
     box = target.shape[len(op.to_at) :]
     window = window_of(wave, op, op.at, op.axes, box, wave.env[op.memory])
-    used = box[-2] if not op.rows_used else max(0, int(wave.uniform(op, op.rows_used[0])))
+    used = max(0, int(wave.uniform(op, op.rows_used[0]))) if op.rows_used else None
     load_box(wave, op, elements_of_box(wave, op, target, op.to_at), window, box, wave.state, used)
 
 
@@ -61,7 +61,7 @@ def tma_load_multicast(wave: WaveState, op: TmaLoadMulticast) -> None:
         from_here[op.axes[-2]] += part * (rows // op.shares)
         window = Window.of(from_here, op.axes, box, wave.env[op.memory].shape)
         for member in members:
-            load_box(wave, op, flat[part * size : (part + 1) * size], window, box, member, box[-2])
+            load_box(wave, op, flat[part * size : (part + 1) * size], window, box, member)
 
 
 def want_one_box(wave: WaveState, op: TmaLoadMulticast, box: tuple[int, ...] | None) -> None:
@@ -80,7 +80,7 @@ def load_box(
     window: Window | None,
     box: tuple[int, ...],
     member: WorkgroupState,
-    rows_used: int,
+    rows_used: int | None = None,
 ) -> None:
     """Start the TMA load of a box to a workgroup, completing on its mbarrier; rows that are not used become others."""
     source: LaneMemory = wave.env[op.memory]
@@ -95,7 +95,7 @@ def load_box(
 
     def land() -> None:
         tile = boxed(source, window, box)
-        if rows_used < box[-2]:
+        if rows_used is not None and rows_used < box[-2]:
             tile = np.concatenate([tile[..., :rows_used, :], np.full_like(tile[..., rows_used:, :], NEVER_USED)], -2)
         target.data[flat] = tile.reshape(-1)
         mbarrier.land(segment, tile.size * target.element_bytes)

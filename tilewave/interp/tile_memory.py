@@ -205,6 +205,8 @@ def write_indexed(run: TileRun, op: ir.WriteIndexed) -> tuple[Any, ...]:
     if op.combine:
         if has_edges(buffer):
             run.note_write(op, buffer, where, ATOMICALLY)
+            flat = np.ravel_multi_index(where, buffer.data.shape)
+            run.turns.note_added((run.workgroup, 0), op, buffer.value, buffer.data.shape, flat)
         else:  # it needs what was there, and one workgroup has no other
             run.note_read(op, buffer, where)
         COMBINING[op.combine].at(buffer.data, where, tile[inside])

@@ -13,6 +13,7 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.numbers import DTYPE_NUMBERS, Numbers
+from tilewave.interp.turns import Turns
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.effects import touched
@@ -78,6 +79,7 @@ class InterpretedCall:
         written, read = touched(kernel)
         self.outputs: list[tuple[Array, TrackedMemory]] = []
         self.exchanges: dict[Value, ExchangeSlots] = {}
+        self.turns = Turns(kernel)
         for value, array in zip(memories, arrays, strict=True):
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:
@@ -180,6 +182,7 @@ class TileRun(InterpretedCall):
         self.workgroup = w
         self.on_the_way.clear()
         self.block(self.kernel.body)
+        self.turns.want_passed((w, 0))
 
     def block(self, block: Block, *args: Any) -> tuple[Any, ...]:
         env = self.env

@@ -33,7 +33,8 @@ from tilewave.interp.tile_memory import (
     write_indexed,
     write_through,
 )
-from tilewave.interp.tile_run import Meaning, TileRun
+from tilewave.interp.tile_run import ATOMICALLY, Meaning, TileRun, TrackedMemory
+from tilewave.interp.turns import counter_of, place
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op
 from tilewave.ir.split_steps import steps_of_a_split
@@ -206,6 +207,30 @@ def taken(run: TileRun, op: ir.TakeOver, tile: Array, slot: int) -> Array:
     return found
 
 
+def wait_turn(run: TileRun, op: ir.WaitTurn) -> tuple[Any, ...]:
+    turns, who, counter = counted(run, op)
+    turn = int(run.env[op.turn])
+    if not run.turns.has_come(op, turns, counter, turn):
+        run.fail(op, f"waits for turn {turn} of {place(op, turns, counter)}, which no earlier workgroup passes on")
+    run.turns.take(who, op, turns, counter, turn)
+    return ()
+
+
+def pass_turn(run: TileRun, op: ir.PassTurn) -> tuple[Any, ...]:
+    turns, who, counter = counted(run, op)
+    run.turns.give(who, op, turns, counter)
+    return ()
+
+
+def counted(run: TileRun, op: ir.TurnOp) -> tuple[Array, tuple[int, int], int]:
+    """Return the array of an op's counter, who runs it, and the counter's position in the array."""
+    buffer: TrackedMemory = run.env[op.turns]
+    who = run.workgroup, 0
+    counter = counter_of(who, op, buffer.data, tuple(run.env[v] for v in op.at))
+    run.note_write(op, buffer, np.unravel_index(np.array([counter]), buffer.data.shape), ATOMICALLY)
+    return buffer.data, who, counter
+
+
 MEANINGS: dict[type[Op], Meaning] = {
     ir.Elementwise: elementwise,
     ir.Const: constant,
@@ -231,6 +256,8 @@ MEANINGS: dict[type[Op], Meaning] = {
     ir.HandOver: hand_over,
     ir.TakeOver: take_over,
     ir.TakeOverAll: take_over_all,
+    ir.WaitTurn: wait_turn,
+    ir.PassTurn: pass_turn,
     ir.Allocate: allocate,
     ir.Overlay: overlay,
     ir.Prepack: prepack,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.errors import EndlessLoop
-from tilewave.interp import copies, exchange_ops, mbarrier_ops
+from tilewave.interp import copies, exchange_ops, mbarrier_ops, turn_ops
 from tilewave.interp import tiles as interp
 from tilewave.interp.positions import RegisterOffsets
 from tilewave.interp.wave_memory import (
@@ -79,6 +79,7 @@ class WaveRun(WaveState):
         result = yield from self.block(body)
         self.has_ended = True
         copies.want_nothing_under_way(self)
+        self.state.launch.turns.want_passed(turn_ops.who(self))
         if self.begun:
             why = f"{self.name} ends while its MMA {self.begun[0][0]} may still read shared memory"
             self.fail(body.ops[-1], why, "a wait_mma must be between the MMA and the end")
@@ -206,6 +207,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     ir.LaunchDependents: schedule,
     ir.MakeExchange: exchange_ops.make_exchange,
     ir.HandOver: exchange_ops.hand_over,
+    ir.PassTurn: turn_ops.pass_turn,
     ir.Scheduling: schedule,
 }
 """Ops that a wave runs without a pause."""
@@ -222,6 +224,7 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     ir.WaitTmaStores: copies.wait_tma_stores,
     ir.TakeOver: exchange_ops.take_over,
     ir.TakeOverAll: exchange_ops.take_over_all,
+    ir.WaitTurn: turn_ops.wait_turn,
     ir.WaitAsync: copies.wait_async,
 }
 """Ops during which other waves may run."""

@@ -150,7 +150,7 @@ def attention_keys_backward_kernel(
     added head by head.
     """
     wanted = {name: found for name, found in (("grad_k", grad_k_dtype), ("grad_v", grad_v_dtype)) if found is not None}
-    sums = _KeySums(Blocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
+    sums = KeySums(Blocks(tile, heads, scores, of, dtype, bias_dtype), tuple(wanted))
 
     def walk(**arrays: Any) -> None:
         to = SimpleNamespace(**arrays)
@@ -174,7 +174,7 @@ def attention_keys_backward_kernel(
 
 
 @dataclass(frozen=True)
-class _KeySums:
+class KeySums:
     """The sums of a tile of keys over all queries that see it."""
 
     blocks: Blocks
@@ -186,7 +186,8 @@ class _KeySums:
         init = [self.blocks.zeros(B, H_KV, K2, ends[name]) for name in self.wanted]
 
         def head(*sums: Any) -> Any:
-            return iterate(M, init_args=sums)(step)
+            start, stop = self.bounds()
+            return iterate(M, init_args=sums, start=start, stop=stop)(step)
 
         def step(*sums: Any) -> Any:
             return self.step(to, dict(zip(self.wanted, sums, strict=True)))
@@ -196,8 +197,8 @@ class _KeySums:
 
     def step(self, to: Any, totals: dict[str, Any]) -> tuple[Any, ...]:
         """Return the sums after a block of queries; it is loaded in the order in which its products need it."""
-        blocks, queries = self.blocks, self.of_head(to.q)
-        products = mma(read(to.k), queries, blocks.zeros(B, H_KV, K2, M))
+        blocks, keys, queries = self.blocks, read(to.k), self.of_head(to.q)
+        products = mma(keys, queries, blocks.zeros(B, H_KV, K2, M))
         bias = None if to.bias is None else self.of_head(to.bias)
         weights, slope = blocks.weights(products, self.of_head(to.base2), bias)
         grads = self.of_head(to.grad)
@@ -206,9 +207,17 @@ class _KeySums:
             outer = weights * (inner - self.of_head(to.delta))
             outer = outer if slope is None else outer * slope
             totals["grad_k"] = mma(cast(outer, blocks.dtype), queries, totals["grad_k"])
+            self.of_block(to, keys, outer)
         if "grad_v" in totals:
             totals["grad_v"] = mma(cast(weights, blocks.dtype), grads, totals["grad_v"])
         return tuple(totals.values())
+
+    def bounds(self) -> tuple[Any, Any]:
+        """Return the first query and the end of the queries that are looped over; None: all, masked where need be."""
+        return None, None
+
+    def of_block(self, to: Any, keys: Any, outer: Any) -> None:
+        """Use the gradients of a block's scores for further sums; here there are none."""
 
     def of_head(self, array: Any) -> Any:
         return read(array, at={G: first_index(G)}) if self.blocks.heads.sharing > 1 else read(array)

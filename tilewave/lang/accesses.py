@@ -40,7 +40,7 @@ def read(
     give a mapping by the symbols of `IteratorBindings`. `bounds` has no effect: tilewave finds boundary tiles itself.
     """
     trace = current("read")
-    _want_memory("read", memory)
+    want_memory("read", memory)
     _want_mapping_by_name("read", memory, elements_per_thread)
     per_lane = count(trace, "read", elements_per_thread)
     mapping, values = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target, at)
@@ -105,7 +105,7 @@ def write(
         what = f"write takes the tile first, then the memory, and `{tile.name}` is a memory"
         raise TraceError(what, loc=here(), remedy=f"write write(tile, {tile.name})")
     want_tile("write", tile)
-    _want_memory("write", memory)
+    want_memory("write", memory)
     _want_mapping_by_name("write", memory, elements_per_thread)
     per_lane = count(trace, "write", elements_per_thread)
     mapping, values = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target, at)
@@ -113,7 +113,7 @@ def write(
         at = DynamicMapping(trace, "write", memory, mapping, values, "inputs", "outputs").positions()
     at = at_groups(trace, memory, at)
     if at is not None or (mapping is None and any(ends_with_a_group(trace, d) for d in memory.dims)):
-        _write_indexed(trace, "write", tile, memory, at or {})
+        write_indexed(trace, "write", tile, memory, at or {})
         return
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     tile = _with_single_dims(trace, tile, memory, tile_dims)
@@ -135,7 +135,7 @@ AT_THESE = (
 )
 
 
-def _write_indexed(
+def write_indexed(
     trace: Trace, op: str, tile: Traced, memory: MemoryArgument, at: Mapping[Any, Any], combine: str = ""
 ) -> None:
     place = IndexedPlace(trace, op, memory, at)
@@ -152,7 +152,7 @@ def _write_indexed(
     trace.effect(ir.WriteIndexed, tile.value, memory.value, positions, place.in_runs(), combine)
 
 
-def _want_atomic(op: str, dtype: DType, combine: str) -> None:
+def want_atomic(op: str, dtype: DType, combine: str) -> None:
     """Refuse dtypes that no target combines atomically."""
     if combine in ("and", "or") and not dtype.is_int:
         raise DTypeError(f"{op} combines the bits of integers, not {dtype}", loc=here(), remedy="use an array of i32")
@@ -172,14 +172,14 @@ def _atomic(name: str, combine: str) -> Any:
     ) -> None:
         trace = current(name)
         want_tile(name, tile)
-        _want_memory(name, memory)
+        want_memory(name, memory)
         _want_mapping_by_name(name, memory, elements_per_thread)
-        _want_atomic(name, memory.value.type.dtype, combine)
+        want_atomic(name, memory.value.type.dtype, combine)
         count(trace, name, elements_per_thread)
         mapping, values = _mapping(trace, name, memory, mapping, mapping_dynamic_vals, None, None, at)
         if mapping is not None:  # its inputs index the memory, as those of a read do
             at = DynamicMapping(trace, name, memory, mapping, values, "outputs", "inputs").positions()
-        _write_indexed(trace, name, tile, memory, at or {}, combine)
+        write_indexed(trace, name, tile, memory, at or {}, combine)
 
     apply.__name__ = name
     apply.__doc__ = (
@@ -323,7 +323,7 @@ def _plus(a: Any, b: Any) -> Any:
     return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
 
 
-def _want_memory(op: str, x: object) -> None:
+def want_memory(op: str, x: object) -> None:
     if not isinstance(x, MemoryArgument):
         found = describe(x) if isinstance(x, Traced) else repr(x)
         read_already = op == "read" and isinstance(x, Traced)

@@ -29,7 +29,7 @@ from tilewave.lang.reordering import Reordering, places
 from tilewave.lang.symbols import COORDINATES, LANES, Expression, Symbol, ceiling, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.mapping.ragged import RaggedGrid
+from tilewave.mapping.ragged import MOST_ROWS, RaggedGrid
 from tilewave.trace import DimensionWindow, WalkedDimension, steps_along
 
 BATCHES = 2
@@ -384,6 +384,9 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
 def _tiles(c: WorkgroupConstraint, length: Any, tile: int, subs: Subs) -> Any:
     """Return how many tiles a dim is divided into."""
     if c.ragged is not None:
+        if isinstance(length, int) and length > MOST_ROWS:
+            what = f"{c.dim} is {length:,}, and the groups of a ragged dim have at most {MOST_ROWS:,} rows in all"
+            raise ConstraintError(what, loc=c.loc, remedy="call the kernel for some of the groups at a time")
         return RaggedGrid(tile).count(length, size(c.ragged.groups, subs, c.loc, least=1))
     return steps_along(length, tile, f"{c.dim}_tiles") if c.iters is None else size(c.iters, subs, c.loc, least=1)
 

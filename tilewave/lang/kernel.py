@@ -126,6 +126,11 @@ class WaveKernel:
         """Return the `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return self.calling.compile_kernel(self, target, subs or {}, current_options(f"{self.name}.compile", options))
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the author gives the order of tiles, or loops over them."""
+        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
+
     def ordered(self, mapping: object) -> WaveKernel:
         """Return this kernel with another order of tiles."""
         others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
@@ -316,6 +321,17 @@ def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol
     """Return the array sizes without a value, which a call's arrays give."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
+
+
+def places_of_sizes(kernel: WaveKernel, dynamic: Sequence[Symbol]) -> dict[Symbol, tuple[int, int]]:
+    """Return the first array and axis of a call that each dynamic size is read from."""
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    found: dict[Symbol, tuple[int, int]] = {}
+    for at, kind in enumerate(arrays):
+        for axis, dim in enumerate(kind.dims):
+            if isinstance(dim, Symbol) and dim in dynamic:
+                found.setdefault(dim, (at, axis))
+    return found
 
 
 def missing_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[str]:

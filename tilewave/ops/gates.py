@@ -6,7 +6,8 @@ from math import prod
 
 from tilewave.errors import CallError, here
 from tilewave.kernels.activations import activation_named
-from tilewave.kernels.gated import RowTile, gated_gradients_kernel, gated_kernel, gated_tile_for
+from tilewave.kernels.gated import gated_gradients_kernel, gated_kernel, gated_tile_for
+from tilewave.kernels.indexed import RowTile
 from tilewave.ops.arrays import Array, ArrayLibrary, folded, spelled, target_of
 from tilewave.ops.plans import CallWork, KernelLaunch, Operated
 from tilewave.ops.results import prepared, written

@@ -256,6 +256,7 @@ def test_every_step_of_the_cpu_is_there_to_see():
     kernel = compiled(gemm(f32), subs=sizes(128, 128, 64), target="cpu")
     assert [s.name for s in kernel.steps][5:] == [
         "serialize_split_k",
+        "skip_empty_tiles",
         "tile_reductions",
         "split_tiles",
         "prepack_operands",

@@ -111,12 +111,12 @@ def test_f32_is_copied_as_it_is_even_where_products_ignore_bits(fake, torch):
 PROGRAMMATIC_SERIALIZATION = 6
 
 
-def test_kernels_that_copy_may_start_before_their_predecessor_has_ended(gemm, fake, torch):
+def test_kernels_may_start_before_their_predecessor_has_ended_whatever_loads_their_tiles(gemm, fake, torch):
     gemm(*tensors(torch))
     gemm(*tensors(torch, a_strides=(K + 2, 1)))
-    copying, loading = fake.launches
-    assert [number for number, _ in copying.attributes] == [PROGRAMMATIC_SERIALIZATION]
-    assert loading.attributes == ()
+    for launched in fake.launches:
+        assert [number for number, _ in launched.attributes] == [PROGRAMMATIC_SERIALIZATION]
+    assert len(fake.launches) == 2
 
 
 def test_a_second_call_asks_for_its_launch_alone(gemm, fake, torch):

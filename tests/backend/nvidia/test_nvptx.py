@@ -196,8 +196,8 @@ def test_sums_of_two_blocks_of_rows_take_twice_as_many_products():
 
 
 def test_lanes_load_and_store_16_bytes_at_a_time(loads):
-    assert count(r"ld\.global\.nc\.v4\.b32", loads.asm) == 128 * 8 // 256 + 256 * 8 // 256
-    assert count(r"ld\.global", loads.asm) == count(r"ld\.global\.nc\.v4", loads.asm)
+    assert count(r"ld\.global\.v4\.b32", loads.asm) == 128 * 8 // 256 + 256 * 8 // 256
+    assert count(r"ld\.global", loads.asm) == count(r"ld\.global\.v4", loads.asm)
     assert count(r"st\.shared\.v4", loads.asm) == count(r"ld\.global", loads.asm)
 
 

@@ -12,7 +12,7 @@ from tilewave.ir.types import DType
 from tilewave.lower.atomics import AtomicUnit
 from tilewave.lower.elements import suffix
 from tilewave.lower.gpu.target import Product
-from tilewave.lower.llvm import LlvmFunction, Module, vector
+from tilewave.lower.llvm import LlvmFunction, Module, Typed, vector
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
@@ -192,6 +192,21 @@ class Amdgcn:
         # LLVM inserts this wait at a fence and drops it where nothing is in flight; but it decides that when it first
         # reaches the fence, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
+
+    def wait_turn(self, f: LlvmFunction, counter: str, passed: str) -> None:
+        load = f'load atomic i32, {self.global_pointer} {counter} syncscope("{ATOMICS.scope}") acquire, align 4'
+
+        def found() -> list[Typed]:
+            return [("i32", f.value(load))]
+
+        f.loop_while(found(), lambda carried: f.value(f"icmp slt i32 {carried[0][1]}, {passed}"), lambda _: found())
+
+    def pass_turn(self, f: LlvmFunction, counter: str) -> None:
+        # The fence waits for this wave's stores and additions, those of all its lanes.
+        f.do(f'fence syncscope("{ATOMICS.scope}") release')
+        is_first = f.value(f"icmp eq i32 {self.lane(f)}, 0")
+        add = f"atomicrmw add {self.global_pointer} {counter}, i32 1 {ATOMICS.order}, align 4"
+        f.when(is_first, lambda: f.do(f"{f.fresh()} = {add}"), lambda: None)
 
     def wait_memory(self, f: LlvmFunction) -> None:
         # Waves of a workgroup share one write-through vector cache, so completed stores are visible to all of them.

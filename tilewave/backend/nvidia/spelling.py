@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
-from tilewave.backend.nvidia.asynchronous import Hopper
+from tilewave.backend.nvidia.asynchronous import WAVE_MEETS, Hopper, one_lane
 from tilewave.backend.nvidia.inline_ptx import asm, asm_on, when
 from tilewave.ir.types import DType
 from tilewave.lower.atomics import AtomicUnit
@@ -20,6 +20,14 @@ from tilewave.machine.chips import TENSOR_MAPS, Chip
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED = "workgroup$memory"
 """A name that no kernel can have."""
+TURN_LOOP = """{
+.reg .pred p;
+.reg .b32 x;
+again_${:uid}:
+ld.acquire.gpu.global.b32 x, [$0];
+setp.lt.s32 p, x, $1;
+@p bra again_${:uid};
+}"""
 
 
 def _combines(how: str, dtype: DType) -> bool:
@@ -97,6 +105,13 @@ class Nvptx:
 
     def wait_stores(self, f: LlvmFunction) -> None:
         pass  # bar.sync waits for stores to shared memory
+
+    def wait_turn(self, f: LlvmFunction, counter: str, passed: str) -> None:
+        asm(f, f"{TURN_LOOP}\n{WAVE_MEETS}", [("ptr addrspace(1)", counter), ("i32", passed)])
+
+    def pass_turn(self, f: LlvmFunction, counter: str) -> None:
+        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'red.release.gpu.global.add.u32 [$0], 1;')}"
+        asm(f, text, [("ptr addrspace(1)", counter), one_lane(f)])
 
     def wait_memory(self, f: LlvmFunction) -> None:
         pass  # bar.sync also orders the workgroup's accesses to global memory

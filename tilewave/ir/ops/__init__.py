@@ -25,6 +25,7 @@ from tilewave.ir.ops import (
     product,
     reduction,
     shape,
+    turns,
     workgroup,
 )
 from tilewave.ir.ops.arith import *
@@ -44,6 +45,7 @@ from tilewave.ir.ops.order import *
 from tilewave.ir.ops.product import *
 from tilewave.ir.ops.reduction import *
 from tilewave.ir.ops.shape import *
+from tilewave.ir.ops.turns import *
 from tilewave.ir.ops.workgroup import *
 
 IDEAS = (
@@ -58,6 +60,7 @@ IDEAS = (
     observations,
     product,
     exchange,
+    turns,
     lane,
     lane_memory,
     order,

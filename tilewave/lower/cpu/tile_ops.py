@@ -14,6 +14,7 @@ from tilewave.lower.cpu.memory import add, times
 from tilewave.lower.cpu.row_vectors import RowVectors
 from tilewave.lower.cpu.scratch_tiles import ComputedTile, ProductTile, ScratchTile
 from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.turns import pass_turn, wait_turn
 from tilewave.lower.elements import in_memory, literal, stored
 from tilewave.lower.llvm import Typed
 from tilewave.lower.numbers import elementwise
@@ -193,6 +194,8 @@ LOWERINGS: Lowerings = {
     ir.ReadIndexed: read_indexed,
     ir.ReadIndexedShared: read_indexed,
     ir.WriteIndexed: write_indexed,
+    ir.WaitTurn: wait_turn,
+    ir.PassTurn: pass_turn,
     ir.Prepack: packed_operand,
     ir.ReadPanel: read_panel,
     ir.MatrixUnitOp: matrix_unit,

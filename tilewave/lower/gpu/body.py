@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.barriers import Handovers, Transits, touched_by_lanes, written_by_lanes
+from tilewave.analysis.turns import added_in_turns
 from tilewave.errors import NOWHERE
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -193,10 +194,11 @@ def _stored(kernel: Kernel) -> set[Value]:
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
     # LLVM assumes that no other pointer writes the memory of a `noalias` one, from the function's entry on, and keeps
-    # loaded values across barriers; so arrays that are also stored, or written by an earlier kernel (PDL), have none.
+    # loaded values across barriers; so arrays that are also stored, that others add to between two turns, or that an
+    # earlier kernel wrote (PDL), have none.
     uses_pdl = any(isinstance(op, ir.WaitPriorLaunch) for op in walk(kernel.body))
     loaded = {v for op in walk(kernel.body) for v in op.read}
-    shared_with_others = loaded & _stored(kernel)
+    shared_with_others = (loaded & _stored(kernel)) | added_in_turns(kernel)
     found: list[Typed] = []
     for v in kernel.body.args:
         if isinstance(v.type, Memory):

@@ -19,6 +19,7 @@ from tilewave.lower.gpu.control import repeat, repeat_while, role
 from tilewave.lower.gpu.exchanges import exchange_bytes
 from tilewave.lower.gpu.products import multiply
 from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.turns import turn
 from tilewave.lower.gpu.values import cut
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.llvm import LlvmFunction
@@ -198,6 +199,7 @@ LOWERINGS: Lowerings = {
     **dict.fromkeys((ir.CopyAsyncChunks, ir.WaitAsync), load_direct),
     **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.Wgmma, ir.Agree), asynchronous),
     **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver, ir.TakeOverAll), exchange),
+    ir.TurnOp: turn,
     **dict.fromkeys((ir.Barrier, ir.Scheduling), order),
     ir.Loop: repeat,
     ir.While: repeat_while,

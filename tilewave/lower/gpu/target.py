@@ -174,6 +174,15 @@ class LaneTarget(Protocol):
         """Wait until this wave's stores to shared memory are complete."""
         ...
 
+    def wait_turn(self, f: LlvmFunction, counter: str, passed: str) -> None:
+        """Wait until a counter in global memory is at least `passed`; this wave then sees what others stored and added
+        before they increased it."""
+        ...
+
+    def pass_turn(self, f: LlvmFunction, counter: str) -> None:
+        """Increase a counter by 1, after all that this wave stored and added is visible to other workgroups."""
+        ...
+
     def wait_memory(self, f: LlvmFunction) -> None:
         """Wait until this wave's loads and stores, to shared and to global memory, are complete."""
         ...

@@ -82,6 +82,8 @@ class _Lanes(LaneProgram):
             case ir.HandOver(tile, exchange, slot, wide):
                 ((x, _),) = self.held(tile)
                 self.out.effect(ir.HandOver, x, exchange, slot, wide)
+            case ir.WaitTurn():
+                self.out.ops.append(replace(op, waves=prod(self.spreads.waves)))
             case ir.Loop(trips, init, body):
                 inner = self.block(body, op.results)
                 self.carry(op, lambda init: ir.Loop(trips, init, inner, loc=op.loc), init)

@@ -51,6 +51,7 @@ from tilewave.ir.ops import (
     Loop,
     Mma,
     Read,
+    TurnOp,
     WaitAsync,
     While,
     Write,
@@ -135,7 +136,12 @@ class _Watched:
     some: frozenset[Value] = frozenset()
 
     def touches(self, op: Op) -> tuple[Value, bool] | None:
-        """Return the memory of an access, and whether `op` writes it; None where `op` accesses no tracked memory."""
+        """Return the memory of an access, and whether `op` writes it; None where `op` accesses no tracked memory.
+
+        Turns order what waves add, each wave by itself.
+        """
+        if isinstance(op, TurnOp):
+            return None
         found = [*((m, True) for m in op.written), *((m, False) for m in op.read)]
         return next(((m, w) for m, w in found if is_in(m, self.space) and (not self.some or m in self.some)), None)
 
