@@ -100,6 +100,36 @@ def test_products_with_scales(way, depth):
     assert off.max() <= 0, off.max()
 
 
+@everywhere
+def test_operands_and_scales_in_another_order(way):
+    """Mappings name K / 2 and K / 32 as K, as Wave's do: rows upside down, neighbouring blocks exchanged."""
+    i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
+    rows = IndexMapping(2, {M: M - 1 - i, K: j}, {M: i, K: j})
+    blocks = IndexMapping(2, {N: j, K: i + 1 - i % 2 * 2}, {K: i, N: j})
+
+    @wave([*TILED, TilingConstraint(K, 64)])
+    def product(
+        a: Memory[M, K / 2, G, i8],
+        a_scale: Memory[M, K / 32, G, i8],
+        b: Memory[N, K, G, bf16],
+        b_scale: Memory[N, K / 32, G, i8],
+        c: Memory[M, N, G, f32],
+    ):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            first, its = bitcast(read(a, mapping=rows), f4e2m1fn), bitcast(read(a_scale, mapping=rows), f8e8m0fnu)
+            return tkw.scaled_mma(first, its, read(b), bitcast(read(b_scale, mapping=blocks), f8e8m0fnu), acc)
+
+        write(total, c)
+
+    a, b = bytes_of(40, 64), rng.standard_normal((20, 128)).astype(ml_dtypes.bfloat16)
+    scales, c = [bytes_of(n, 4, low=120, high=135) for n in (40, 20)], poisoned(40, 20)
+    run(way, product, {M: 40, N: 20, K: 128}, a.view(np.int8), scales[0].view(np.int8), b, scales[1].view(np.int8), c)
+    powers = [2.0 ** (s.astype(float).repeat(32, axis=1) - 127) for s in (scales[0][::-1], scales[1][:, [1, 0, 3, 2]])]
+    x, y = halves_of(a)[::-1] * powers[0], b.astype(float) * powers[1]
+    assert (np.abs(c - x @ y.T) <= error_bound(np.abs(x) @ np.abs(y).T, 128, f32)).all()
+
+
 def test_scales_are_read_along_the_blocks_of_the_depth():
     @wave([*TILED, TilingConstraint(K, 64)])
     def product(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilewave.errors import DTypeError, ShapeError, here
+from tilewave.ir.core import Value
 from tilewave.ir.types import BF16, F16, F32, FLOAT8, I32, INDEX, U8, U16, U32, DType
 from tilewave.lang import ops
 from tilewave.lang.indexed import read_at
@@ -20,7 +21,6 @@ from tilewave.lang.ops import cast, select, self_index
 from tilewave.lang.products import mma
 from tilewave.lang.symbols import Combined, Symbol, Whole
 from tilewave.lang.tags import taggable
-from tilewave.lang.types import MemoryArgument
 from tilewave.lang.values import Traced, describe
 from tilewave.trace import Trace, current
 
@@ -55,8 +55,7 @@ def bitcast(x: Traced, dtype: DType | NarrowFloat) -> Traced:
     trace = current("bitcast")
     if dtype == F8E8M0FNU:
         scale = _powers_of_two(cast(x, I32) & 255)
-        if x.value in trace.read_from:
-            trace.scales[scale.value] = trace.read_from[x.value]
+        trace.scales[scale.value] = x.value
         return scale
     if x.dtype.is_int and x.dtype.bits > dtype.bits:
         return _parts(trace, x, dtype)
@@ -78,31 +77,48 @@ def _scaled(trace: Trace, x: Traced, scale: Traced, depth: Any) -> Traced:
     if x.dtype not in (BF16, *FLOAT8):  # which have few enough bits to be exact as bf16
         what = f"scaled_mma multiplies f4e2m1fn, f8 and bf16, not {describe(x)}"
         raise DTypeError(what, loc=here(), remedy="write mma(a * scales, b * scales, acc)")
-    memory = trace.scales.get(scale.value)
     blocks = [d for d in scale.dims if d not in x.dims]
-    if memory is None or len(blocks) != 1 or _per(blocks[0]) != (depth, PER_SCALE):
+    tile = trace.scales.get(scale.value)
+    if tile is None or not _is_read(trace, tile) or [_per(d) for d in blocks] != [(depth, PER_SCALE)]:
         what = f"scaled_mma: the scales {describe(scale)} are not read along {depth} / {PER_SCALE}"
         remedy = f"write bitcast(read(scales), f8e8m0fnu), with scales: Memory[…, {depth} / {PER_SCALE}, …, i8]"
         raise ShapeError(what, loc=here(), remedy=remedy)
-    each = read_at(trace, "read", memory, {blocks[0]: self_index(depth, INDEX) // PER_SCALE})
+    each = _read_again(trace, tile, blocks[0], self_index(depth, INDEX) // PER_SCALE)
     return cast(cast(x, F32) * _powers_of_two(cast(each, I32) & 255), BF16)
 
 
 def _parts(trace: Trace, x: Traced, dtype: DType | NarrowFloat) -> Traced:
     """Return the parts of each element of a tile that was just read along K / n, as a tile along K."""
-    memory: MemoryArgument | None = trace.read_from.get(x.value)
     of = [(d, *found) for d in x.dims if (found := _per(d)) and found[1] * dtype.bits == x.dtype.bits]
-    if memory is None or len(of) != 1 or dtype not in (F4E2M1FN, *_UNSIGNED):
+    if not _is_read(trace, x.value) or len(of) != 1 or dtype not in (F4E2M1FN, *_UNSIGNED):
         _refuse(x, dtype)
     ((packed, dim, count),) = of
     place = self_index(dim, INDEX)
-    each = read_at(trace, "read", memory, {packed: place // count})
+    each = _read_again(trace, x.value, packed, place // count)
     unsigned = cast(cast(each, I32) if each.dtype.bits < 32 else each, U32)
     part = (unsigned >> cast(place % count * dtype.bits, U32)) & (2**dtype.bits - 1)
     if isinstance(dtype, NarrowFloat):
         return _of_four_bits(part)
     bits = _UNSIGNED[dtype]
     return ops.bitcast(cast(part, bits), dtype)
+
+
+def _is_read(trace: Trace, tile: Value) -> bool:
+    """Return whether a tile is one that was just read."""
+    return tile in trace.read_from or tile in trace.mapped
+
+
+def _read_again(trace: Trace, tile: Value, dim: Any, place: Traced) -> Traced:
+    """Return the elements of a tile that was just read, at other places along a dim."""
+    if tile in trace.read_from:
+        return read_at(trace, "read", trace.read_from[tile], {dim: place})
+    memory, mapping = trace.mapped[tile]
+    of = {e: d for d, e in mapping.outputs.items()}
+    places = {e: place if d == dim else self_index(d, INDEX) for e, d in of.items()}
+    known = {**trace.symbols, **places}
+    kept = (d for d in memory.dims if d in mapping.outputs and d != dim and mapping.keeps(d))
+    moved = [d for d in memory.dims if d not in tuple(kept)]
+    return read_at(trace, "read", memory, {d: mapping.inputs[d].evaluate(known) for d in moved})
 
 
 def _per(dim: Any) -> tuple[Symbol, int] | None:
@@ -129,5 +145,5 @@ def _powers_of_two(exponent: Traced) -> Traced:
 
 def _refuse(x: Traced, dtype: DType | NarrowFloat) -> NoReturn:
     what = f"bitcast: {dtype} has {dtype.bits} bits, and {describe(x)} has {x.dtype.bits}"
-    remedy = f"give it the tile of a read without a mapping, along K / n, where n elements of {dtype} have the bits"
+    remedy = f"give it the tile of a read along K / n, where n elements of {dtype} have the bits"
     raise DTypeError(what, loc=here(), remedy=remedy)
