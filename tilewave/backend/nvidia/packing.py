@@ -115,8 +115,10 @@ def packed_copies(views: Sequence[ArrayView], unaligned_arrays: Sequence[Unalign
 
 
 def padded_row(v: ArrayView) -> int:
-    """Return the row stride in elements if each row begins on a cache line."""
-    return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
+    """Return the row stride in elements: each row begins on a cache line, or several short ones share a line."""
+    row = _up(v.shape[-1] * v.dtype.bytes, CHUNK_BYTES)
+    pitch = _up(row, PITCH_BYTES) if row > PITCH_BYTES // 2 else 1 << (row - 1).bit_length()
+    return pitch // v.dtype.bytes
 
 
 def private_bytes(arrays: Sequence[PackedArray], views: Sequence[ArrayView]) -> int:
