@@ -12,8 +12,8 @@ WAVE_ACCESS = 6_000
 """The time of an access of a wave: measured for loads of dot products, and for stores of neighbouring elements."""
 CHUNK_BYTES = 16
 CHUNK_ACCESSES = 4
-"""The accesses of a chunk of a row: it is read from shared memory by elements, as fast as two, and takes a store, as the
-elements at the ends of rows do."""
+"""The accesses of a chunk of a row: it is read from shared memory by elements, as fast as two, and takes a store, as
+the elements at the ends of rows do."""
 SCATTERED_ACCESS = 11_000
 """The time of a store whose lanes have elements of several rows."""
 WIDEST_BYTES = 8
