@@ -17,12 +17,11 @@ from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401
 from gpu_here import why_no_gpu
 from hypothesis import settings
-from quick_code import is_unoptimized, unoptimized
+from quick_code import quick_code
 from sampled import examples
 
 from tilewave.backend import assembler
 from tilewave.backend.assembler import assemble
-from tilewave.backend.llvm_child import compile_here
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify_part
 
@@ -73,9 +72,10 @@ def _one_kind_of_terminal():
 
 
 def pytest_collection_finish(session):
-    """The thousands of tests themselves need not be looked at whenever garbage is collected."""
+    """The thousands of tests themselves need not be looked at whenever garbage is collected, and that seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -92,10 +92,8 @@ def pytest_runtest_setup(item):
 def _compiled_here(test, llvm_ir, machine):
     if machine.options:  # which LLVM keeps as long as its process lives
         return assemble(llvm_ir, machine)
-    if is_unoptimized(test, llvm_ir, machine):
-        return unoptimized(llvm_ir, machine)
     try:
-        return compile_here(llvm_ir, machine)
+        return quick_code(test, llvm_ir, machine)
     except RuntimeError as error:
         raise assembler.AssemblyFailed(str(error)) from None
 
