@@ -137,12 +137,9 @@ class CutWork:
         return tuple((remainder(t.row_bytes, multiple_bytes) > 0, t) for t in moved)
 
     def unaligned_lines(self, line_bytes: int, grain_bytes: int) -> Number:
-        """Return how many operands have rows of whole grains that may be in two lines: packed copies have none."""
+        """Return how many operands have rows of whole grains that are no whole lines: packed copies begin on lines."""
         rows = [t.row_bytes for t in self.operands]
-        return sum(
-            (remainder(n, line_bytes) > 0) * (remainder(line_bytes, n) > 0) * (remainder(n, grain_bytes) < 1)
-            for n in rows
-        )
+        return sum((remainder(n, line_bytes) > 0) * (remainder(n, grain_bytes) < 1) for n in rows)
 
     @cached_property
     def split_steps(self) -> Number:

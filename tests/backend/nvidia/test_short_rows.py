@@ -1,4 +1,4 @@
-"""Rows shorter than a cache line are packed several to a line, and are as good as rows that begin on lines."""
+"""Rows shorter than a cache line are packed several to a line, and take the code for rows that begin on lines."""
 
 import numpy as np
 import pytest

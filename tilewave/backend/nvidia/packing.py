@@ -79,6 +79,11 @@ class PackedArray(Unaligned):
     def bytes(self, v: ArrayView) -> int:
         return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
 
+    @property
+    def on_lines(self) -> PackedArray:
+        """This copy with a line for each row: no row of it is in two lines, and code for rows on lines serves it."""
+        return replace(self, pitch_bytes=_up(self.pitch_bytes, PITCH_BYTES))
+
     def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
         """Return the array in private memory; written rows end with the last chunk, since TMA stores end there."""
         *outer, cols = self.seen(v).shape

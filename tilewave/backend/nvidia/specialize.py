@@ -124,14 +124,10 @@ class ArrayAccesses:
         return Specialization(self._copied_rows(named), tuple((name, 0) for name in anywhere))
 
     def _copied_rows(self, named: Named) -> int:
-        """Return the alignment of the rows that TMA loads, as far as there is a kernel for it.
-
-        Rows that lines hold several of whole are as good as rows that begin on lines: none is in two lines.
-        """
+        """Return the alignment of the rows that TMA loads, as far as there is a kernel for it."""
         loaded = [(named[x], axes[-2]) for x, axes in self.copied if x not in self.written and len(axes) > 1]
         rows = [v.strides[axis] for v, axis in loaded if v.shape[axis] > 1]
-        line = self.chip.line_bytes
-        on_lines = all(row % line == 0 or line % row == 0 for row in rows)
+        on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
         grain = TENSOR_MAPS.grain_bytes
         return grain if grain in self.alignments and not on_lines else CACHE_LINE
 
