@@ -19,7 +19,7 @@ from typing import Any
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.ir.types import I32, DType
-from tilewave.kernels.attention_gradients import GradientBlocks, G, KeySums, attention_deltas_kernel, by_group, call_of
+from tilewave.kernels.attention_gradients import G, GradientBlocks, KeySums, attention_deltas_kernel, by_group, call_of
 from tilewave.kernels.attentions import (
     H_KV,
     K1,
