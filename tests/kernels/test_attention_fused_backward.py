@@ -11,7 +11,7 @@ from kernels import poisoned
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, PassTurn, WaitTurn, Wgmma
+from tilewave.ir.ops import Barrier, Loop, PassTurn, WaitMma, WaitTurn, Wgmma
 from tilewave.kernels import AttentionTile, Heads, Scores
 from tilewave.kernels.attention_fused_backward import (
     Adding,
@@ -134,11 +134,24 @@ def test_a_deleted_turn_is_found(cls, said):
             outputs(changed(lanes, cls, which, lambda op: []))
 
 
+def test_sums_of_queries_are_added_while_those_of_keys_are_multiplied():
+    """The gradients of the queries of one step are multiplied first in the next one."""
+    lanes = hopper()[1].build.lanes
+    (loop,) = [op for op in ops(lanes, Loop) if any(isinstance(x, WaitMma) for x in op.body.ops)]
+    order = [op for op in loop.body.ops if isinstance(op, (Wgmma, WaitMma, WaitTurn, PassTurn))]
+    names = [type(op).__name__ for op in order]
+    assert names[:3] == ["WgmmaShared", "WgmmaRegisters", "WgmmaRegisters"]
+    assert names[3:6] == ["WaitMma", "WaitTurn", "PassTurn"]
+    assert order[3].sums == order[0].result and order[3].pending == 2
+    assert names[6:] == ["WaitMma", "WaitMma", "WgmmaShared", "WgmmaShared", "WaitMma", "WaitMma"]
+
+
 def test_a_deleted_barrier_around_the_gradients_of_scores_is_found():
+    """Before and after they are stored, in the first step and in the others; before the first store none is needed."""
     lanes = hopper()[1].build.lanes
     barriers = [i for i, op in enumerate(ops(lanes, Barrier)) if op.waves == 8]
-    assert len(barriers) == 2
-    for which in barriers:
+    assert len(barriers) == 4
+    for which in barriers[1:]:
         loose = changed(lanes, Barrier, which, lambda op: [])
         with pytest.raises(InterpreterError, match=r"with no barrier between|with no wait between"):
             for seed in range(8):
