@@ -36,6 +36,7 @@ from tilewave.lang.accesses import write as write
 from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import Assumption as Assumption
 from tilewave.lang.constraints import Constraint as Constraint
+from tilewave.lang.constraints import DeviceConstraint as DeviceConstraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import IteratorBindings as IteratorBindings
@@ -93,6 +94,7 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
+from tilewave.lang.symbols import Piecewise as Piecewise
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.tags import tag as tag
 from tilewave.lang.tuning import Tune as Tune
