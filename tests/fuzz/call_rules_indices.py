@@ -171,7 +171,8 @@ def grouped_mm(asked: Asked) -> dict[str, Result]:
         raise Unfit("a and b have other shapes than one of the forms")
     x, err = compute(a.x, b.x, ends.x, of)
     asked.check_written("out", x.shape)
-    return {"out": written(x, err, asked.out_dtype("out", default), "i32" if default == "i32" else of)}
+    found = written(x, err, asked.out_dtype("out", default), "i32" if default == "i32" else of)
+    return {"out": Result(found.x, np.where(np.isinf(err), np.inf, found.err), found.dtype)}
 
 
 def _rows(a: np.ndarray, b: np.ndarray, ends: np.ndarray, of: str) -> tuple[np.ndarray, np.ndarray]:
